@@ -29,14 +29,21 @@ class Constraint:
         kind: keyword of the constraint.
         text: the schema as JSON, the regular expression, the choices as a JSON list, or the grammar.
         adapter: pydantic's `TypeAdapter` for the type of the value, or None.
+        source: the parameter that the constraint was made from; empty for the one with the name of its kind.
     """
 
     kind: Kind
     text: str
     adapter: Any = field(default=None, compare=False, repr=False)
+    source: str = ""
 
     def __repr__(self) -> str:
         return f"{self.text!r:.80}"
+
+    @property
+    def parameter(self) -> str:
+        """Name of the parameter with the constraint."""
+        return self.source or self.kind
 
     @property
     def label(self) -> str:
@@ -103,7 +110,9 @@ def choice(name: str, value: Any) -> Constraint:
 
 def grammar(name: str, value: Any) -> Constraint:
     """Return the constraint to a grammar in llguidance's variant of Lark."""
-    return Constraint("grammar", checks.text(name, value, LONGEST_CONSTRAINT))
+    return (
+        value if isinstance(value, Constraint) else Constraint("grammar", checks.text(name, value, LONGEST_CONSTRAINT))
+    )
 
 
 def regex_of(choices: Sequence[str]) -> str:
@@ -114,7 +123,7 @@ def regex_of(choices: Sequence[str]) -> str:
 def _parsed(name: str, text: str) -> Any:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{name} must be a JSON schema, and this text is not JSON: {error}") from error
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"{name} must be a JSON schema, which is an object, got {checks.preview(text)}")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Generator, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rekindle.core.errors import ConstraintFailed, InvalidRequest
 from rekindle.core.markup import quantity
 from rekindle.core.request.allowed import Allowed
-from rekindle.core.request.constraint import Constraint, regex_of
+from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.request import Request
+from rekindle.core.text.grammar_parser import parse, reason
 from rekindle.core.text.masks import Bits, Steps
 from rekindle.core.text.tokenizer import Tokenizer
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 NO_TOKEN = "<|rekindle: no token|>"
 CACHE_SIZE = 128
 """Number of compiled constraints in the cache."""
-JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON in the style of Python's `json.dumps`: with free whitespace, a small model can emit whitespace forever."""
-STRICT: Final = {"lenient": False, "coerce_one_of": False}
-"""llguidance must not ignore any part of a schema, even if the schema itself requests it."""
 
 
 class Compiler:
@@ -52,8 +48,12 @@ class Compiler:
             InvalidRequest: the constraint cannot be compiled, or matches no text.
         """
         with self._lock:
-            grammar = self._cache.pop(constraint, None) or Grammar(constraint, self._tokens, -(-self._vocab_size // 32))
+            grammar, tokens = self._cache.get(constraint), self._tokens
+        if grammar is None:  # unlocked, because others need not wait while a large constraint is parsed
+            grammar = Grammar(constraint, tokens, -(-self._vocab_size // 32))
+        with self._lock:
             self._cache[constraint] = grammar
+            self._cache.move_to_end(constraint)
             if len(self._cache) > CACHE_SIZE:
                 self._cache.popitem(last=False)
         return grammar
@@ -85,17 +85,7 @@ class Grammar:
     """
 
     def __init__(self, constraint: Constraint, tokens: LLTokenizer, words: int):
-        from llguidance import LLMatcher
-
-        source = _source(constraint)
-        is_invalid, reasons = LLMatcher.validate_grammar_with_warnings(source, tokens)
-        if is_invalid:
-            raise InvalidRequest.of(constraint.kind, f"{constraint.kind} cannot be served: {_reason(reasons[0])}")
-        start = LLMatcher(tokens, source, log_level=0)
-        start.compute_bitmask()
-        if start.is_error() or start.is_stopped():
-            raise InvalidRequest.of(constraint.kind, f"{constraint.kind} matches no text: {constraint!r}")
-        self._start = start
+        self._start = parse(constraint.kind, constraint.text, tokens, constraint.parameter)
         self.constraint, self.words = constraint, words
 
     def matcher(self, request: Request) -> Matcher:
@@ -196,7 +186,7 @@ class Matcher:
     def _check(self) -> None:
         if self._state.is_error():
             raise ConstraintFailed(
-                f"{self._grammar.constraint.label} failed after {self._so_far}: {_reason(self._state.get_error())}"
+                f"{self._grammar.constraint.label} failed after {self._so_far}: {reason(self._state.get_error())}"
             )
 
 
@@ -213,54 +203,3 @@ def _until(tokens: Iterable[int], ends: Collection[int]) -> tuple[int, ...]:
             break
         prefix.append(token)
     return tuple(prefix)
-
-
-def _source(constraint: Constraint) -> str:
-    from llguidance import LLMatcher
-
-    text = constraint.text
-    match constraint.kind:
-        case "json_schema":
-            _check_counts(json.loads(text))
-            options = cast(Any, JSON_STYLE | STRICT)
-            return str(LLMatcher.grammar_from_json_schema(text, overrides=options))
-        case "regex":
-            return str(LLMatcher.grammar_from_regex(text))
-        case "choice":
-            return str(LLMatcher.grammar_from_regex(regex_of(json.loads(text))))
-        case "grammar":
-            return str(LLMatcher.grammar_from_lark(text))
-
-
-def _check_counts(schema: Any) -> None:
-    """Check the `minProperties` of all objects in a schema. At most one unnamed key may be required.
-
-    Unnamed keys need not be distinct, so a repeated key would satisfy a higher number.
-
-    Raises:
-        InvalidRequest: an object requires several unnamed keys.
-    """
-    if isinstance(schema, list):
-        for child in schema:
-            _check_counts(child)
-    if not isinstance(schema, dict):
-        return
-    min_properties, required = schema.get("minProperties"), schema.get("required")
-    has_free_keys = "patternProperties" in schema or schema.get("additionalProperties", True) is not False
-    if (
-        isinstance(min_properties, int)
-        and has_free_keys
-        and min_properties - len(required if isinstance(required, list) else ()) > 1
-    ):
-        raise InvalidRequest.of(
-            "json_schema",
-            f"json_schema cannot enforce minProperties={min_properties}, because it does not name the keys, and a "
-            "repeated key would count twice: name the keys in required, or remove minProperties",
-        )
-    for child in schema.values():
-        _check_counts(child)
-
-
-def _reason(message: str) -> str:
-    """Return an error message of llguidance without its internal state dump."""
-    return message.split("\n<state>")[0].strip()

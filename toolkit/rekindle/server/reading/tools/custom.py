@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
+from rekindle.core.text.grammar_parser import parse_bytes
 from rekindle.core.text.responses.grammars.terms import regex_literal
 from rekindle.server.reading.fields import Fields
 
@@ -62,18 +64,16 @@ def read_custom_tool(body: Fields, form: Any, *, nested: bool) -> CustomTool:
             body.refuse("tools", f"has a custom tool whose format is neither text nor a grammar: {preview(form)}")
     match grammar:
         case {"syntax": "lark" | "regex" as syntax, "definition": str(definition)}:
-            error = _matcher(syntax, definition).get_error()
+            try:
+                _matcher(syntax, definition)
+            except InvalidRequest as error:
+                body.refuse("tools", f"has a grammar that cannot be read: {error}")
         case _:
             body.refuse("tools", f"has a grammar without syntax (lark or regex) and definition: {preview(grammar)}")
-    if error:
-        body.refuse("tools", f"has a grammar that cannot be read: {error}")
     return CustomTool(syntax, definition)
 
 
 @lru_cache(maxsize=64)
 def _matcher(syntax: str, definition: str) -> Any:
-    """Return a matcher of texts at its start, over bytes."""
-    from llguidance import LLMatcher, LLTokenizer
-
-    of = LLMatcher.grammar_from_lark if syntax == "lark" else LLMatcher.grammar_from_regex
-    return LLMatcher(LLTokenizer("byte"), of(definition), log_level=0)
+    """Return the matcher of texts that follow a grammar; raise InvalidRequest if it cannot be parsed."""
+    return parse_bytes("grammar" if syntax == "lark" else "regex", definition, f"the {syntax} grammar")
