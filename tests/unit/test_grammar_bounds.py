@@ -165,9 +165,9 @@ def test_schemas_are_parsed_up_to_a_depth_and_refused_beyond(nest: str, monkeypa
 
 
 def test_large_schemas_are_refused_before_they_are_parsed(unparsed: None) -> None:
-    wide = {"properties": {f"p{each}": {} for each in range(MOST_PROPERTIES + 1)}}
-    many = {"anyOf": [{"enum": [each]} for each in range(MOST_PARTS)]}
-    for schema, told in ((wide, "has 5001 properties; at most 5,000"), (many, "objects and lists; at most 20,000")):
+    broad: Schema = {"properties": {f"p{each}": {} for each in range(MOST_PROPERTIES + 1)}}
+    many: Schema = {"anyOf": [{"enum": [each]} for each in range(MOST_PARTS)]}
+    for schema, told in ((broad, "has 5001 properties; at most 5,000"), (many, "objects and lists; at most 20,000")):
         with pytest.raises(InvalidRequest, match=told):
             parse_bytes("json_schema", json.dumps(schema), "json_schema")
 
@@ -301,7 +301,7 @@ def test_the_server_refuses_what_is_beyond_a_bound_in_each_field(way: str, sessi
 def test_python_has_an_error_of_rekindle_for_what_is_beyond_a_bound(session: Session, unparsed: None) -> None:
     for options in ({"json_schema": DEEP}, {"json_schema": json.dumps(DEEP)}, {"grammar": LONG}):
         with pytest.raises(InvalidRequest, match="can be served") as raised:
-            session.generate_sync("hi", **options)  # type: ignore[arg-type]
+            session.generate_sync("hi", **options)
         assert raised.value.parameter == next(iter(options))
     endless = '{"items":' * 100_000 + "{}" + "}" * 100_000
     with pytest.raises(InvalidRequest, match="json_schema must be a JSON schema"):
