@@ -135,16 +135,16 @@ def test_the_longest_chain_of_definitions_is_parsed(link: str) -> None:
     levels = max(depth for _, depth in parts_of(LINKS[link]("#")))
     schema = definitions((MOST_LEVELS - 9) // (1 + levels), LINKS[link])
     check_schema("json_schema", schema)
-    told = outcome("json_schema", json.dumps(schema))
-    assert not told or (link == "anyOf" and "Current row has" in told)  # too many alternatives in one place
+    message = outcome("json_schema", json.dumps(schema))
+    assert not message or (link == "anyOf" and "Current row has" in message)  # too many alternatives in one place
 
 
 @pytest.mark.parametrize("link", LINKS)
 def test_longer_chains_of_definitions_are_refused(link: str, unparsed: None) -> None:
     text = json.dumps(definitions(MOST_LEVELS, LINKS[link]))
-    for kind, written in (("json_schema", text), ("grammar", f"start: %json {text}")):
+    for kind, source in (("json_schema", text), ("grammar", f"start: %json {text}")):
         with pytest.raises(InvalidRequest, match=r"json_schema has \d+ (levels with its references|objects and lists)"):
-            parse_bytes(kind, written, "json_schema")  # type: ignore[arg-type]
+            parse_bytes(kind, source, "json_schema")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("nest", NESTS)
@@ -159,16 +159,16 @@ def test_schemas_are_parsed_up_to_a_depth_and_refused_beyond(nest: str, monkeypa
         with pytest.raises(InvalidRequest, match=rf"is nested \d+ levels deep; at most {DEEPEST_SCHEMA} can be served"):
             parse_bytes("json_schema", text, "json_schema")
     endless = '{"items":' * 100_000 + "{}" + "}" * 100_000
-    for kind, written in (("json_schema", endless), ("grammar", f"start: %json {endless}")):
+    for kind, source in (("json_schema", endless), ("grammar", f"start: %json {endless}")):
         with pytest.raises(InvalidRequest, match="is nested too deep"):
-            parse_bytes(kind, written, "json_schema")  # type: ignore[arg-type]
+            parse_bytes(kind, source, "json_schema")  # type: ignore[arg-type]
 
 
 def test_large_schemas_are_refused_before_they_are_parsed(unparsed: None) -> None:
     broad: Schema = {"properties": {f"p{each}": {} for each in range(MOST_PROPERTIES + 1)}}
     many: Schema = {"anyOf": [{"enum": [each]} for each in range(MOST_PARTS)]}
-    for schema, told in ((broad, "has 5001 properties; at most 5,000"), (many, "objects and lists; at most 20,000")):
-        with pytest.raises(InvalidRequest, match=told):
+    for schema, message in ((broad, "has 5001 properties; at most 5,000"), (many, "objects and lists; at most 20,000")):
+        with pytest.raises(InvalidRequest, match=message):
             parse_bytes("json_schema", json.dumps(schema), "json_schema")
 
 
@@ -187,8 +187,8 @@ def test_large_schemas_are_refused_before_they_are_parsed(unparsed: None) -> Non
 def test_deep_and_large_expressions_are_errors_of_the_request(pattern: str) -> None:
     pattern_schema = json.dumps({"type": "string", "pattern": pattern})
     for kind, text in (("regex", pattern), ("json_schema", pattern_schema), ("grammar", f"start: /{pattern}/")):
-        told = outcome(kind, text)
-        assert not told or f"{kind} cannot be served" in told
+        message = outcome(kind, text)
+        assert not message or f"{kind} cannot be served" in message
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,9 @@ def test_deep_and_large_expressions_are_errors_of_the_request(pattern: str) -> N
     ids=range(11),
 )
 def test_deep_and_large_grammars_are_errors_of_the_request(grammar: str) -> None:
-    told = outcome("grammar", grammar)
-    assert not told or told.startswith(("grammar cannot be served", "grammar has"))
-    assert "<backtrace>" not in told
+    message = outcome("grammar", grammar)
+    assert not message or message.startswith(("grammar cannot be served", "grammar has"))
+    assert "<backtrace>" not in message
 
 
 def test_deep_work_has_a_stack_of_its_own() -> None:
@@ -293,9 +293,9 @@ def test_the_server_refuses_what_is_beyond_a_bound_in_each_field(way: str, sessi
     path, fields = WAYS[way]
     body = {"messages": [USER], **fields} if path in (CHAT, MESSAGES, OLLAMA) else fields
     reply = anyio.run(partial(ask, app(session), path, body))
-    told = reply.error if path == OLLAMA else reply.error["message"]
-    assert reply.status == 400, told
-    assert "can be served" in told
+    message = reply.error if path == OLLAMA else reply.error["message"]
+    assert reply.status == 400, message
+    assert "can be served" in message
 
 
 def test_python_has_an_error_of_rekindle_for_what_is_beyond_a_bound(session: Session, unparsed: None) -> None:

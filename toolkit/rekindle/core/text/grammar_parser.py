@@ -25,14 +25,13 @@ STRICT: Final = {"lenient": False, "coerce_one_of": False}
 NO_TEXT: Final = "NoExtensionBias"
 """llguidance's name for a grammar that matches no text."""
 Source = Callable[[], str]
-"""Function that returns a grammar in llguidance's own form; it may raise ValueError."""
+"""Function for a grammar in llguidance's own form; may raise ValueError."""
 
 
 def parse(kind: Kind, text: str, tokens: LLTokenizer, name: str) -> LLMatcher:
-    """Return the matcher of a constraint at its first token, whose mask is computed.
+    """Return the matcher of a constraint at the first token, with the first mask computed.
 
-    The bounds are checked first. The parser then has a thread of its own with a deep stack, and all its errors are
-    translated here.
+    The bounds are checked before the parser runs, on a thread with a deep stack. Errors of the parser are translated.
 
     Args:
         kind: the kind of the constraint.
@@ -70,7 +69,7 @@ def _bytes() -> LLTokenizer:
 
 
 def _start(source: Source, tokens: LLTokenizer) -> tuple[LLMatcher | None, str]:
-    """Return a new matcher after its first mask, or None; and its error, empty for none."""
+    """Return a new matcher after the first mask, or None; and the error, empty for none."""
     from llguidance import LLMatcher
 
     try:
@@ -92,8 +91,8 @@ def _source(kind: Kind, text: str, name: str) -> Source:
             check_schema(name, schema)
             _check_counts(name, schema)
             options = cast(Any, JSON_STYLE | STRICT)
-            served = json.dumps(without_notes(schema), ensure_ascii=False)
-            return partial(LLMatcher.grammar_from_json_schema, served, overrides=options)
+            source = json.dumps(without_notes(schema), ensure_ascii=False)
+            return partial(LLMatcher.grammar_from_json_schema, source, overrides=options)
         case "regex":
             return partial(LLMatcher.grammar_from_regex, text)
         case "choice":
@@ -111,12 +110,12 @@ def _loaded(text: str, name: str) -> Any:
 
 
 def _without_notes(name: str, grammar: str) -> str:
-    """Return a Lark grammar whose JSON schemas have no keywords that constrain nothing."""
+    """Return a Lark grammar with `without_notes` of each JSON schema in it."""
     pieces, last = list[str](), 0
     for schema, start, end in schemas_in(name, grammar):
-        served = without_notes(schema)
-        if served != schema:
-            pieces += [grammar[last:start], json.dumps(served, ensure_ascii=False)]
+        plain = without_notes(schema)
+        if plain != schema:
+            pieces += [grammar[last:start], json.dumps(plain, ensure_ascii=False)]
             last = end
     return "".join([*pieces, grammar[last:]])
 

@@ -1,4 +1,4 @@
-"""Changes of JSON schemas for llguidance, which refuses some keywords that constrain nothing."""
+"""Changes of JSON schemas for llguidance, which refuses some keywords without effect."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -6,11 +6,11 @@ from typing import Any, Final
 FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
 )
-"""The values of `format` that llguidance enforces. Any other value is an annotation (JSON Schema, Validation 7.2.1)."""
+"""The enforced values of `format`. Any other value is an annotation (JSON Schema, Validation 7.2.1)."""
 DRAFTS: Final = ("http://json-schema.org/", "https://json-schema.org/")
 """Starts of the known values of `$schema`."""
 _VALUES: Final = frozenset({"const", "enum", "default", "examples", "example"})
-"""Keywords whose value is data, not a schema."""
+"""Keywords with data in place of schemas."""
 _MAPS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
@@ -21,9 +21,9 @@ _OF_KIND: Final[Mapping[str, frozenset[str]]] = {
         {"propertyNames", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"}
     ),
 }
-"""Constraints on arrays and on objects alone that llguidance does not know."""
+"""Constraints on arrays and on objects alone, unknown to llguidance."""
 UNENFORCED: Final = frozenset({"not", "if", "then", "else", "$dynamicRef", "$recursiveRef"}).union(*_OF_KIND.values())
-"""Constraints that llguidance does not know."""
+"""Constraints unknown to llguidance."""
 _IDLE: Final[Mapping[str, tuple[Any, ...]]] = {
     "uniqueItems": (False,),
     "unevaluatedItems": (True, {}),
@@ -34,40 +34,40 @@ _IDLE: Final[Mapping[str, tuple[Any, ...]]] = {
     "dependentSchemas": ({},),
     "dependencies": ({},),
 }
-"""Values of constraints that every instance meets."""
+"""Values of constraints without effect."""
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def without_notes(schema: Any) -> Any:
-    """Return a schema without the keywords that constrain nothing and that llguidance refuses."""
+    """Return a schema without the keywords that llguidance refuses in spite of their lack of effect."""
     return _changed(schema, _noted)
 
 
 def relaxed(schema: Any, is_pattern: Callable[[str], bool]) -> Any:
-    """Return a schema that llguidance knows, and that allows all values of the given one, and others.
+    """Return a schema of keywords known to llguidance. It allows all values of the given schema, and others.
 
     Args:
         schema: the schema.
-        is_pattern: returns True for a `pattern` that llguidance can parse.
+        is_pattern: returns True for a `pattern` in the syntax of llguidance.
     """
 
     def relax(part: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: value for name, value in _noted(part).items() if name not in UNENFORCED}
-        kept.pop("minProperties", None)
-        if isinstance(options := kept.pop("oneOf", None), list):
-            kept.setdefault("anyOf", options)
-        pattern, reference = kept.get("pattern"), kept.get("$ref")
+        result = {name: value for name, value in _noted(part).items() if name not in UNENFORCED}
+        result.pop("minProperties", None)
+        if isinstance(options := result.pop("oneOf", None), list):
+            result.setdefault("anyOf", options)
+        pattern, reference = result.get("pattern"), result.get("$ref")
         if pattern is not None and not (isinstance(pattern, str) and is_pattern(pattern)):
-            del kept["pattern"]
+            del result["pattern"]
         if reference is not None and not (isinstance(reference, str) and reference.startswith("#")):
-            del kept["$ref"]
-        return kept
+            del result["$ref"]
+        return result
 
     return _changed(schema, relax)
 
 
 def _changed(schema: Any, change: Change) -> Any:
-    """Return a schema with a change of each of its parts, which have at most `DEEPEST_SCHEMA` levels."""
+    """Return a schema with a change of each part. The schema has at most `DEEPEST_SCHEMA` levels."""
     match schema:
         case Mapping():
             return change({name: _value(name, value, change) for name, value in schema.items()})
@@ -85,12 +85,12 @@ def _value(name: str, value: Any, change: Change) -> Any:
 
 
 def _noted(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of a schema without its idle keywords."""
+    """Return a part of a schema without keywords without effect."""
     return {name: value for name, value in part.items() if not _is_idle(name, value, part)}
 
 
 def _is_idle(name: str, value: Any, part: Mapping[str, Any]) -> bool:
-    """Return True for a keyword without effect on which values a part of a schema allows."""
+    """Return True for a keyword without effect on the values of a part of a schema."""
     match name:
         case "format":
             return not isinstance(value, str) or value not in FORMATS
