@@ -12,8 +12,8 @@ import pytest
 
 from rekindle.core.concurrency.deep_stack import STACK_BYTES, on_deep_stack
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text import grammar_parser
-from rekindle.core.text.grammar_bounds import (
+from rekindle.core.text.constraints import parser
+from rekindle.core.text.constraints.bounds import (
     DEEPEST_SCHEMA,
     MOST_LEVELS,
     MOST_PARTS,
@@ -22,7 +22,7 @@ from rekindle.core.text.grammar_bounds import (
     check_schema,
     parts_of,
 )
-from rekindle.core.text.grammar_parser import parse_bytes
+from rekindle.core.text.constraints.parser import parse_bytes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import app
 from rekindle.session.session import Session
@@ -112,7 +112,7 @@ def is_within(schema: Schema) -> bool:
 @pytest.fixture
 def unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail if the parser is called."""
-    monkeypatch.setattr(grammar_parser, "on_deep_stack", lambda work: pytest.fail("the parser was called"))
+    monkeypatch.setattr(parser, "on_deep_stack", lambda work: pytest.fail("the parser was called"))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_schemas_are_parsed_up_to_a_depth_and_refused_beyond(nest: str, monkeypa
     text = json.dumps(nested(most, NESTS[nest]))
     assert not parse_bytes("json_schema", text, "json_schema").is_error()
     assert not parse_bytes("grammar", f"start: %json {text}", "grammar").is_error()
-    monkeypatch.setattr(grammar_parser, "on_deep_stack", lambda work: pytest.fail("the parser was called"))
+    monkeypatch.setattr(parser, "on_deep_stack", lambda work: pytest.fail("the parser was called"))
     for levels in (most + 1, 3 * most):
         text = json.dumps(nested(levels, NESTS[nest]))
         with pytest.raises(InvalidRequest, match=rf"is nested \d+ levels deep; at most {DEEPEST_SCHEMA} can be served"):

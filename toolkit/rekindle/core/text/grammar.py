@@ -15,7 +15,7 @@ from rekindle.core.markup import quantity
 from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.request import Request
-from rekindle.core.text.grammar_parser import parse, reason
+from rekindle.core.text.constraints.parser import parse, reason
 from rekindle.core.text.masks import Bits, Steps
 from rekindle.core.text.tokenizer import Tokenizer
 

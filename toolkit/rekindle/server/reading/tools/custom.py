@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
-from rekindle.core.text.grammar_parser import parse_bytes
+from rekindle.core.text.constraints.parser import parse_bytes
 from rekindle.core.text.responses.grammars.terms import regex_literal
 from rekindle.server.reading.fields import Fields
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from rekindle.core.concurrency.deep_stack import on_deep_stack
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.constraint import Kind, regex_of
-from rekindle.core.text.grammar_bounds import check_grammar, check_schema, parts_of, schemas_in, too_deep
-from rekindle.core.text.schemas import without_notes
+from rekindle.core.text.constraints.bounds import check_grammar, check_schema, parts_of, schemas_in, too_deep
+from rekindle.core.text.constraints.schemas import without_notes
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

@@ -1,0 +1,1 @@
+"""Constraints as grammars of llguidance: their bounds, their parser, changes of schemas."""
