@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from rekindle.core.concurrency.deep_stack import STACK_BYTES, on_deep_stack
+from rekindle.core.concurrency.threads import STACK_BYTES, on_deep_stack
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.constraints import parser
 from rekindle.core.text.constraints.bounds import (

@@ -26,6 +26,9 @@ NOTICE_SECONDS = 1.0
 """Wait for the compiler at the end of the process without a notice."""
 LOOK_SECONDS = 0.05
 """Interval between two checks on running work."""
+STACK_BYTES = 256 << 20
+"""Size of a deep stack. Only the pages in use take memory."""
+_stack_size = threading.Lock()
 WAITING = "rekindle: waiting for a compilation to finish before this process ends; Ctrl-C ends it now"
 TOO_LATE = (
     "weights can no longer be read, because the process is ending: its main thread is done. Read them before, or let "
@@ -62,6 +65,22 @@ def soon(work: Callable[[], T], name: str) -> "Future[T]":
 
     Work(run, name)
     return future
+
+
+def on_deep_stack(work: Callable[[], T]) -> T:
+    """Run work on a thread with a stack of `STACK_BYTES`, wait for it, and return its result; it raises as `work`.
+
+    Parsers whose recursion follows their input need it: other stacks have at most 8 MiB, by the platform.
+    """
+    with (
+        _stack_size
+    ):  # the size belongs to the process; a thread started by others meanwhile has a larger stack, unused
+        size = threading.stack_size(STACK_BYTES)
+        try:
+            future = soon(work, "deep-stack")
+        finally:
+            threading.stack_size(size)
+    return future.result()
 
 
 class Doing:

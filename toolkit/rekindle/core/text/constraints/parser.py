@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from rekindle.core.concurrency.deep_stack import on_deep_stack
+from rekindle.core.concurrency.threads import on_deep_stack
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.constraint import Kind, regex_of
 from rekindle.core.text.constraints.bounds import check_grammar, check_schema, parts_of, schemas_in, too_deep
