@@ -72,9 +72,7 @@ def on_deep_stack(work: Callable[[], T]) -> T:
 
     Parsers whose recursion follows their input need it: other stacks have at most 8 MiB, by the platform.
     """
-    with (
-        _stack_size
-    ):  # the size belongs to the process; a thread started by others meanwhile has a larger stack, unused
+    with _stack_size:  # the size belongs to the process; other threads started meanwhile have a larger stack
         size = threading.stack_size(STACK_BYTES)
         try:
             future = soon(work, "deep-stack")
