@@ -53,7 +53,12 @@ async def test_a_chat_is_the_answer_of_the_session_taken_apart(scripted: Session
     calls = choice["message"].pop("tool_calls")
     assert choice == {
         "index": 0,
-        "message": {"role": "assistant", "content": "Let me see.", "reasoning_content": "the user asks"},
+        "message": {
+            "role": "assistant",
+            "content": "Let me see.",
+            "refusal": None,
+            "reasoning_content": "the user asks",
+        },
         "logprobs": None,
         "finish_reason": "tool_calls",
         "stop_reason": None,
@@ -148,7 +153,7 @@ async def test_a_stream_has_the_same_in_chunks_and_its_usage_last(scripted: Sess
     deltas = [event["choices"][0]["delta"] for event in events]
     assert calls_in(deltas) == message["tool_calls"]
     assert sum("tool_calls" in delta for delta in deltas) > 2, "arguments come in pieces"
-    assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": None}
     assert [event["choices"][0]["finish_reason"] for event in events][-1] == "tool_calls"
     scores = [token for event in events for token in (event["choices"][0]["logprobs"] or {"content": ()})["content"]]
     assert scores == whole["choices"][0]["logprobs"]["content"]
@@ -222,7 +227,7 @@ async def test_a_call_that_cannot_be_read_is_content(monkeypatch: pytest.MonkeyP
         body = {"messages": [USER], "tools": [TOOL]}
         whole = (await ask(app(session), CHAT, body)).json["choices"][0]
         events = (await ask(app(session), CHAT, {**body, "stream": True})).events
-    assert whole["message"] == {"role": "assistant", "content": "See<tool_call>oops</tool_call>"}
+    assert whole["message"] == {"role": "assistant", "content": "See<tool_call>oops</tool_call>", "refusal": None}
     assert whole["finish_reason"] == events[-1]["choices"][0]["finish_reason"] == "stop"
     assert joined(events, "content") == "See<tool_call>oops</tool_call>"
 
@@ -233,7 +238,7 @@ async def test_of_a_call_that_had_to_come_and_was_cut_nothing_is_content(monkeyp
         for choice, content in (({}, CALL[:20]), (chosen, ""), ({"tool_choice": "required"}, "")):
             body = {"messages": [USER], "tools": [TOOL], "max_tokens": 20, **choice}
             (whole,) = (await ask(app(session), CHAT, body)).json["choices"]
-            assert (whole["message"], whole["finish_reason"]) == ({"role": "assistant", "content": content}, "length")
+            assert (whole["message"]["content"], whole["finish_reason"]) == (content, "length")
             events = (await ask(app(session), CHAT, {**body, "stream": True})).events
             assert joined(events, "content") == content
             responses = {
@@ -616,6 +621,7 @@ async def test_without_one_of_the_keys_nothing_but_health_is_served(texts: Sessi
     for headers in ({}, {"authorization": "Bearer on"}, {"authorization": "one"}, {"authorization": "Bearer ön"}):
         reply = await ask(served, "/v1/models", headers=headers)
         assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
+        assert reply.headers["www-authenticate"] == "Bearer"
     for key in ("one", "two"):
         for headers in ({"authorization": f"Bearer {key}"}, {"authorization": f"bearer {key}"}, {"x-api-key": key}):
             assert (await ask(served, "/v1/models", headers=headers)).status == 200

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from rekindle.core.server_settings import ServerSettings
 from rekindle.server import app
+from rekindle.server.access import Access
 from rekindle.server.errors import ApiError, error_object, shutdown_error
 from rekindle.server.guards import LocalNames
 from rekindle.testing import fake_session
@@ -78,3 +80,9 @@ def test_an_end_of_the_server_is_written_in_each_form() -> None:
     assert error_object(error, "/v1/messages") == anthropic("overloaded_error", error.message)
     assert error_object(error, "/api/chat") == {"error": error.message}
     assert error_object(error, "/v1/messagesx") == error.body
+
+
+def test_keys_are_in_no_repr() -> None:
+    settings = ServerSettings(api_keys=["open sesame"], admin_keys=["open sesame"])
+    for shown in (repr(settings), repr(Access(["open sesame"], ["open sesame"])), str(settings)):
+        assert "sesame" not in shown

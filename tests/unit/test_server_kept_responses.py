@@ -29,7 +29,7 @@ USER = {"type": "message", "role": "user", "content": "Weather?"}
 
 
 def entry(name: str, text: str = "", previous: str | None = None) -> KeptResponse:
-    output = [{"content": f"output {text}"}]
+    output = [{"content": [{"text": f"output {text}"}]}]
     return KeptResponse([{"content": f"input {text}"}], previous, {"id": name, "output": output})
 
 
@@ -197,7 +197,8 @@ async def test_conversations_are_their_items_in_order() -> None:
     kept.put(entry(name_of(2), "2", previous=name_of(1)))
     found = await kept.conversation(name_of(2))
     assert found is not None
-    assert [item["content"] for item in found] == ["input 1", "output 1", "input 2", "output 2"]
+    outputs = [[{"text": f"output {number}"}] for number in (1, 2)]
+    assert [item["content"] for item in found] == ["input 1", outputs[0], "input 2", outputs[1]]
     assert await kept.delete(name_of(1))
     assert (await kept.conversation(name_of(2))) is None
     assert not await kept.delete(name_of(1))
@@ -380,3 +381,34 @@ async def test_an_item_of_a_kept_response_can_be_named_in_place_of_its_content(
             assert (refused.status, refused.error["param"], text in refused.error["message"]) == (status, "input", True)
         await ask(served, f"{PATH}/{first['id']}", method="DELETE")
         assert (await ask(served, PATH, {"input": [told]})).status == 404
+
+
+FORMS = {
+    "another type": [1],
+    "another name": {"items": [], "before": None, "response": {"id": "x", "output": []}},
+    "one more": {"version": 2, "items": [], "previous": 3, "response": {"id": "x", "output": []}},
+    "items": {"items": {}, "previous": None, "response": {"id": "x", "output": []}},
+    "an item": {"items": ["Hi"], "previous": None, "response": {"id": "x", "output": []}},
+    "the response": {"items": [], "previous": None, "response": "x"},
+    "no output": {"items": [], "previous": None, "response": {"id": "x"}},
+    "an output item": {"items": [], "previous": None, "response": {"id": "x", "output": [3]}},
+    "its content": {"items": [], "previous": None, "response": {"id": "x", "output": [{"content": "Hi"}]}},
+    "a circle": {"items": [USER], "previous": name_of(1), "response": {"id": name_of(1), "output": []}},
+}
+"""Data of kept responses that another version may have written, or nobody."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_kept_response_in_another_form_is_absent(scripted: Session, tmp_path: Path, form: str) -> None:
+    file = tmp_path / f"{name_of(1)}.json"
+    file.write_text(json.dumps(FORMS[form]), encoding="utf-8")
+    served = application(Service(OneModel(scripted, None), Limits(), Gate(), KeptResponses(tmp_path)), Access())
+    if form != "a circle":
+        for path in (name_of(1), f"{name_of(1)}/input_items"):
+            assert (await ask(served, f"{PATH}/{path}")).status == 404
+    refused = await ask(served, PATH, {"input": "Hi", "previous_response_id": name_of(1)})
+    assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
+    item = {"type": "item_reference", "id": f"msg_{name_of(1).removeprefix('resp-')}_0"}
+    assert (await ask(served, PATH, {"input": [item]})).status == 404
+    assert file.exists(), "another version may still read it"

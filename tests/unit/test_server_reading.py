@@ -1,5 +1,6 @@
 """A body is read into a call of the session, or refused with the name of the field for which it cannot be."""
 
+import json
 from typing import Any
 
 import pytest
@@ -109,6 +110,12 @@ def test_a_completion_takes_texts_and_token_ids(given: Any, prompt: Any, ids: An
         ({"guided_choice": ["a"]}, "choice", ["a"]),
         ({"structured_outputs": {"grammar": "start: A"}}, "grammar", "start: A"),
         ({"structured_outputs": {"json_object": True}}, "json_schema", {"type": "object"}),
+        ({"guided_grammar": "start: A", "structured_outputs": {"grammar": "start: A"}}, "grammar", "start: A"),
+        (
+            {"guided_json": json.dumps(SCHEMA), "response_format": {"type": "json_schema", "schema": SCHEMA}},
+            "json_schema",
+            SCHEMA,
+        ),
     ],
 )
 def test_a_form_of_the_output_is_a_constraint(fields: dict[str, Any], keyword: str | None, value: Any) -> None:
@@ -200,6 +207,8 @@ def test_a_strict_server_refuses_hints_that_another_ignores() -> None:
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+        ({"guided_regex": "a", "structured_outputs": {"regex": "b"}}, "structured_outputs"),
+        ({"guided_json": "{", "structured_outputs": {"json": {}}}, "structured_outputs"),
         ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern"),
         ({"tools": [{"type": "functions", "function": {"name": "f"}}]}, "tools"),
         ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),

@@ -242,3 +242,17 @@ def test_histories_of_other_servers_are_read() -> None:
     assert [message["content"] for message in messages[2:5]] == ["a.txt", "", '[{"stdout": "b.txt"}]']
     assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == ["1", "2", "3", "4"]
     assert "'compaction', 'web_search_call'" in body.notes[0]
+
+
+async def test_a_response_has_all_fields_that_the_api_requires(scripted: Session) -> None:
+    tools = [TOOL, {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]
+    reply = await ask(app(scripted), PATH, {"input": "Weather?", "tools": tools, "stream": True, "top_p": 0.5})
+    for event in events(reply):
+        if "response" in event:
+            response = event["response"]
+            assert {"instructions", "temperature", "metadata", "parallel_tool_calls", "tool_choice"} <= set(response)
+            assert (response["top_p"], response["temperature"]) == (0.5, None)
+            assert [each["strict"] for each in (response["tools"][0], *response["tools"][1]["tools"])] == [None, None]
+            assert response["tools"][1]["tools"][0]["parameters"] is None
+    plain = (await ask(app(scripted), PATH, {"input": "Weather?"})).json
+    assert (plain["tools"], plain["instructions"]) == ([], None)

@@ -111,7 +111,7 @@ async def test_the_input_of_a_custom_tool_comes_back_if_it_fits(
         (choice,) = whole["choices"]
         deltas = [event["choices"][0]["delta"] for event in events]
         (entry,) = [each for delta in deltas for each in delta.get("tool_calls", ())] or [None]
-        content = "".join(delta.get("content", "") for delta in deltas)
+        content = "".join(delta.get("content") or "" for delta in deltas)
         assert content == (choice["message"]["content"] or "")
         if fits:
             (call,) = choice["message"]["tool_calls"]

@@ -1,7 +1,7 @@
 """Settings of a server."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, Final, TypedDict
 
@@ -38,8 +38,8 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 8000
-    api_keys: Sequence[str] = ()
-    admin_keys: Sequence[str] = ()
+    api_keys: Sequence[str] = field(default=(), repr=False)
+    admin_keys: Sequence[str] = field(default=(), repr=False)
     origins: Sequence[str] = ()
     grace: float = 10.0
     ssl_certfile: str | PathLike[str] | None = None
@@ -85,7 +85,7 @@ class ServerOptions(TypedDict, total=False):
     keep_responses: bool
 
 
-SERVER_DEFAULTS: Final = {field.name: field.default for field in fields(ServerSettings)}
+SERVER_DEFAULTS: Final = {each.name: each.default for each in fields(ServerSettings)}
 
 
 def check_number(name: str, value: Any, kind: type[int | float], most: int, hint: str) -> None:

@@ -1,7 +1,7 @@
 """Who may use a server."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rekindle.core.errors import ConfigError
 
@@ -19,8 +19,8 @@ class Access:
         ConfigError: a key or an origin is empty or not a string.
     """
 
-    api_keys: Sequence[str] = ()
-    admin_keys: Sequence[str] = ()
+    api_keys: Sequence[str] = field(default=(), repr=False)
+    admin_keys: Sequence[str] = field(default=(), repr=False)
     origins: Sequence[str] = ()
 
     def __post_init__(self) -> None:

@@ -26,6 +26,11 @@ PARTING_SECONDS = 1.0
 """Seconds for sending the error about a shutdown to a client."""
 RETRY_SECONDS = 1
 """Value of the `Retry-After` header when the queue is full, in seconds."""
+HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
+    HTTPStatus.UNAUTHORIZED: {"www-authenticate": "Bearer"},  # RFC 9110, 11.6.1
+    HTTPStatus.TOO_MANY_REQUESTS: {"retry-after": str(RETRY_SECONDS)},
+}
+"""The headers of an error by status."""
 ANTHROPIC_KINDS: Final[Mapping[int, str]] = {
     HTTPStatus.BAD_REQUEST: "invalid_request_error",
     HTTPStatus.UNAUTHORIZED: "authentication_error",
@@ -64,7 +69,7 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """The headers of the response in addition to its content type."""
-        return {"retry-after": str(RETRY_SECONDS)} if self.status == HTTPStatus.TOO_MANY_REQUESTS else {}
+        return dict(HEADERS.get(self.status, {}))
 
 
 def shutdown_error() -> ApiError:

@@ -44,8 +44,18 @@ class KeptResponse:
 
     @classmethod
     def parse(cls, data: bytes) -> "KeptResponse":
-        """Return a response from its JSON."""
-        return cls(**json.loads(data))
+        """Return a response from its JSON.
+
+        Raises:
+            UnknownForm: the JSON has another form, as that of another version may.
+            ValueError: the data is no JSON.
+        """
+        match json.loads(data):
+            case {"items": list(items), "previous": str() | None as previous, "response": dict(response)} if all(
+                isinstance(each, dict) for each in items
+            ) and _has_output(response):
+                return cls(items, previous, response)
+        raise UnknownForm
 
     @property
     def input_ids(self) -> list[str]:
@@ -57,7 +67,7 @@ class KeptResponse:
     @property
     def by_id(self) -> dict[str, Mapping[str, Any]]:
         """The items of the input and the output by their ids."""
-        output = {item["id"]: item for item in self.response["output"]}
+        output = {item["id"]: item for item in self.response["output"] if isinstance(item.get("id"), str)}
         return dict(zip(self.input_ids, self.items, strict=True)) | output
 
     @property
@@ -65,6 +75,21 @@ class KeptResponse:
         """The response as JSON."""
         value = {"items": list(self.items), "previous": self.previous, "response": dict(self.response)}
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+class UnknownForm(Exception):
+    """The JSON of a response in an unknown form."""
+
+
+def _has_output(response: Mapping[str, Any]) -> bool:
+    """Return True if a response has an id, and an output of items whose contents are lists of parts."""
+    output = response.get("output")
+    if not isinstance(response.get("id"), str) or not isinstance(output, list):
+        return False
+    if not all(isinstance(each, dict) for each in output):
+        return False
+    contents = [each.get("content") or [] for each in output]
+    return all(isinstance(content, list) and all(isinstance(part, dict) for part in content) for content in contents)
 
 
 class KeptResponses:
@@ -133,7 +158,10 @@ def _entry_of(store: "InMemory | OnDisk", name: str) -> KeptResponse | None:
         return None
     try:
         return KeptResponse.parse(data)
-    except (ValueError, TypeError):
+    except UnknownForm:
+        LOG.warning("the file of the response %s has the form of another version, and is not read", name)
+        return None
+    except (ValueError, RecursionError):
         LOG.warning("the file of the response %s is damaged", name)
         store.delete(name)
         return None
@@ -142,11 +170,13 @@ def _entry_of(store: "InMemory | OnDisk", name: str) -> KeptResponse | None:
 def _conversation(store: "InMemory | OnDisk", name: str) -> list[Mapping[str, Any]] | None:
     """Return the items of a conversation up to a response and with it, or None if a part of it is missing."""
     parts: list[Sequence[Mapping[str, Any]]] = []
+    names: set[str] = set()
     following: str | None = name
     while following is not None:
-        entry = _entry_of(store, following)
+        entry = None if following in names else _entry_of(store, following)
         if entry is None:
             return None
+        names.add(following)
         parts.append([*entry.items, *entry.response["output"]])
         following = entry.previous
     return [item for part in reversed(parts) for item in part]

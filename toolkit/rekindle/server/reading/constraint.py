@@ -1,6 +1,8 @@
 """Output constraints in bodies, with OpenAI's field names and with vLLM's."""
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from rekindle.server.reading.fields import Fields
@@ -16,12 +18,21 @@ def constraint(body: Fields) -> ConstraintEntry | None:
     """Return the constraint on the output, or None if there is none.
 
     Raises:
-        ApiError: two fields constrain the output, or one has an unknown form.
+        ApiError: two fields constrain the output in different ways, or one has an unknown form.
     """
     entries = [*_response_format(body), *_guided(body), *_structured(body)]
-    if len(entries) > 1:
-        body.refuse(entries[1][0], f"and {entries[0][0]} both constrain the output; give one of them")
+    for field, keyword, value in entries[1:]:
+        if (keyword, _parsed(keyword, value)) != (entries[0][1], _parsed(*entries[0][1:])):
+            body.refuse(field, f"and {entries[0][0]} both constrain the output; give one of them")
     return entries[0] if entries else None
+
+
+def _parsed(keyword: str, value: Any) -> Any:
+    """Return a schema as an object, for comparison; another constraint as it is."""
+    if keyword == "json_schema" and isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
 
 
 def _response_format(body: Fields) -> Iterator[ConstraintEntry]:

@@ -228,9 +228,13 @@ def item_in_api(item: Item, identity: str) -> dict[str, Any]:
         text = {"type": "output_text", "annotations": [], "logprobs": []} if is_answer else {"type": "input_text"}
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
         result["content"] = [
-            {**text, **part, "type": text["type"]} if part.get("type") in ("text", text["type"]) else part
-            for part in parts
+            {**text, **part, "type": text["type"]} if _is_text(part, text["type"]) else part
+            for part in (parts if isinstance(parts, list) else [])
         ]
     if kind != "reasoning":
         result.setdefault("status", "completed")
     return result
+
+
+def _is_text(part: Any, kind: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in ("text", kind)

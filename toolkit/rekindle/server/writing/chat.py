@@ -47,7 +47,7 @@ def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[st
     all_calls = check_inputs(generation.tool_calls, request.custom)
     calls = readable_calls(all_calls, request.one_call)
     content = request.echo + content_of(generation.content, all_calls, request.call)
-    message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
+    message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
     if generation.reasoning is not None:
         message |= dict.fromkeys(request.reasoning_keys, generation.reasoning)
     if calls:
@@ -242,7 +242,10 @@ class _ChoiceChunks:
 
     def _first_deltas(self) -> list[dict[str, Any]]:
         echo = [{"content": self._request.echo}] if self._request.echo else []
-        return [{"role": "assistant"}, *echo]  # without content: llama.cpp's clients take none that is empty
+        return [
+            {"role": "assistant", "content": None},
+            *echo,
+        ]  # as in llama.cpp, some of whose clients take no empty text
 
     def _deltas(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
         deltas: list[dict[str, Any]] = []

@@ -43,7 +43,7 @@ def final_response(
     counts = generation.usage
     usage = {
         "input_tokens": counts.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": generation.cached_tokens},
+        "input_tokens_details": {"cached_tokens": generation.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": counts.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": counts.reasoning_tokens},
         "total_tokens": counts.total_tokens,
@@ -58,7 +58,8 @@ def final_response(
 
 
 def _initial_response(head: Head, request: ResponseRequest) -> dict[str, Any]:
-    defaults = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}}
+    defaults = {"tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}}
+    absent = dict.fromkeys(("access_programs", "instructions", "temperature", "top_p"))
     return {
         "id": head.id,
         "object": "response",
@@ -71,8 +72,20 @@ def _initial_response(head: Head, request: ResponseRequest) -> dict[str, Any]:
         "previous_response_id": request.previous,
         "usage": None,
         **defaults,
+        **absent,
         **request.echo,
+        "tools": [_tool(each) for each in request.echo.get("tools", ())],
     }
+
+
+def _tool(tool: Any) -> Any:
+    """Return a tool of the request with all fields that OpenAI's API has in a response."""
+    match tool:
+        case {"type": "function"}:
+            return {"parameters": None, "strict": None, **tool}
+        case {"type": "namespace", "tools": list(tools)}:
+            return {"description": "", **tool, "tools": [_tool(each) for each in tools]}
+    return tool
 
 
 def output_logprobs(tokens: Sequence[TokenLogprob]) -> list[Item]:
