@@ -73,7 +73,9 @@ def test_token_ids_are_one_prompt_and_a_list_of_lists_is_a_batch(
 
 
 def test_exactly_one_of_the_two_is_given() -> None:
-    for prompt, token_ids in ((None, None), ("hi", [1]), ("", [1])):
+    with pytest.raises(InvalidRequest, match=r"the prompt is None; give a text, .* or token_ids="):
+        prompts_of(None)
+    for prompt, token_ids in (("hi", [1]), ("", [1])):
         with pytest.raises(InvalidRequest, match="give either a prompt or token_ids, and not both"):
             prompts_of(prompt, token_ids=token_ids)
 
@@ -85,7 +87,7 @@ def test_exactly_one_of_the_two_is_given() -> None:
         (["a", ""], "the prompt is empty; it needs at least one character"),
         ([[]], "messages must have at least one message, got an empty list"),
         (7, "a prompt is a str, a list of .* or a list of either; got 7"),
-        (b"hi", "a prompt is a str, a list of .* or a list of either; got b'hi'$"),
+        (b"hi", "a prompt is a str, a list of .* or a list of either; got b'hi'; decode it: .decode()"),
         (USER, "a prompt is a str, a list of .* or a list of either; got {'role'"),
         ([1, 2], "a prompt is a str, .* or a list of either; got 1; pass token ids as token_ids="),
         (["a", None], "a prompt is a str, a list of .* or a list of either; got None"),

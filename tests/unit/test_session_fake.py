@@ -142,7 +142,7 @@ async def test_a_preempted_request_gives_the_same_as_alone() -> None:
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": 3}, "a prompt is a str"),
         ({"prompt": "x", "token_ids": PROMPT}, "not both"),
-        ({}, "give either a prompt or token_ids"),
+        ({}, "the prompt is None; give a text"),
     ],
 )
 async def test_bad_input_is_an_error_at_the_call_and_harms_nothing_else(

@@ -47,6 +47,7 @@ with starting.announced(), collector_paused():
         UnsafeStorage,
         UnsupportedModel,
         WeightsChanged,
+        likely,
     )
     from rekindle.core.messages.record import MessageRecord
     from rekindle.core.models.families.reading import Family
@@ -161,14 +162,29 @@ __all__ = [
 
 _RENAMED = {"Handled": "MessageRecord"}
 """Former public names and their current names."""
+_OPENING = {"AsyncLLM", "Engine", "LLM", "Llama", "Model", "from_pretrained", "load", "load_model", "pipeline"}
+"""Names of functions and classes of other libraries that open a model."""
 
 
 def __getattr__(name: str) -> Any:
     """Return the object of a former public name, with a deprecation warning."""
+    __tracebackhide__ = True  # hides this frame from notebook tracebacks
     if name not in _RENAMED:
-        raise AttributeError(f"module 'rekindle' has no attribute {name!r}")
+        raise AttributeError(f"module 'rekindle' has no attribute {name!r}{_cure(name)}", name=name)
     warn(f"rekindle.{name} is now rekindle.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
     return globals()[_RENAMED[name]]
+
+
+def _cure(name: str) -> str:
+    """Return the end of a message about an unknown name of the package."""
+    if name.startswith("_"):
+        return ""
+    if name in _OPENING:
+        return "; a model is opened by session = await rekindle.open(model)"
+    if hasattr(Session, name):
+        return f"; it belongs to a session: session = await rekindle.open(), then session.{name}"
+    hint = likely(name, __all__)
+    return hint and f"; {hint}"
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -213,6 +213,13 @@ class Stream(Loop[Piece]):
         """
         return Parts(self, self._handle.record)
 
+    def __await__(self) -> NoReturn:
+        self.close()
+        raise TypeError(
+            "a stream is not awaited: read it by 'async for piece in session.stream(...)', or await "
+            "session.generate(...) for the whole answer"
+        )
+
     def __del__(self) -> None:
         self._handle.cancel()
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
+from pathlib import PurePath
 from typing import Any, Generic, Literal, Required, TypedDict, TypeVar
 
 from rekindle.core.errors import InvalidRequest
@@ -114,7 +115,9 @@ def all_prompts(
             are malformed.
     """
     token_ids, extras = options.get("token_ids"), _extras(options)
-    if (prompt is None) == (token_ids is None):
+    if prompt is None and token_ids is None:
+        raise InvalidRequest("the prompt is None; give a text, a list of messages, a list of either, or token_ids=")
+    if prompt is not None and token_ids is not None:
         raise InvalidRequest("give either a prompt or token_ids, and not both")
     if token_ids is not None:
         batch = _is_list(token_ids) and len(token_ids) > 0 and all(_is_list(ids) for ids in token_ids)
@@ -335,12 +338,27 @@ def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
             raise _no_chat(prompt, extras.chat_option)
         return prompt if extras.adds_special else Verbatim(prompt)
     if not _is_list(prompt):
-        hint = "; pass token ids as token_ids=" if isinstance(prompt, Integral) else ""
-        hint = "; put a message into a list" if isinstance(prompt, Mapping) else hint
         raise InvalidRequest(
-            f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {preview(prompt)}{hint}"
+            "a prompt is a str, a list of {role, content} messages, or a list of either; "
+            f"got {preview(prompt)}{_cure_of(prompt)}"
         )
     return _chat(prompt, extras)
+
+
+def _cure_of(value: Any) -> str:
+    """Return the end of a message about a value that is no prompt."""
+    match value:
+        case Integral():
+            return "; pass token ids as token_ids="
+        case Mapping():
+            return "; put a message into a list"
+        case bytes() | bytearray():
+            return "; decode it: .decode()"
+        case PurePath():
+            return "; read the file: .read_text()"
+        case Iterable():
+            return "; make it a list: list(...)"
+    return ""
 
 
 def _chat(messages: Any, extras: _Extras) -> Conversation:
@@ -362,5 +380,5 @@ def _no_chat(prompt: Prompt, option: str) -> InvalidRequest:
 def _is_list(value: Any) -> bool:
     """Return True if a value is a list or an array. NumPy integers are neither, although they have `ndim` too."""
     if isinstance(value, Sequence):
-        return not isinstance(value, str | bytes)
+        return not isinstance(value, str | bytes | bytearray)
     return getattr(value, "ndim", 0) > 0

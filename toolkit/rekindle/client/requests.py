@@ -347,14 +347,12 @@ class Requests:
         layers = [steering.layer for steering in params.steer] + [patch.layer for patch in params.patch]
         if loaded_engine.model.embedding_multiplier != 1 and "embedding" in layers:
             raise InvalidRequest(
-                f"{loaded_engine.source} multiplies its embeddings, so steer and patch are for its layers, not for "
+                "the model multiplies its embeddings, so steer and patch are for its layers, not for "
                 '"embedding"; session.look takes both'
             )
         loaded_engine.check_programs("steer and patch", steered=True)
         if loaded_engine.model.streams is not None:
-            raise InvalidRequest(
-                f"steer and patch are for models with one residual stream, and {loaded_engine.source} has several"
-            )
+            raise InvalidRequest("steer and patch are for models with one residual stream, and this one has several")
 
     def _with_tool_grammar(
         self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]
@@ -426,8 +424,7 @@ class Requests:
             labels = 0 if uses.classifier is None else len(uses.classifier.labels)
             others = {0: "", 1: ", classify() or rerank()"}.get(labels, " or classify()")
             raise InvalidRequest(
-                f"{self.loaded_engine.source} has no head that predicts tokens, so it generates and scores nothing: "
-                f"use embed(){others}"
+                f"the model has no head that predicts tokens, so it generates and scores nothing: use embed(){others}"
             )
 
     def check_engine(self) -> None:

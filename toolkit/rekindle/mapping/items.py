@@ -15,6 +15,8 @@ from rekindle.core.request.checks import preview
 from rekindle.mapping.template import Template
 from rekindle.results.answer_table import PromptLabel
 
+ROWS = ("itertuples", "iter_rows")
+"""Methods of the rows of a data frame: of pandas, of polars."""
 MAX_TRIED = 8
 """Maximum number of initial items tried before the template is rejected."""
 
@@ -52,7 +54,7 @@ class Item:
 
 
 def check_items(items: Any, token_ids: Any) -> Iterable[Any]:
-    """Return the items of a call, checked to be iterable.
+    """Return the items of a call, checked to be iterable; those of a data frame are its rows, as mappings.
 
     Raises:
         InvalidRequest: both or neither of items and token ids were passed, or the value is a single prompt or not
@@ -65,7 +67,27 @@ def check_items(items: Any, token_ids: Any) -> Iterable[Any]:
         raise InvalidRequest(
             f"map() takes an iterable of texts, conversations or mappings, got {preview(value)}; generate() takes one"
         )
-    return value
+    return Rows(value) if hasattr(value, "columns") and (hasattr(value, ROWS[0]) or hasattr(value, ROWS[1])) else value
+
+
+class Rows:
+    """Rows of a data frame as mappings, made one at a time. Iteration over the frame itself yields its columns.
+
+    Args:
+        frame: a frame of pandas, or of polars.
+    """
+
+    def __init__(self, frame: Any):
+        self._frame = frame
+
+    def __len__(self) -> int:
+        return len(self._frame)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        if hasattr(self._frame, ROWS[0]):
+            return (dict(zip(self._frame.columns, row, strict=True)) for row in self._frame.itertuples(False, None))
+        rows: Iterator[Mapping[str, Any]] = self._frame.iter_rows(named=True)
+        return rows
 
 
 def read(

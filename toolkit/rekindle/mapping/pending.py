@@ -217,7 +217,7 @@ def map(  # noqa: A001
     interrupt of the await also in the attribute `finished` of the error.
 
     Args:
-        items: texts, conversations, or mappings for the template.
+        items: texts, conversations, or mappings for the template; the rows of a data frame are mappings.
         template: a text or a list of messages with fields in the syntax of `str.format`, such as "Translate: {text}". A
             mapping provides the fields by name, and a str provides the field `text`. Double all other braces.
         path: the path of a file of JSON lines, created if it does not exist.

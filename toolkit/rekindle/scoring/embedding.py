@@ -70,7 +70,7 @@ class EmbedOptions:
             )
         if pooling is None and defaults.unsupported_reason:
             raise InvalidRequest(
-                f"{loaded_engine.source} recommends a method for embeddings that is not supported: "
+                "the model recommends a method for embeddings that is not supported: "
                 f"{defaults.unsupported_reason}. Set pooling= to embed without it"
             )
         normalizes = checks.unless_none(checks.boolean)("normalize", normalize)

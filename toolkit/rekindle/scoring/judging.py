@@ -108,8 +108,7 @@ def classify(
     )
     if head is None:
         raise InvalidRequest(
-            f"{requests.loaded_engine.source} has no head that classifies texts; score() compares options, and "
-            "rerank() compares documents"
+            "the model has no head that classifies texts; score() compares options, and rerank() compares documents"
         )
     prompts, several = requests.pooled_prompts(
         texts,

@@ -9,6 +9,7 @@ from rekindle.core.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_pat
 from rekindle.core.checkpoints.gguf.checkpoint import open_gguf
 from rekindle.core.checkpoints.hub import HubModel, download
 from rekindle.core.checkpoints.huggingface.directory import open_directory
+from rekindle.core.checkpoints.name_hints import hint_for
 from rekindle.core.concurrency.collector import collector_paused
 from rekindle.core.concurrency.progress import Report, silent
 from rekindle.core.errors import ConfigError, ModelNotFound, UnsupportedModel
@@ -58,7 +59,9 @@ def open_checkpoint(
     if (hub_model := HubModel.of(name, revision)) is not None:
         path = download(hub_model, report)
         return _open_gguf(path, family) if hub_model.file else open_directory(path, family)
-    raise ModelNotFound(f"no model {name!r}: there is no such directory or file, and it is not a hub id. {_ACCEPTED}")
+    raise ModelNotFound(
+        f"no model {name!r}: there is no such directory or file, and it is not a hub id. {hint_for(name)}{_ACCEPTED}"
+    )
 
 
 def _open_gguf(path: Path, family: Family | None) -> Checkpoint:

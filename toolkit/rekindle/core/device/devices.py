@@ -18,6 +18,8 @@ from rekindle.core.errors import ConfigError
 
 _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Linux files with the memory limit of a container, in bytes."""
+_EXTRAS = {"gpu": "cuda", "cuda": "cuda", "tpu": "tpu"}
+"""Extras of Rekindle that add a platform to JAX, by its name."""
 
 
 def device_of(spec: Any) -> jax.Device:
@@ -159,7 +161,7 @@ def places_over(spec: Any, settings: Settings) -> list[Place]:
     try:
         devices = sorted(jax.devices(spec), key=lambda device: device.id)
     except RuntimeError as error:
-        raise ConfigError(f"device {spec!r} does not exist; JAX has {_local_names()} ({error})") from error
+        raise _missing(spec, error) from error
     processes, tensor = jax.process_count(), settings.tensor
     of_processes = [[device for device in devices if device.process_index == index] for index in range(processes)]
     fewest = min(map(len, of_processes))
@@ -222,10 +224,17 @@ def _device_by_name(name: str) -> jax.Device:
     try:
         devices = jax.local_devices(backend=platform)
     except RuntimeError as error:  # the platform is unknown or unusable
-        raise ConfigError(f"device {name!r} does not exist; JAX has {_local_names()} ({error})") from error
+        raise _missing(name, error) from error
     if index and not (index.isdecimal() and int(index) < len(devices)):
         raise ConfigError(f"device {name!r} does not exist; JAX has {len(devices)} of {platform!r}, counted from 0")
     return devices[int(index or 0)]
+
+
+def _missing(name: str | None, error: RuntimeError) -> ConfigError:
+    """Return the error for a platform that JAX does not have, with the extra that adds it."""
+    extra = _EXTRAS.get(str(name).partition(":")[0])
+    cure = f"; pip install 'rekindle-llm[{extra}]' adds it where the machine has one" if extra else ""
+    return ConfigError(f"device {name!r} does not exist; JAX has {_local_names()}{cure} ({error})")
 
 
 def _local_names() -> str:

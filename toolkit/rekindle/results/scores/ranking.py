@@ -74,18 +74,19 @@ class Ranking:
         return len(self.documents)
 
     def __repr__(self) -> str:
-        lines = [f"{score:>8}  {place:>4}  {document}" for place, score, document in self._rows()]
+        lines = [f"{rank:>4}  {score:>8}  {document}" for rank, score, document in self._rows()]
         return "\n".join(
             [f"<rekindle.Ranking of {markup.quantity(len(self), 'document')} for {self.query!r:.80}>", *lines]
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        table = markup.table(self._rows(), ("place", "relevance", "document"))
+        table = markup.table(self._rows(), ("rank", "relevance", "document"))
         return markup.bundle(repr(self), markup.card("Ranking", self.query, table))
 
     def _rows(self) -> list[tuple[str, str, str]]:
         score = _relevance if self.activation else "{:.3f}".format
-        return [(str(r.index), score(r.score), markup.one_line(r.document, 80)) for r in self.top(MOST_ROWS)]
+        ranked = enumerate(self.top(MOST_ROWS), 1)
+        return [(str(rank), score(r.score), markup.one_line(r.document, 80)) for rank, r in ranked]
 
 
 def _relevance(score: float) -> str:

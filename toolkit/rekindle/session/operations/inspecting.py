@@ -127,7 +127,7 @@ class Inspections:
         if loaded_engine.replicas is not None or loaded_engine.followers is not None:
             raise InvalidRequest("look is for sessions in one process, and this one has devices of others")
         if loaded_engine.model.streams is not None:
-            raise InvalidRequest(f"look is for models with one residual stream, and {loaded_engine.source} has several")
+            raise InvalidRequest("look is for models with one residual stream, and this one has several")
         self._requests.check_engine()
 
     def _choice(self, layers: Any, parts: Any, heads: Any) -> Choice:

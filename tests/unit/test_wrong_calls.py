@@ -1,0 +1,178 @@
+"""Every wrong call has a cure: its error names what was expected, what came, and what to do."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rekindle
+from rekindle.core.checkpoints.name_hints import hint_for
+from rekindle.session.session import Session
+
+EMBEDDED = "Did you mean 'smollm2-135m-instruct'? "
+ADDRESS = "Did you mean 'Qwen/Qwen3-4B', the hub id of this address? "
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("smollm2", EMBEDDED),
+        ("smolm2", EMBEDDED),
+        ("SmolLM2-135M", EMBEDDED),
+        ("smollm2-135m-instuct", EMBEDDED),
+        ("https://huggingface.co/Qwen/Qwen3-4B", ADDRESS),
+        ("http://www.huggingface.co/Qwen/Qwen3-4B/", ADDRESS),
+        ("hf.co/Qwen/Qwen3-4B", ADDRESS),
+        ("huggingface.co/Qwen/Qwen3-4B/tree/main", ADDRESS),
+        ("https://huggingface.co/Qwen/Qwen3-4B?library=x", ""),
+        ("https://hf.co/o/n/tree/v2", "Did you mean 'o/n@v2', the hub id of this address? "),
+        ("https://hf.co/o/n/blob/main/a/b.gguf", "Did you mean 'o/n/a/b.gguf', the hub id of this address? "),
+        ("llama3.2", "Names of Ollama are not read; `rekindle models` lists models by their hub ids. "),
+        ("qwen3:4b", "Names of Ollama are not read; `rekindle models` lists models by their hub ids. "),
+        ("Qwen3-4B", "A hub id has an owner, as in 'owner/Qwen3-4B'; `rekindle models` lists hub ids. "),
+        ("./models/none", ""),
+        ("", ""),
+    ],
+)
+def test_a_name_of_no_model_has_a_hint(name: str, hint: str) -> None:
+    assert hint_for(name) == hint
+    if name:
+        with pytest.raises(rekindle.ModelNotFound) as raised:
+            rekindle.open_sync(name, progress=False)
+        assert hint in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("LLM", "a model is opened by session = await rekindle.open(model)"),
+        ("from_pretrained", "a model is opened by session = await rekindle.open(model)"),
+        ("generate", "it belongs to a session: session = await rekindle.open(), then session.generate"),
+        ("chat", "it belongs to a session: session = await rekindle.open(), then session.chat"),
+        ("opne", "did you mean open?"),
+        ("Sesion", "did you mean Session?"),
+        ("SamplingParameters", "did you mean SamplingParams?"),
+    ],
+)
+def test_an_unknown_name_of_the_package_has_a_cure(name: str, cure: str) -> None:
+    with pytest.raises(AttributeError) as raised:
+        getattr(rekindle, name)
+    assert str(raised.value) == f"module 'rekindle' has no attribute {name!r}; {cure}"
+    assert not hasattr(rekindle, "_ipython_display_")
+
+
+WRONG_PROMPTS: list[tuple[Any, str]] = [
+    (None, "the prompt is None; give a text, a list of messages, a list of either, or token_ids="),
+    ("", "the prompt is empty; it needs at least one character"),
+    (3, "got 3; pass token ids as token_ids="),
+    (b"abc", "got b'abc'; decode it: .decode()"),
+    (bytearray(b"a"), "got bytearray(b'a'); decode it: .decode()"),
+    (Path("a.txt"), "a.txt'); read the file: .read_text()"),
+    ((word for word in "ab"), "; make it a list: list(...)"),
+    ({"a"}, "got {'a'}; make it a list: list(...)"),
+    (map(str, "ab"), "; make it a list: list(...)"),
+    ({"role": "user", "content": "Hi"}, "; put a message into a list"),
+    (1.5, "a prompt is a str, a list of {role, content} messages, or a list of either; got 1.5"),
+    ([{"role": "user"}], "content"),
+    ([{"content": "Hi"}], "role"),
+    ([{"role": "usr", "content": "Hi"}], "did you mean 'user'?"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "cure"), WRONG_PROMPTS, ids=lambda value: str(value)[:24])
+def test_a_wrong_prompt_has_a_cure(texts: Session, prompt: Any, cure: str) -> None:
+    with pytest.raises(rekindle.InvalidRequest) as raised:
+        texts.generate_sync(prompt)
+    assert cure in str(raised.value)
+
+
+WRONG_CALLS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda session: session.generate_sync("a", token_ids=[1]), "give either a prompt or token_ids, and not both"),
+    (lambda session: session.generate_sync("a", max_new_tokens=3), "here it is max_tokens"),
+    (lambda session: session.generate_sync("a", tempreature=3), "did you mean temperature?"),
+    (lambda session: session.generate_sync(prompts=["a"]), "the prompt is the first argument, and has no name"),
+    (lambda session: session.generate_sync("a", system="b"), "begin the messages with"),
+    (lambda session: session.generate_sync("a", stop=3), "stop must be a text or a sequence of texts"),
+    (lambda session: session.generate_sync("a", n=0), "n must be an integer from 1 to"),
+    (lambda session: session.generate_sync("a", choice="yes"), "choice must be a sequence of texts"),
+    (lambda session: session.generate_sync(token_ids="abc"), "token_ids must be a sequence of integers"),
+    (lambda session: session.generate_sync(token_ids=[1.5]), "token_ids must be a sequence of integers"),
+    (lambda session: session.generate_sync(token_ids=[-1]), "token_ids must be from 0 to"),
+    (lambda session: session.embed_sync(3), "pass token ids as token_ids="),
+    (lambda session: session.classify_sync("a"), "the model has no head that classifies texts; score() compares"),
+    (lambda session: session.rerank_sync("q", "a"), "documents must be a list of texts"),
+    (lambda session: session.chat("hello"), "await chat.say('...')"),
+    (lambda session: session.map_sync("abc"), "map() takes an iterable of texts"),
+    (lambda session: session.map_sync([None]), "the item is None; give a text"),
+    (lambda session: session.map_sync([{"a": 1}], errors="raise"), "needs a template: pass template="),
+]
+
+
+@pytest.mark.filterwarnings("ignore:each of:RuntimeWarning")
+@pytest.mark.parametrize(("call", "cure"), WRONG_CALLS, ids=[cure[:32] for _, cure in WRONG_CALLS])
+def test_a_wrong_call_has_a_cure(texts: Session, call: Callable[[Session], Any], cure: str) -> None:
+    try:
+        (error,) = call(texts)  # of a map, which returns errors in place
+    except rekindle.RekindleError as raised:
+        error = raised
+    assert cure in str(error)
+
+
+def test_an_awaited_stream_says_how_it_is_read_and_computes_nothing(texts: Session) -> None:
+    async def main() -> None:
+        stream: Any = texts.stream("a")
+        with pytest.raises(TypeError, match=r"read it by 'async for piece in session\.stream"):
+            await stream
+        assert stream.handle.record.cancelling
+
+    asyncio.run(main())
+
+
+def test_a_platform_that_jax_does_not_have_names_the_extra_for_it() -> None:
+    with pytest.raises(
+        rekindle.ConfigError, match=r"device 'gpu' does not exist; JAX has cpu:0.*'rekindle-llm\[cuda\]'"
+    ):
+        rekindle.open_sync(device="gpu", progress=False)
+    with pytest.raises(rekindle.ConfigError, match=r"rekindle-llm\[tpu\]"):
+        rekindle.open_sync(device="tpu:1", progress=False)
+
+
+class Frame:
+    """The part of a data frame of pandas that gives its rows."""
+
+    columns = ("country", "year")
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def itertuples(self, index: bool, name: str | None) -> Iterator[tuple[str, int]]:
+        assert (index, name) == (False, None)
+        return iter([("France", 1), ("Italy", 2)])
+
+
+class Polars:
+    """The part of a data frame of polars that gives its rows."""
+
+    columns = Frame.columns
+
+    def __len__(self) -> int:
+        return 2
+
+    def iter_rows(self, *, named: bool) -> Iterator[dict[str, Any]]:
+        assert named
+        return iter([{"country": "France", "year": 1}, {"country": "Italy", "year": 2}])
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("iteration of a frame yields columns")
+
+
+@pytest.mark.parametrize("frame", [Frame(), Polars()], ids=["pandas", "polars"])
+def test_a_map_over_a_data_frame_takes_its_rows(texts: Session, frame: Any) -> None:
+    answers = texts.map_sync(frame, template="{country} in {year}", max_tokens=2)
+    assert answers.prompts == ["France in 1", "Italy in 2"]
+    assert answers._records()[1]["country"] == "Italy"
