@@ -100,7 +100,7 @@ async def test_reasoning_is_in_one_key_and_in_vllms_too_if_asked_for(
 async def test_an_answer_names_the_stop_of_the_request_that_ended_it(scripted: Session, path: str) -> None:
     prompt = {"messages": [USER]} if path == CHAT else {"prompt": ANSWER_MARK, "max_tokens": 200}
     (token,) = scripted.encode("u")
-    for options, reason in (({"stop": "ask"}, "ask"), ({"stop_token_ids": [token]}, token), ({}, None)):
+    for options, reason in (({"stop": "see"}, "see"), ({"stop_token_ids": [token]}, token), ({}, None)):
         body = {**prompt, **options}
         (choice,) = (await ask(app(scripted), path, body)).json["choices"]
         assert choice["stop_reason"] == reason

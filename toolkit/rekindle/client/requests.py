@@ -41,7 +41,7 @@ from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.params import LONGEST_NAME, SamplingOptions, SamplingParams, check_draws, draws
 from rekindle.core.request.repetition import RepetitionLimit
-from rekindle.core.request.request import Pooling, check_length
+from rekindle.core.request.request import Pooling, Turn, check_length
 from rekindle.core.text.chat import unread_variables
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import TemplateReading
@@ -448,13 +448,14 @@ class Requests:
         reader = (
             None if tools is None else self._reader(params, tools, goes_on(prompt) or params.constraint is not None)
         )
-        one_call = reader is not None and not options.get("parallel_tool_calls", True)
+        one_call = bool(tools) and not options.get("parallel_tool_calls", True)
+        parts_matter = reader is not None and (one_call or bool(params.stop))
         return Submission(
             prompt,
             params,
             reader=reader,
-            ends_after_call=names_of(tools) if tools and one_call else (),
             repetition=None if params.constraint is not None or params.ignore_eos else self._repetition,
+            turn=Turn(names_of(tools or ()), one_call) if parts_matter else None,
             origin=self._origin(options, tools),
             drawing=self._drawing,
             progress=self.draws_progress(progress),

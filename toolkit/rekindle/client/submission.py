@@ -8,7 +8,7 @@ from rekindle.core.concurrency.caller import current_caller
 from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
-from rekindle.core.request.request import AdapterUse, Pooling
+from rekindle.core.request.request import AdapterUse, Pooling, Turn
 from rekindle.core.text.response import Reading
 from rekindle.results.generation import Origin
 
@@ -27,8 +27,8 @@ class Submission:
         drawing: draws the request; None for a request without a display.
         progress: whether a wait for the first token draws the compilation that the engine awaits.
         adapter: the adapter named by the parameters; the client finds it.
-        ends_after_call: names of the tools if the output ends after its first call; empty otherwise.
         repetition: see `Submit`.
+        turn: see `Submit`.
         label: the text of the prompt, or the last user message of a conversation, for displays; None for token ids.
     """
 
@@ -42,8 +42,8 @@ class Submission:
     drawing: Drawer | None = None
     progress: bool = False
     adapter: AdapterUse | None = None
-    ends_after_call: tuple[str, ...] = ()
     repetition: RepetitionLimit | None = None
+    turn: Turn | None = None
     label: str | None = None
 
     def message(self, request_id: int) -> Submit:
@@ -57,6 +57,6 @@ class Submission:
             self.output_prefix,
             self.pooling,
             adapter=self.adapter,
-            ends_after_call=self.ends_after_call,
             repetition=self.repetition,
+            turn=self.turn,
         )

@@ -166,8 +166,8 @@ class Preparer:
             goes_on=goes_on(submit.prompt) or params.constraint is not None,
             adapter=submit.adapter,
             changes=changes,
-            ends_after_call=submit.ends_after_call,
             repetition=submit.repetition,
+            turn=submit.turn,
         )
         check_bans(request, self.vocab_size)
         return request if params.constraint is None else self._constrained(request, params.constraint)

@@ -9,7 +9,7 @@ from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import describe_error, join_items, quote
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
-from rekindle.core.request.request import AdapterUse, Pooling, Request
+from rekindle.core.request.request import AdapterUse, Pooling, Request, Turn
 from rekindle.core.request.tokens import TokenLogprob
 
 
@@ -91,7 +91,7 @@ class Submit(OfRequest):
         pooling: the pooling of the prompt's hidden states; None for none.
         started: see `Admit`.
         adapter: the request's adapter; None for none.
-        ends_after_call, repetition: see `Request`.
+        turn, repetition: see `Request`.
     """
 
     prompt: Prompt
@@ -102,8 +102,8 @@ class Submit(OfRequest):
     pooling: Pooling | None = None
     started: bool = False
     adapter: AdapterUse | None = None
-    ends_after_call: tuple[str, ...] = ()
     repetition: RepetitionLimit | None = None
+    turn: Turn | None = None
 
     def __str__(self) -> str:
         adapter = "" if self.adapter is None else f", with adapter {self.adapter.name}"

@@ -43,6 +43,19 @@ def namespace_of(salt: str, adapter: AdapterUse | None, changes: Changes | None 
     return "\0".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of the assistant, whose end depends on its parts.
+
+    Attributes:
+        tools: names of the tools that it may call.
+        ends_after_call: whether it ends after its first call.
+    """
+
+    tools: tuple[str, ...] = ()
+    ends_after_call: bool = False
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Request:
     """One prompt with its sampling parameters, ready to be scheduled.
@@ -62,9 +75,9 @@ class Request:
         goes_on: True if the output continues a text; a space at its beginning is then part of it.
         adapter: its adapter, or None.
         changes: its changes of activations, or None.
-        ends_after_call: names of tools; the output ends after its first call of a tool. Empty for an output without
-            this end.
         repetition: the limit of repetition in the output, or None.
+        turn: the turn of the assistant in the output, if its parts matter to its end: its stop strings end the content
+            alone. None for another output.
     """
 
     id: int
@@ -81,8 +94,8 @@ class Request:
     goes_on: bool = False
     adapter: AdapterUse | None = None
     changes: Changes | None = None
-    ends_after_call: tuple[str, ...] = ()
     repetition: RepetitionLimit | None = None
+    turn: Turn | None = None
 
     @property
     def initial_tokens(self) -> tuple[int, ...]:

@@ -60,6 +60,12 @@ class StopMatcher:
         ]
         return visible, None
 
+    def pass_by(self, text: str, hidden: bool = False) -> str:
+        """Consume a piece without stops, and return the newly visible text: the buffer is no start of a stop now."""
+        buffered, self._buffer = self._visible(self._buffer), ""
+        self._hidden.clear()
+        return buffered if hidden else buffered + text
+
     def finish(self, text: str = "", may_stop: bool = True) -> tuple[str, str | None]:
         """Consume the last piece of text. This is `push` without buffering."""
         text, stop = self.push(text, may_stop)

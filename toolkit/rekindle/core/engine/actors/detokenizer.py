@@ -11,6 +11,7 @@ from rekindle.core.messages import Message, Output, Outputs, Stopped, Text, Text
 from rekindle.core.request.repetition import RepetitionWatch
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, TokenLogprob
+from rekindle.core.text.content_stops import ContentStops, content_stops
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.responses.first_call import FirstCall
 from rekindle.core.text.stops import StopMatcher
@@ -33,7 +34,7 @@ class _GrowingText:
 
     request: ref[Request]
     decoder: IncrementalDecoder
-    matcher: StopMatcher
+    matcher: StopMatcher | ContentStops
     text_of: Callable[[int], str]
     first_call: FirstCall | None = None
     repetition: RepetitionWatch | None = None
@@ -44,7 +45,10 @@ class _GrowingText:
         self.tokens += 1
         skipped = self.decoder.skips(token)
         text = self.text_of(token) if skipped else self.decoder.push(token)
-        return self.matcher.push(text, self.tokens >= min_tokens, skipped)
+        may_stop = self.tokens >= min_tokens
+        if isinstance(self.matcher, ContentStops):
+            return self.matcher.push(token, text, may_stop, skipped)
+        return self.matcher.push(text, may_stop, skipped)
 
     def last_token(self, token: int, min_tokens: int) -> int | None:
         """Return the number of tokens up to the end of the first call; None before, and if it would be too early."""
@@ -118,11 +122,10 @@ class Detokenizer:
         if growing_text is None:
             self._drop_failed()
             decoder = IncrementalDecoder(self._tokenizer, params.skip_special_tokens, output.request.goes_on)
-            matcher = StopMatcher(params.stop, params.keep_stop)
             growing_text = self._growing_texts[request_id] = _GrowingText(
                 ref(output.request),
                 decoder,
-                matcher,
+                self._matcher(output.request),
                 self._text_of,
                 self._first_call(output.request),
                 None if output.request.repetition is None else RepetitionWatch(output.request.repetition),
@@ -137,9 +140,19 @@ class Detokenizer:
 
     def _first_call(self, request: Request) -> FirstCall | None:
         """Return the watcher of an output that ends after its first call; None for another output."""
-        if self._tokenizer is None or not request.ends_after_call:
+        turn = request.turn
+        if self._tokenizer is None or turn is None or not turn.ends_after_call:
             return None
-        return FirstCall(self._tokenizer, request.prompt, request.ends_after_call, request.goes_on)
+        return FirstCall(self._tokenizer, request.prompt, turn.tools, request.goes_on)
+
+    def _matcher(self, request: Request) -> StopMatcher | ContentStops:
+        """Return the matcher of a request's stop strings: in the content of a turn, or else in the whole text."""
+        params, turn = request.params, request.turn
+        matcher = StopMatcher(params.stop, params.keep_stop)
+        if not params.stop or turn is None or self._tokenizer is None:
+            return matcher
+        shows_special = not params.skip_special_tokens
+        return content_stops(matcher, self._tokenizer, request.prompt, bool(turn.tools), shows_special)
 
     def _drop_failed(self) -> None:
         """Drop the texts of failed requests: no last output came, and nothing holds the `Request` any more."""

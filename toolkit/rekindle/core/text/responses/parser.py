@@ -62,11 +62,13 @@ class TextSpan:
 
     Attributes:
         field: name of the field.
+        opened_at: the start of the opening delimiter.
         start, end: the position.
         closed_at: the end of the closing delimiter.
     """
 
     field: str
+    opened_at: int
     start: int
     end: int
     closed_at: int
@@ -108,8 +110,14 @@ class ResponseParser:
 
     @property
     def length(self) -> int:
-        """Number of parsed characters, including the prompt's part of the answer."""
+        """Number of received characters, including the prompt's part of the answer."""
         return self._dropped + len(self._text)
+
+    @property
+    def last_span(self) -> TextSpan:
+        """Position of the field in progress, up to the first character without a certain field."""
+        region, end = self._region, self._dropped + self._place
+        return TextSpan("" if region.field is None else region.field.name, region.opened_at, region.start, end, end)
 
     def feed(self, text: str) -> list[Event]:
         """Parse more of the answer, and return its events."""
@@ -237,7 +245,8 @@ class ResponseParser:
         field = region.field
         if field is None or not region.has_begun:
             return
-        self.spans.append(TextSpan(field.name, region.start, region.start + len(region.body), place))
+        end = region.start + len(region.body)
+        self.spans.append(TextSpan(field.name, region.opened_at, region.start, end, place))
         opening, closing = map(self._template.marks.without_ends, (region.opening, delimiter_text))
         raw = f"{opening}{self._visible(region.body)}{closing}"
         try:
@@ -296,6 +305,11 @@ class _Region:
         )
         self._pieces: list[str] = []
         self._trimmed = TrimmedText()
+
+    @property
+    def opened_at(self) -> int:
+        """Position of the opening delimiter in the parsed text."""
+        return self.start - len(self.opening)
 
     @property
     def body(self) -> str:

@@ -129,7 +129,7 @@ class TemplateReading:
         self._texts: dict[PartKind, TrimmedText] = {"reasoning": TrimmedText(), "content": TrimmedText()}
         self._plain: list[str] = []
         if template is not None:
-            self._parser = ResponseParser(template, _prompt_tail(prompt, tokenizer, template), shows_special)
+            self._parser = ResponseParser(template, prompt_tail(prompt, tokenizer, template), shows_special)
             self._prompt_events, self._prompt_length = self._parser.prompt_events, self._parser.length
 
     def push(self, text: str, token_ids: Sequence[int]) -> list[Part]:
@@ -249,7 +249,7 @@ def _kind(field: str) -> PartKind | None:
     return "content" if field == "content" else "tool_call" if field == "tool_calls" else None
 
 
-def _prompt_tail(prompt: Sequence[int], tokenizer: Tokenizer, template: ResponseTemplate) -> str:
+def prompt_tail(prompt: Sequence[int], tokenizer: Tokenizer, template: ResponseTemplate) -> str:
     """Return the end of a prompt, including the last anchor; empty if there is no anchor."""
     length = TAIL
     while True:
