@@ -38,7 +38,7 @@ from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
 from rekindle.core.messages import Conversation, OutputPrefix, Prompt, Verbatim, goes_on
 from rekindle.core.request.checks import boolean, text
-from rekindle.core.request.constraint import Kind
+from rekindle.core.request.constraint import Kind, calls
 from rekindle.core.request.params import LONGEST_NAME, SamplingOptions, SamplingParams, check_draws, draws
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import Pooling, Turn, check_length
@@ -390,7 +390,7 @@ class Requests:
             raise InvalidRequest(f"tool_grammars names no tool of the call: {', '.join(sorted(unknown))}")
         rendered = self.render(chat)
         grammar = tool_choice_grammar(choice, chat.tools, rendered, self.tokenizer, one_call=one_call, inputs=inputs)
-        return cast(GenerateOptions[Any], {**options, "grammar": grammar})
+        return cast(GenerateOptions[Any], {**options, "grammar": calls(grammar)})
 
     def prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:
         """Return the prompts of a call, and whether the call is a batch; see `all_prompts`."""

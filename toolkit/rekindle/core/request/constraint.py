@@ -115,6 +115,15 @@ def grammar(name: str, value: Any) -> Constraint:
     )
 
 
+def calls(grammar: str) -> Constraint:
+    """Return the constraint to the grammar of required calls of tools.
+
+    Raises:
+        InvalidRequest: the grammar is too long.
+    """
+    return Constraint("grammar", checks.text("the grammar of tools", grammar, LONGEST_CONSTRAINT), source="tools")
+
+
 def regex_of(choices: Sequence[str]) -> str:
     """Return a regular expression for exactly these texts."""
     return "|".join(map(re.escape, choices))

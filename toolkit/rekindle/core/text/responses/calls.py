@@ -103,21 +103,31 @@ def allows(kind: str, schema: Any, root: Mapping[str, Any]) -> bool:
         kind: the JSON type: "string" or "null".
         root: the schema that contains this one, for resolving references.
     """
-    for _ in range(_MAX_REFERENCES):
-        if not isinstance(schema, Mapping):
-            return kind == "string"
-        if "$ref" not in schema:
-            break
-        schema = resolve(schema["$ref"], root)
-    if "const" in schema or "enum" in schema:
-        return any(isinstance(each, _TYPES[kind]) for each in schema.get("enum", [schema.get("const")]))
-    for keyword in ("anyOf", "oneOf"):
-        if keyword in schema:
-            return any(allows(kind, each, root) for each in schema[keyword])
-    if "allOf" in schema:
-        return all(allows(kind, each, root) for each in schema["allOf"])
-    kinds = schema.get("type", "string")
-    return kind in ([kinds] if isinstance(kinds, str) else kinds)
+    visits: set[int] = set()  # parts of the schema, since many references may name one part, or a part within itself
+
+    def allowed(part: Any) -> bool:
+        if id(part) in visits or len(visits) > _MOST_PARTS or not isinstance(part, Mapping):
+            return kind == "string" and not isinstance(part, Mapping)
+        visits.add(id(part))
+        if "$ref" in part:
+            return allowed(resolve(part["$ref"], root))
+        if "const" in part or "enum" in part:
+            values = part.get("enum", [part.get("const")])
+            return any(isinstance(each, _TYPES[kind]) for each in _items(values))
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in part:
+                return any(map(allowed, _items(part[keyword])))
+        if "allOf" in part:
+            return all(map(allowed, _items(part["allOf"])))
+        kinds = part.get("type", "string")
+        return kind in ([kinds] if isinstance(kinds, str) else _items(kinds))
+
+    return allowed(schema)
+
+
+def _items(value: Any) -> Sequence[Any]:
+    """Return a list, or an empty one for a malformed part of a schema."""
+    return value if isinstance(value, list | tuple) else ()
 
 
 def resolve(reference: Any, root: Mapping[str, Any]) -> Any:
@@ -128,7 +138,8 @@ def resolve(reference: Any, root: Mapping[str, Any]) -> Any:
     return part
 
 
-_MAX_REFERENCES: Final = 16
+_MOST_PARTS: Final = 200
+"""Most parts of a schema on the way to a type."""
 _TYPES: Final[Mapping[str, type]] = {"string": str, "null": type(None)}
 _PYTHON_LITERALS: Final = {"True": "true", "False": "false", "None": "null"}
 """Literals written by models trained on code, and their JSON equivalents."""

@@ -1,15 +1,15 @@
 """Grammar of answers with required tool calls, in llguidance's Lark syntax."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.responses.calls import allows
-from rekindle.core.text.responses.grammars.call_forms import TYPED, CallForm
+from rekindle.core.text.constraints.parser import parse_bytes
+from rekindle.core.text.responses.grammars.arguments import argument_rules
+from rekindle.core.text.responses.grammars.call_forms import CallForm
 from rekindle.core.text.responses.grammars.inputs import input_of_call
 from rekindle.core.text.responses.grammars.notations import Notation
-from rekindle.core.text.responses.grammars.terms import TextTerms, json_of, literal, text_of, without
-from rekindle.core.text.responses.grammars.values import ValueRules
+from rekindle.core.text.responses.grammars.terms import TextTerms, literal, without
 
 NO_INPUTS: Final[Mapping[str, str]] = {}
 
@@ -63,9 +63,9 @@ def call_grammar(
         parts = (terms.of(form.before + name + form.between), arguments, terms.of(form.after))
         rules.append(f"call_{place}: {' '.join(filter(None, parts))}")
         if name in inputs:
-            rules += input_of_call(inputs[name], arguments, schema, form, terms)
+            rules += _input(inputs[name], name, arguments, schema, form, terms)
         else:
-            rules += _arguments(arguments, schema, form, terms)
+            rules += argument_rules(arguments, name, schema, form, terms)
     return "\n".join(rules) + "\n"
 
 
@@ -86,45 +86,16 @@ def _reasoning_rules(begin: str, end: str, in_reasoning: bool, terms: TextTerms)
     yield "thought: thoughts /\\s*/" if in_reasoning else f"thought: ({terms.of(begin)} thoughts /\\s*/)?"
 
 
-def _arguments(name: str, schema: Mapping[str, Any], form: CallForm, terms: TextTerms) -> Iterable[str]:
-    """Return the rules for the arguments of a tool."""
-    if form.tag is not None:
-        return _tags(name, schema, form.tag, terms)
-    if form.notation is None:
-        return [f"{name}: {json_of(schema)}"]
-    values = ValueRules(form.notation, name, schema, terms)
-    return [f"{name}: {values.arguments()}", *values.rules]
-
-
-def _tags(name: str, schema: Mapping[str, Any], tag: tuple[str, str, str], terms: TextTerms) -> Iterator[str]:
-    """Yield the rules for arguments as tags, in the order of the schema.
-
-    Strings are written without quotes. They cannot contain argument tags, which the parser would match.
-    """
-    begin, key_end, value_end = tag
-    end, tags = terms.of(value_end), []
-    for place, (key, kind) in enumerate(schema.get("properties", {}).items()):
-        value = f"{name}_{place}"
-        texts = [each for each in kind.get("enum", ()) if isinstance(each, str)] if isinstance(kind, Mapping) else []
-        is_text = bool(texts) or allows("string", kind, schema)
-        opening = f"{begin}{key}{key_end.replace(TYPED, str(is_text).lower())}"
-        rule = f"{terms.of(opening)} {value}"
-        tags.append(rule if key in schema.get("required", ()) else f"({rule})?")
-        if texts:
-            yield f"{value}: ({' | '.join(literal(text) for text in texts)}) {end}"
-        elif is_text:
-            own = kind if isinstance(kind, Mapping) and kind.get("type") == "string" else {}
-            text, may_be_empty = text_of(own, begin, value_end.strip())
-            optional = "?" if may_be_empty else ""
-            if end.startswith("<"):  # a terminal cannot have a token
-                yield f"{value.upper()}: {text}"
-                yield f"{value}: {value.upper()}{optional} {end}"
-            else:
-                yield f"{value.upper()}: ({text}){optional} {end}"
-                yield f"{value}: {value.upper()}"
-        else:
-            yield f"{value}: {json_of(kind, schema)} {end}"
-    yield f"{name}: {' '.join(tags) or literal('')}"
+def _input(
+    grammar: str, tool: str, name: str, schema: Mapping[str, Any], form: CallForm, terms: TextTerms
+) -> Sequence[str]:
+    """Return the rules for the arguments of a tool with a grammar; see `input_of_call`."""
+    try:
+        rules = input_of_call(grammar, name, schema, form, terms)
+        parse_bytes("grammar", grammar, "the grammar")
+    except InvalidRequest as error:
+        raise InvalidRequest.of("tools", f"a call of {tool!r:.80} cannot be required: {error}") from error
+    return rules
 
 
 def _check_names(notation: Notation, tools: Mapping[str, Mapping[str, Any]]) -> None:
