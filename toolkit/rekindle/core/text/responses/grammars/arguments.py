@@ -17,8 +17,8 @@ from rekindle.core.text.responses.grammars.values import ValueRules
 def argument_rules(name: str, tool: str, schema: Mapping[str, Any], form: CallForm, terms: TextTerms) -> Iterable[str]:
     """Return the rules for the arguments of a tool.
 
-    The schema of a tool is advice: a keyword that a grammar cannot enforce is left out. Where that is in vain, the
-    arguments are any values under the same names, or any object.
+    The schema of a tool is advice: keywords unknown to a grammar are left out. The last resorts are any values under the
+    same names, and any object.
 
     Args:
         name: the name of the first rule, and the start of all names.
@@ -41,7 +41,7 @@ def argument_rules(name: str, tool: str, schema: Mapping[str, Any], form: CallFo
 
 
 def _candidates(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the schema of a tool, and schemas that allow more and more."""
+    """Yield the schema of a tool, and schemas with fewer and fewer constraints."""
     try:
         check_schema("tools", schema)
         yield without_notes(schema)
@@ -58,7 +58,7 @@ def _candidates(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 @lru_cache(maxsize=1024)
 def _is_served(grammar: str) -> bool:
-    """Return True for a grammar that can be parsed."""
+    """Return True if a grammar can be parsed."""
     try:
         parse_bytes("grammar", grammar, "tools")
     except InvalidRequest:
@@ -67,7 +67,7 @@ def _is_served(grammar: str) -> bool:
 
 
 def _is_pattern(pattern: str) -> bool:
-    """Return True for a `pattern` that can be parsed."""
+    """Return True if a `pattern` can be parsed."""
     return _is_served(f"start: {json_of({'type': 'string', 'pattern': pattern})}")
 
 
