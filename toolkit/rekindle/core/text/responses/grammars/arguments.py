@@ -17,8 +17,8 @@ from rekindle.core.text.responses.grammars.values import ValueRules
 def argument_rules(name: str, tool: str, schema: Mapping[str, Any], form: CallForm, terms: TextTerms) -> Iterable[str]:
     """Return the rules for the arguments of a tool.
 
-    The schema of a tool is advice: keywords unknown to a grammar are left out. The last resorts are any values under the
-    same names, and any object.
+    The schema of a tool is advice: keywords unknown to a grammar are left out. The last resorts are any values under
+    the same names, and any object.
 
     Args:
         name: the name of the first rule, and the start of all names.
