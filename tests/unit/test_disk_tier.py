@@ -29,7 +29,7 @@ class FakeStore:
         for array in arrays:
             records.append(len(self.contents) if array.any() else None)
             self.contents.append(array)
-        return WriteOutcome(tuple(records), (7,))
+        return WriteOutcome(tuple(records), (7,), full=False)
 
     def use(self, records: Sequence[int], /) -> None:
         self.used += records

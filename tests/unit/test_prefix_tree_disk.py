@@ -100,8 +100,16 @@ def test_a_page_with_a_record_may_be_offloaded_too(tree: Letters) -> None:
 def test_one_call_chooses_whole_paths_parents_first(tree: Letters) -> None:
     tree.use("aabb")
     tree.use("cc")
-    assert [node.page for node in tree.records.next_to_write(9)] == [0, 2, 1]
+    assert [node.page for node in tree.records.next_to_write(9)] == [0, 1, 2]
     assert tree.records.next_to_write(9) == []
+
+
+def test_a_batch_has_whole_branches_rather_than_the_beginnings_of_many(tree: Letters) -> None:
+    tree.use("aabbcc")
+    tree.use("aadd")
+    tree.use("ee")
+    batches = [[node.page for node in tree.records.next_to_write(2)] for _ in range(3)]
+    assert batches == [[0, 1], [2, 3], [4]]
 
 
 def test_the_next_call_goes_on_below_what_is_being_archived(tree: Letters) -> None:

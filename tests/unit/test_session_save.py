@@ -157,6 +157,26 @@ async def test_what_could_not_be_written_is_an_error_and_the_bar_does_not_come_t
     assert all(progress.total is None or progress.done < progress.total for progress in shown)
 
 
+class Full(FakeDiskTier):
+    """A disk tier whose limit has room for no page."""
+
+    def handle(self, message: Message) -> list[Written]:
+        assert isinstance(message, Write)
+        return [Written((None,) * len(message.pages), (), full=True)]
+
+
+async def test_what_the_limit_has_no_room_for_is_no_error_and_the_setting_is_named() -> None:
+    loaded_engine = fake_loaded_engine(fake_limits(page_size=PAGE, max_context=100 * PAGE))
+    with fake_session(loaded_engine.composed(lambda actors: replace(actors, disk_tier=Full()))) as session:
+        await paused_with_pages(session)
+        session.resume()
+        with pytest.warns(
+            RuntimeWarning, match="0 pages were written, and not all of .* stay on disk: disk_cache_bytes"
+        ):
+            pages = await session.save()
+    assert pages == 0
+
+
 @pytest.mark.parametrize("save", SAVES, ids=["awaited", "blocking"])
 @pytest.mark.parametrize("fails", [True, False])
 async def test_a_session_that_closes_or_fails_meanwhile_ends_a_save_with_its_error(

@@ -480,8 +480,9 @@ def test_what_is_above_new_pages_never_leaves_for_them(directory: Path, tmp_path
     os.utime(segments(directory)[0] / "seal.json", ns=(1, 1))
     assert None not in write(store, pages[3:6]).records
     assert readable(store) == {page.digest for page in pages[:6]}
-    with pytest.warns(RuntimeWarning, match="too small for the new pages and their ancestors") as warned:
-        assert write(store, pages[6:]).records == (None, None, None)
+    with pytest.warns(RuntimeWarning, match="disk_cache_bytes, .*, has no room for some pages") as warned:
+        outcome = write(store, pages[6:])
+    assert (outcome.records, outcome.full) == ((None, None, None), True)
     assert len(warned) == 1
     assert write(store, pages[6:]).records == (None, None, None), "without a second warning"
     assert readable(open_store(directory)) == {page.digest for page in pages[:6]}
@@ -491,11 +492,40 @@ def test_the_bound_counts_all_bytes_on_disk(directory: Path) -> None:
     """Set a bound that the pages alone would fit, and their segment does not."""
     capacity = sum(array.nbytes for array in contents(path(0)))
     store = open_store(directory, capacity)
-    assert write(store, path(0)).records == (None, None, None)
-    assert segments(directory) == []
-    assert readable(store) == set()
-    write(store, path(0)[:1])
+    with pytest.warns(RuntimeWarning, match="of which the first are saved"):
+        assert write(store, path(0)).full
+    assert readable(store) == {page.digest for page in path(0)[:2]}
     assert 0 < stored_bytes(directory) <= capacity
+
+
+def test_branches_that_do_not_fit_together_are_stored_one_after_the_other(directory: Path) -> None:
+    """Write twice as many pages as the bound has room for, in batches that cut prefixes in two."""
+    pages = [page for number in range(6) for page in path(number, length=6)]
+    capacity = 18 * contents(pages[:1])[0].nbytes + (32 << 10)
+    store = open_store(directory, capacity)
+    for start in range(0, len(pages), 16):
+        assert None not in write(store, pages[start : start + 16]).records[-2:]
+    assert {page.digest for page in pages[-6:]} <= readable(open_store(directory))
+    assert stored_bytes(directory) <= capacity
+
+
+def test_a_full_store_goes_on_and_keeps_the_prefixes_that_were_used_last(directory: Path, tmp_path: Path) -> None:
+    store = open_store(directory, 3 * size_of_one(tmp_path))
+    for number in range(12):
+        outcome = write(store, path(number))
+        assert None not in outcome.records
+        store.use([each for each in write(store, path(0)).records if each is not None])
+    assert readable(open_store(directory)) == digests(0, 10, 11)
+
+
+def test_a_failed_write_is_no_lack_of_room(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(snapshot_store, "write_segment", fail)
+    with pytest.warns(RuntimeWarning, match="no space left"):
+        outcome = write(open_store(directory), path(0))
+    assert (outcome.records, outcome.full) == ((None, None, None), False)
 
 
 def test_snapshots_are_listed_verified_pruned_and_cleared(directory: Path) -> None:

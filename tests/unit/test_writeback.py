@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from rekindle.core.messages import CacheSaved, NewWeights, SaveCache
+from rekindle.core.messages import CacheSaved, NewWeights, SaveCache, Written
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.writeback import PAGES_AT_ONCE, TICKS_BETWEEN
 from rekindle.testing import ByHand, FakeDiskTier, expected_tokens
@@ -145,6 +145,61 @@ def test_records_that_the_store_lets_go_are_forgotten_and_written_again() -> Non
     assert engine(one.disk_tier).scheduler.stats.disk_pages == 10
 
 
+def test_pages_without_room_on_disk_wait_for_a_hit_and_hold_nobody_up() -> None:
+    one = engine()
+    one.admit(0, PROMPT, max_tokens=1)
+    one.say(SaveCache(1))
+    while not one.writing:
+        one._settle_all()
+    one.writing.popleft()
+    one.say(Written((None,) * 5, (), full=True))
+    one.drain()
+    assert one.cache_saved == [CacheSaved(1, 0, True, crowded_out=5)]
+    one.admit(1, PROMPT[::-1], max_tokens=1)
+    one.drain()
+    assert one.scheduler.stats.disk_pages == 5, "others are written at once, and these are not tried again"
+    one.admit(2, [*PROMPT, 1], max_tokens=1)
+    one.drain()
+    assert one.scheduler.stats.disk_pages == 10, "a request found them"
+
+
+def test_a_caller_is_told_how_many_of_its_pages_left_the_disk_again() -> None:
+    one = engine()
+    one.admit(0, PROMPT, max_tokens=1)
+    one.admit(1, PROMPT[::-1], max_tokens=1)
+    one.admit(2, [place % 5 for place in range(9 * PAGE)], max_tokens=1)
+    one.say(SaveCache(1))
+    while not one.writing:
+        one._settle_all()
+    one.settle_write()
+    while not one.writing:
+        one._settle_all()
+    one.settle_write(pruned=[0, 1, 2])
+    one.drain()
+    (saved,) = one.cache_saved
+    assert (saved.complete, saved.crowded_out) == (True, 3)
+
+
+def test_an_idle_engine_goes_on_after_a_failure_and_tries_again_after_the_next_request() -> None:
+    one = engine()
+    for number in range(8):
+        one.admit(number, [number] * (4 * PAGE), max_tokens=1)
+    while not one.writing:
+        one._settle_all()
+    one.settle_write(ok=False)
+    one.drain()
+    assert one.scheduler.stats.disk_pages == 32, "the others, and then those that failed"
+    one.admit(8, [8] * PAGE, max_tokens=1)
+    while not one.writing:
+        one._settle_all()
+    one.settle_write(ok=False)
+    one.drain()
+    assert one.scheduler.stats.disk_pages == 32, "nothing else is left to write"
+    one.admit(9, [9] * 3, max_tokens=1)
+    one.drain()
+    assert one.scheduler.stats.disk_pages == 33
+
+
 def test_pages_of_other_weights_are_not_written() -> None:
     one = engine()
     one.say(NewWeights(1, []))
@@ -203,7 +258,7 @@ def test_no_page_of_a_batch_makes_room_for_the_copy_of_another(
     assert one.cache_saved[0].complete
 
 
-@pytest.mark.parametrize("ticks", range(2, 7))
+@pytest.mark.parametrize("ticks", range(3, 7))
 def test_copies_that_make_room_for_those_of_others_are_no_failure_if_some_stay(ticks: int) -> None:
     one = ByHand(
         page_size=PAGE,

@@ -601,7 +601,7 @@ class Session:
 
         Returns:
             The number of pages written, not counting pages already on disk. If `disk_cache_bytes` is too small for all
-            pages, the latest stay; `stats.scheduler.disk_pages` counts the pages on disk.
+            pages, the latest stay, with a RuntimeWarning; `stats.scheduler.disk_pages` counts the pages on disk.
 
         Raises:
             StorageError: some pages could not be written, or the session's settings disable writing.

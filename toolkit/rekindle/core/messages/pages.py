@@ -156,10 +156,12 @@ class Written(Message):
     Attributes:
         records: the record of each page; None if it could not be written.
         pruned: records removed from the disk to make room.
+        full: whether pages without a record are too many for the size limit; otherwise writing failed.
     """
 
     records: tuple[int | None, ...]
     pruned: tuple[int, ...]
+    full: bool = False
 
     def __str__(self) -> str:
         return f"Written: {_count(sum(record is not None for record in self.records))}"
@@ -195,12 +197,14 @@ class CacheSaved(Message):
 
     Attributes:
         pages: pages written since the call.
-        complete: whether every cached page is on disk.
+        complete: whether no page failed.
+        crowded_out: pages of these that left the disk again, or had no room there, by its size limit.
     """
 
     ticket: int
     pages: int
     complete: bool
+    crowded_out: int = 0
 
     def __str__(self) -> str:
         return f"CacheSaved: {quantity(self.pages, 'page')}"

@@ -128,4 +128,6 @@ class Tickets:
             yield CacheSaving(ticket, pages, pages + sum(each.total - each.pages for each in saving))
             return
         del self._saving[ticket]
-        yield CacheSaved(ticket, pages, all(isinstance(each, CacheSaved) and each.complete for each in answer.values()))
+        saved = [each for each in answer.values() if isinstance(each, CacheSaved)]
+        complete = all(each.complete for each in saved)
+        yield CacheSaved(ticket, pages, complete, sum(each.crowded_out for each in saved))

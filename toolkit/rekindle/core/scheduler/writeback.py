@@ -5,7 +5,7 @@ The process may be killed at any moment, so pages are written soon. Ticks must n
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rekindle.core.messages import Archive, CacheSaved, CacheSaving, Message, Written
 from rekindle.core.page import NewPage
@@ -15,7 +15,12 @@ from rekindle.core.scheduler.limits import EngineLimits
 
 PAGES_AT_ONCE = 16
 TICKS_BETWEEN = 64
-"""Ticks between two batches while requests run, and between a failure and the next try."""
+"""Ticks between two batches while requests run, and between failures and the next try. The end of all requests is
+another occasion."""
+MOST_FAILURES = 64
+"""Largest number of pages that fail in a row; the next try then waits."""
+TRIES = 4
+"""Largest number of batches in a row without room in the host tier; the next try then waits."""
 
 
 @dataclass(slots=True)
@@ -24,13 +29,23 @@ class Ticket:
 
     Attributes:
         number: the caller's ticket.
-        pages: pages written since the call.
         complete: whether no page failed so far.
+        records: the records of the pages written since the call.
+        crowded_out: pages of these that left the disk again, or had no room there.
     """
 
     number: int
-    pages: int = 0
     complete: bool = True
+    records: set[int] = field(default_factory=set)
+    crowded_out: int = 0
+
+    def take(self, message: Written) -> None:
+        """Count the outcome of a batch."""
+        records = {record for record in message.records if record is not None}
+        missing = len(message.records) - len(records)
+        self.records |= records
+        self.crowded_out += len(self.records.intersection(message.pruned)) + (missing if message.full else 0)
+        self.complete &= not missing or message.full
 
 
 class DiskWriteback:
@@ -53,6 +68,9 @@ class DiskWriteback:
         self._tickets: list[Ticket] = []
         self._used: set[int] = set()
         self._failed = False
+        self._failures = 0  # pages in a row, by the disk
+        self._crowded = 0  # batches in a row, by the host tier
+        self._was_idle = False
         self._next_tick = TICKS_BETWEEN
         self._retry_tick = 0
 
@@ -78,14 +96,18 @@ class DiskWriteback:
         assert self._batch is not None, "written without a batch"
         cache = self._caches[0]
         for node, record in zip(self._batch, message.records, strict=True):
-            if record is None:
-                cache.tree.records.fail_write(node)
-                self._failed = True
-            else:
+            if record is not None:
                 cache.tree.records.finish_write(node, record)
                 cache.drop_redundant_copy(node)
+                self._failures = self._crowded = 0
+            elif message.full:
+                cache.tree.records.crowd_out(node)
+            else:
+                cache.tree.records.fail_write(node)
+                self._failures += 1
         for ticket in self._tickets:
-            ticket.pages += sum(record is not None for record in message.records)
+            ticket.take(message)
+        self._failed |= self._failures >= min(MOST_FAILURES, max(1, self._unwritten))
         self._batch = None
         for cache in self._caches:
             cache.crowd_out(message.pruned)
@@ -97,18 +119,27 @@ class DiskWriteback:
             ticks: plans made so far.
             idle: whether there are no requests.
         """
+        if idle and not self._was_idle:
+            self._retry_tick = 0
+        self._was_idle = idle
         if self._batch is None and self._is_time(ticks, idle):
             self._start_batch(ticks, idle)
         if self._batch is not None and not self._is_sent and not any(map(self._caches[0].is_offloading, self._batch)):
             yield from self._send_batch(self._batch)
         if self._failed:
-            self._failed, self._retry_tick = False, ticks + TICKS_BETWEEN
+            self._failed, self._failures, self._crowded, self._retry_tick = False, 0, 0, ticks + TICKS_BETWEEN
             for ticket in self._tickets:
                 ticket.complete = False
         if self._batch is None:
             for ticket in self._tickets:
-                yield CacheSaved(ticket.number, ticket.pages, ticket.complete)
+                yield CacheSaved(ticket.number, len(ticket.records), ticket.complete, ticket.crowded_out)
             self._tickets.clear()
+
+    @property
+    def _unwritten(self) -> int:
+        """The number of pages and states without a copy on disk."""
+        trees = [cache.tree for cache in self._caches]
+        return sum(tree.nodes - tree.disk_pages + tree.states - tree.disk_states for tree in trees)
 
     def _is_time(self, ticks: int, idle: bool) -> bool:
         is_due = bool(self._tickets) or idle or ticks >= self._next_tick
@@ -118,24 +149,35 @@ class DiskWriteback:
         nodes: list[Node] = []
         for _ in range(len(self._caches)):
             self._caches.rotate(-1)
-            cache = self._caches[0]
-            nodes = cache.tree.records.next_to_write(self._at_once, self._state_pages)
-            cache.offload(nodes)
-            nodes = self._with_host_copy(nodes)
+            nodes = self._choose(self._caches[0])
             if nodes:
                 break
         if nodes or (idle and self._used):
             self._batch, self._is_sent = nodes, False
         self._next_tick = ticks + TICKS_BETWEEN
 
+    def _choose(self, cache: PrefixCache) -> list[Node]:
+        """Return the next nodes to write, with a host copy, finished or in progress; none if none of many has one."""
+        for _ in range(TRIES):
+            nodes = cache.tree.records.next_to_write(self._at_once, self._state_pages)
+            cache.offload(nodes)
+            in_host = self._with_host_copy(nodes)
+            if in_host or not nodes:
+                return in_host
+        self._failed = True
+        return []
+
     def _send_batch(self, nodes: list[Node]) -> Iterator[Message]:
         self._batch, self._is_sent = self._with_host_copy(nodes), True
+        if nodes and not self._batch:
+            self._crowded += 1
+            self._failed |= self._crowded >= TRIES or all(node.is_gone for node in nodes)
         entries = tuple(node.host for node in self._batch if node.host is not None)
         yield Archive(tuple(map(self._describe, self._batch)), entries, tuple(sorted(self._used)))
         self._used.clear()
-        remaining = sum(map(_unwritten, self._caches))
+        remaining = self._unwritten
         for ticket in self._tickets:
-            yield CacheSaving(ticket.number, ticket.pages, ticket.pages + remaining)
+            yield CacheSaving(ticket.number, len(ticket.records), len(ticket.records) + remaining)
 
     def _describe(self, node: Node) -> NewPage:
         assert node.parent is not None
@@ -143,20 +185,9 @@ class DiskWriteback:
         return NewPage(tree.digest(node), tree.digest(node.parent), namespace, node.key)
 
     def _with_host_copy(self, nodes: list[Node]) -> list[Node]:
-        """Return the nodes with a host copy, finished or in progress, and postpone the others.
-
-        If none has one, other pages need the room in the host tier, and retrying at once could loop for ever.
-        """
+        """Return the nodes with a host copy, finished or in progress, and postpone the others."""
         in_host = [node for node in nodes if node.host is not None]
         for node in nodes:
             if node.host is None:
                 self._caches[0].tree.records.fail_write(node)
-        if nodes and not in_host:
-            self._failed = True
         return in_host
-
-
-def _unwritten(cache: PrefixCache) -> int:
-    """Return the number of pages and states without a copy on disk."""
-    tree = cache.tree
-    return tree.nodes - tree.disk_pages + tree.states - tree.disk_states

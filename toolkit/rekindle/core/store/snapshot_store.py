@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from rekindle.core.page import NewPage, StoredPage
 from rekindle.core.store import entries as disk
@@ -24,6 +25,9 @@ from rekindle.core.store.snapshot_key import SnapshotKey
 from rekindle.core.store.snapshots import SnapshotCatalog
 from rekindle.core.store.validity import Difference
 
+SEGMENT_BYTES: Final = 8 << 10
+"""Room of a segment on disk beside the bytes of its pages."""
+
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
@@ -33,10 +37,13 @@ class WriteOutcome:
         records: the record of each page, or None for a page that could not be stored.
         pruned: records invalidated since the last call. Their pages left the disk because of the size limit, another
             process, or damage.
+        full: whether pages without a record exceed the size limit together with their ancestors; otherwise writing
+            failed.
     """
 
     records: tuple[int | None, ...]
     pruned: tuple[int, ...]
+    full: bool
 
 
 class SnapshotStore:
@@ -82,12 +89,11 @@ class SnapshotStore:
         with self._update_lock:
             self._refresh()
             missing = self._unstored(pages, arrays)
-            for start in range(0, len(missing), PAGES_PER_SEGMENT):
-                if not self._store(missing[start : start + PAGES_PER_SEGMENT]):
-                    break
+            starts = range(0, len(missing), PAGES_PER_SEGMENT)
+            works = all(self._store_fitting(missing[start : start + PAGES_PER_SEGMENT]) for start in starts)
         with self._lock:
             pruned, self._pruned = self._pruned, []
-            return WriteOutcome(tuple(self._index.record_of(page.digest) for page in pages), tuple(pruned))
+            return WriteOutcome(tuple(self._index.record_of(page.digest) for page in pages), tuple(pruned), works)
 
     def read(self, records: Sequence[int]) -> list[Array | None]:
         """Return the content of pages, or None for missing pages. Damaged pages are dropped with a warning."""
@@ -161,16 +167,55 @@ class SnapshotStore:
             self._forget(segment.path.name)
         return arrays or [None] * len(places)
 
+    def _store_fitting(self, contents: Sequence[tuple[NewPage, Array]]) -> bool:
+        """Store pages in one segment, or in one for each branch if the limit has no room for all ancestors together.
+
+        Pages beyond the limit are left out: a prefix that exceeds it alone is stored up to some page.
+
+        Returns:
+            False if writing failed.
+        """
+        while contents:
+            fitting = self._fitting(contents)
+            if not fitting:
+                self._catalog.warn_unsaved(
+                    f"disk_cache_bytes, {self._capacity:,} bytes, has no room for some pages together with all those "
+                    "before them, of which the first are saved. Raise disk_cache_bytes"
+                )
+                return True
+            if not self._store(fitting):
+                return False
+            stored = {page.digest for page, _ in fitting}
+            contents = [each for each in contents if each[0].digest not in stored]
+        return True
+
+    def _fitting(self, contents: Sequence[tuple[NewPage, Array]]) -> list[tuple[NewPage, Array]]:
+        """Return the first pages that fit within the limit together with all their ancestors, parents before children.
+
+        A page without room leaves out those below it, and other branches follow.
+        """
+        room = self._capacity - SEGMENT_BYTES
+        fitting: list[tuple[NewPage, Array]] = []
+        digests: set[str] = set()
+        left_out: set[str] = set()
+        ancestors: set[str] = set()
+        for page, array in contents:
+            above = [] if page.parent in digests or page.parent in left_out else self._ancestors([page])
+            new = [segment for segment in above if segment.path.name not in ancestors]
+            size = array.nbytes + sum(segment.bytes for segment in new)
+            if page.parent in left_out or size > room:
+                left_out.add(page.digest)
+                continue
+            room -= size
+            ancestors.update(segment.path.name for segment in new)
+            digests.add(page.digest)
+            fitting.append((page, array))
+        return fitting
+
     def _store(self, contents: Sequence[tuple[NewPage, Array]]) -> bool:
-        """Store one more segment, if it fits within the limit together with all ancestors of its pages."""
+        """Store one more segment, and evict others; return False if writing failed."""
         pages, arrays = [page for page, _ in contents], [array for _, array in contents]
         ancestors = self._ancestors(pages)
-        room = self._capacity - sum(segment.bytes for segment in ancestors)
-        if sum(array.nbytes for array in arrays) > room:
-            self._catalog.warn_unsaved(
-                f"the limit of {self._capacity} bytes is too small for the new pages and their ancestors"
-            )
-            return False
         segment = self._catalog.write(partial(self._write, pages, arrays))
         if segment is None:
             return False

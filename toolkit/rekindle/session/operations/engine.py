@@ -143,6 +143,12 @@ class Operations:
             if ending():  # no warning reports this case
                 advice = "the process is ending; save before its main thread is done"
             raise StorageError(f"{answer.pages} pages were written, and others could not be: {advice}")
+        if answer.crowded_out:
+            warn(
+                f"{answer.pages} pages were written, and not all of the cached pages stay on disk: disk_cache_bytes, "
+                f"{self._loaded_engine.settings.disk_cache_bytes:,} bytes, has room for the latest only. To keep more, "
+                "open the session with a larger disk_cache_bytes"
+            )
         return answer.pages
 
     def precompiled(self, progress: bool) -> Waits[None]:

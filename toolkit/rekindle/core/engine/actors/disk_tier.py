@@ -41,7 +41,8 @@ class DiskTier:
                 warn(f"cached pages are not written to disk: {error}")
             return _nothing_written(message)
         records = dict(zip(places, outcome.records, strict=True))
-        return Written(tuple(records.get(place) for place in range(len(message.pages))), outcome.pruned)
+        full = outcome.full and len(places) == len(message.pages)
+        return Written(tuple(records.get(place) for place in range(len(message.pages))), outcome.pruned, full)
 
 
 def _nothing_written(message: Write) -> Written:

@@ -25,7 +25,7 @@ class Node:
         hits: the number of requests admitted with this cached prefix.
         writeback: whether it is being written to disk.
         is_provisional: whether it is the state of a running request, which a later one replaces: it is not written.
-        is_crowded_out: whether its copy left the disk to make room, without a hit since then.
+        is_crowded_out: whether its copy left the disk to make room, or had none there, without a hit since then.
         digest: the result of `digest_of`; None before the first call.
         device_children: the number of children with a device page.
         host_children: the number of children with a host copy.

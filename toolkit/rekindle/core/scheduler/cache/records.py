@@ -32,6 +32,9 @@ class Records:
     def next_to_write(self, room: int, state_room: int = 1) -> list[Node]:
         """Return due nodes, oldest first and parents before children: one, or as many as `room` pages hold.
 
+        The children of a node follow it, in this batch or first in the next, before older nodes. So a batch has few
+        branches, whose pages stay on disk and leave it together.
+
         Args:
             room: the room of all nodes together, in pages.
             state_room: the room of a state, in pages.
@@ -39,11 +42,16 @@ class Records:
         The nodes count as being written until `finish_write` or `fail_write`, and may lose their other tiers meanwhile.
         """
         nodes: list[Node] = []
+        children: list[Node] = []
         while room > 0 and self._queue:
-            node, _ = self._queue.popitem(last=False)
+            node = children.pop() if children else next(iter(self._queue))
+            del self._queue[node]
             self.change(node, None, writeback=True)
             nodes.append(node)
             room -= state_room if node.is_state else 1
+            children += [child for child in reversed(node.children.values()) if child in self._queue]
+        for child in children:
+            self._queue.move_to_end(child, last=False)
         return nodes
 
     def finish_write(self, node: Node, record: int) -> None:
@@ -55,6 +63,11 @@ class Records:
         """Queue a node being written again, after all due nodes."""
         if node.writeback:
             self.change(node, None)
+
+    def crowd_out(self, node: Node) -> None:
+        """Queue a node being written no more, as the disk has no room for it; `readmit` does."""
+        node.is_crowded_out = True
+        self.fail_write(node)
 
     def readmit(self, node: Node) -> None:
         """Queue the crowded-out nodes on a node's path for writing again."""
