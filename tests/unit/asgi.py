@@ -43,7 +43,7 @@ class Reply:
     @property
     def events(self) -> list[Any]:
         """The data of the events of a stream, the last of which is [DONE]."""
-        lines = self.body.decode().removesuffix("\n\n").split("\n\n")
+        lines = [line for line in self.body.decode().removesuffix("\n\n").split("\n\n") if line != ": ping"]
         assert all(line.startswith("data: ") for line in lines)
         assert lines[-1] == "data: [DONE]"
         return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]

@@ -19,6 +19,7 @@ from rekindle.server.errors import ApiError, api_error_of
 from rekindle.server.explicit import check_explicit, with_explicit, with_explicit_piece
 from rekindle.server.gate import Gate
 from rekindle.server.guards import reply
+from rekindle.server.keepalive import KeepAlive
 from rekindle.server.limits import Limits
 from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.reading.call import Call
@@ -192,6 +193,11 @@ async def open_first(name: str | None, body: Fields, models: Models) -> ASGIApp 
     return None
 
 
+def streams(body: Fields) -> bool:
+    """Return True if a body asks for a stream."""
+    return body.peek(("stream",)).get("stream") is True
+
+
 @dataclass(frozen=True, slots=True)
 class Convention:
     """The convention of an API for its bodies.
@@ -200,11 +206,13 @@ class Convention:
         check: checks the headers of a request; raises ApiError.
         model_in: takes the name of one of the models out of a body; None for the only or the first model.
         early: answers a body, with the model's name, before the model opens; returns None to open it.
+        streams: returns True for a body with a stream as its answer, without taking the field.
     """
 
     check: Callable[[Request], None] = check_type
     model_in: Callable[[Fields, Models], str | None] = model_in
     early: Callable[[str | None, Fields, Models], Awaitable[ASGIApp | None]] = open_first
+    streams: Callable[[Fields], bool] = streams
 
 
 class Endpoint:
@@ -236,10 +244,17 @@ class Endpoint:
         if (early := await convention.early(name, body, service.models)) is not None:
             await early(scope, receive, send)
             return
-        use = service.models.use(name)
+        serve = partial(self._serve, request, body, name)
+        await (KeepAlive(serve, service.limits) if convention.streams(body) else serve)(scope, receive, send)
+
+    async def _serve(
+        self, request: Request, body: Fields, name: str | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve a body by the model of a name."""
+        use = self._service.models.use(name)
         async with AsyncExitStack() as uses:
             model = await run_until_disconnect(receive, lambda: uses.enter_async_context(use))
-            response = await self.answer(Exchange(request, body, model, service))
+            response = await self.answer(Exchange(request, body, model, self._service))
             await response(scope, receive, send)
 
 

@@ -17,8 +17,8 @@ from rekindle.server.exchange import Convention, Endpoint, Exchange, Service, ch
 OLLAMA: Final = Convention(check_origin, ollama.model_in)
 """The convention of Ollama's API: many of its clients give no content type."""
 OLLAMA_PROMPTS: Final[Mapping[str, Convention]] = {
-    "/api/chat": Convention(check_origin, ollama.model_in, partial(ollama.unload, in_chat=True)),
-    "/api/generate": Convention(check_origin, ollama.model_in, partial(ollama.unload, in_chat=False)),
+    "/api/chat": Convention(check_origin, ollama.model_in, partial(ollama.unload, in_chat=True), ollama.streams),
+    "/api/generate": Convention(check_origin, ollama.model_in, partial(ollama.unload, in_chat=False), ollama.streams),
 }
 """The conventions of the paths for prompts. A body without a prompt may close its model, so it opens none."""
 Answer = Callable[[Exchange], Awaitable[ASGIApp]]

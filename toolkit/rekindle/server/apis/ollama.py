@@ -82,6 +82,11 @@ def _keep(exchange: Exchange, keep_alive: float | None) -> None:
         exchange.service.models.keep(exchange.model.base, keep_alive)
 
 
+def streams(body: Fields) -> bool:
+    """Return True unless a body asks for a complete answer."""
+    return body.peek(("stream",)).get("stream", True) is True
+
+
 def model_in(body: Fields, models: Models) -> str | None:
     """Take the model's name, with or without the tag that Ollama adds to names without one."""
     name, former = body.take("model", str), body.take("name", str)
