@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rekindle.core.errors import InvalidData, InvalidRequest
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.steering import Patch, Steering
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.mapping.answer_file import AnswerFile
+from rekindle.mapping.answer_file import AnswerFile, shaping_options
 from rekindle.mapping.items import Item
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
@@ -44,11 +48,13 @@ async def test_each_line_has_an_answer_in_its_place(session: Session, tmp_path: 
         assert Generation.from_dict(written[place]["generation"]) == answer
         assert written[place]["prompt"] == ITEMS[place]
         assert written[place]["error"] is None
-        assert written[place]["keywords"] == {"model": "fake", "max_tokens": 2}
+        content = session._requests.shaping.content(None)
+        assert {"weights", "config", "tokenizer", "chat_template", "numbers", "kernels"} < content.keys()
+        assert written[place]["keywords"] == {"model": "fake", "max_tokens": 2} | content
 
 
 def test_a_kill_at_any_byte_costs_one_line_at_most(session: Session, tmp_path: Path) -> None:
-    path, keywords = tmp_path / "answers.jsonl", {"model": "fake", "max_tokens": 1}
+    path, keywords, content = tmp_path / "answers.jsonl", {"max_tokens": 1}, session._requests.shaping.content(None)
     answers = session.map_sync(token_ids=ITEMS[:2], max_tokens=1, path=path, window=1)
     items = [Item(place, ids, tuple(ids), tuple(ids)) for place, ids in enumerate(ITEMS[:2])]
     whole = path.read_bytes()
@@ -57,14 +63,15 @@ def test_a_kill_at_any_byte_costs_one_line_at_most(session: Session, tmp_path: P
         path.write_bytes(whole[:cut])
         kept = whole[:cut].count(b"\n")
         file = AnswerFile(path, keywords, None)
-        file.open()
+        file.open(content)
         assert [file.answer(item) for item in items] == [*answers[:kept], *[None] * (2 - kept)]
         assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:kept])
         file.close()
-    file.open()
-    file.add(items[0], answers[0])  # type: ignore[arg-type]
+    file.open(content)
+    file.add(items[0], answers[0], content["weights"])  # type: ignore[arg-type]
     file.close()
-    assert path.read_bytes() == whole + whole[: first + 1]
+    assert lines(path)[2]["generation"] == lines(path)[0]["generation"]
+    assert path.read_bytes()[: len(whole)] == whole
 
 
 async def test_a_later_call_goes_on_where_it_stopped(session: Session, tmp_path: Path) -> None:
@@ -197,3 +204,105 @@ async def test_tools_that_are_functions_are_the_same_in_every_process(short: Ses
     with pytest.raises(InvalidRequest, match="were made with tools='sha256:"):
         await short.map([chat], path=path, tools=renamed, max_tokens=1)
     assert len(await short.map([chat], path=path, tools=[weather], max_tokens=1)) == 1
+
+
+async def test_flags_that_are_off_count(short: Session, tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    await short.map(["a"], path=path, max_tokens=1)
+    with pytest.raises(InvalidRequest, match="the default add_special_tokens, and this call has add_special_tokens=Fa"):
+        await short.map(["a"], path=path, max_tokens=1, add_special_tokens=False)
+
+
+async def test_answers_of_an_earlier_version_are_refused_by_name(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    await session.map(token_ids=ITEMS, max_tokens=1, path=path)
+    old = [line | {"keywords": {"model": "fake", "max_tokens": 1}} for line in lines(path)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in old))
+    before = path.read_bytes()
+    with pytest.raises(InvalidRequest, match=r"earlier version of Rekindle, which did not note .*give another path"):
+        await session.map(token_ids=ITEMS, max_tokens=1, path=path)
+    assert path.read_bytes() == before
+
+
+def adapter_of(number: int) -> dict[str, Any]:
+    array, name = np.full((1, 1), number, np.float32), "model.layers.0.self_attn.q_proj"
+    return {"tensors": {f"{name}.lora_{side}.weight": array for side in "AB"}, "config": {"r": 1, "lora_alpha": 1}}
+
+
+async def test_another_adapter_of_the_same_name_is_refused(session: Session, tmp_path: Path) -> None:
+    path, ask = tmp_path / "answers.jsonl", {"token_ids": ITEMS, "max_tokens": 1, "adapter": "a"}
+    await session.add_adapter("a", **adapter_of(1))
+    answers = await session.map(path=path, **ask)  # type: ignore[arg-type]
+    await session.add_adapter("a", **adapter_of(2))
+    with pytest.raises(InvalidRequest, match=r"made with adapter='a #\w+', and this call has adapter='a #"):
+        await session.map(path=path, **ask)  # type: ignore[arg-type]
+    await session.add_adapter("a", **adapter_of(1))
+    assert await session.map(path=path, **ask) == answers  # type: ignore[arg-type]
+
+
+async def test_an_adapter_replaced_in_the_middle_of_a_map_ends_its_answers(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    await session.add_adapter("a", **adapter_of(1))
+    pending = session.map(token_ids=ITEMS, max_tokens=1, adapter="a", path=path, window=1)
+    assert isinstance((await anext(pending))[1], Generation)
+    await session.add_adapter("a", **adapter_of(2))
+    outcomes = [outcome async for _, outcome in pending]
+    assert all("was a #" in str(outcome) for outcome in outcomes), outcomes
+    assert [line["error"] is None for line in lines(path)] == [True, False, False]
+
+
+async def test_answers_of_other_weights_are_refused_and_each_line_has_its_own(session: Session, tmp_path: Path) -> None:
+    path, weights = tmp_path / "answers.jsonl", {"w": np.zeros(3)}
+    pending = session.map(token_ids=ITEMS, max_tokens=1, path=path, window=1)
+    await anext(pending)
+    await session.update_weights(weights)
+    assert len([each async for each in pending]) == 2
+    written = [line["keywords"]["weights"] for line in lines(path)]
+    assert written[0] != written[1] == written[2]
+    with pytest.raises(InvalidRequest, match=r"made with weights='#\w*' of 'fake', and this call has weights='#"):
+        await session.map(token_ids=ITEMS, max_tokens=1, path=path)
+
+    other = tmp_path / "of_the_new.jsonl"
+    answers = await session.map(token_ids=ITEMS, max_tokens=1, path=other)
+    await session.update_weights({"w": np.ones(3)})
+    with pytest.raises(InvalidRequest, match="weights="):
+        await session.map(token_ids=ITEMS, max_tokens=1, path=other)
+    await session.update_weights({"w": np.zeros(3)})
+    before = requested(session)
+    assert await session.map(token_ids=ITEMS, max_tokens=1, path=other) == answers, "its content is the same"
+    assert requested(session) == before
+
+
+@pytest.mark.parametrize("kind", [Steering, Patch])
+async def test_another_vector_is_refused(session: Session, tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "answers.jsonl"
+    name = "steer" if kind is Steering else "patch"
+    changes = [kind(1, np.full(4, number), tokens=0) for number in (1, 2)]
+    options: list[dict[str, Any]] = [{name: (change,)} for change in changes]
+    params = [replace(SamplingParams(), **each) for each in options]
+    one, other = (shaping_options("m", each, {}) for each in params)
+    assert one != other
+    assert one == shaping_options("m", params[0], {})
+    content = session._requests.shaping.content(None)
+    file = AnswerFile(path, one, None)
+    file.open(content)
+    file.add(Item(0, [1], (1,), (1,)), InvalidRequest("failed"), content["weights"])
+    file.close()
+    with pytest.raises(InvalidRequest, match=r"were made with (steer|patch)="):
+        AnswerFile(path, other, None).open(content)
+
+
+async def test_the_template_and_the_tokenizer_count(byte_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path, template = tmp_path / "answers.jsonl", byte_tokenizer.chat_template or ""
+    tokenizers = [byte_tokenizer, byte_tokenizer.with_chat_template(template + " "), None]
+    contents = []
+    for each in tokenizers:
+        with fake_session(fake_loaded_engine(fake_limits(max_context=64), tokenizer=each)) as session:
+            contents.append(session._requests.shaping.content(None))
+    assert contents[0]["chat_template"] != contents[1]["chat_template"]
+    assert contents[0]["tokenizer"] == contents[1]["tokenizer"] != contents[2]["tokenizer"]
+    with fake_session(fake_loaded_engine(fake_limits(max_context=64), tokenizer=byte_tokenizer)) as session:
+        await session.map(["a"], path=path, max_tokens=1)
+    other = fake_loaded_engine(fake_limits(max_context=64), tokenizer=tokenizers[1])
+    with fake_session(other) as session, pytest.raises(InvalidRequest, match="were made with chat_template='#"):
+        await session.map(["a"], path=path, max_tokens=1)

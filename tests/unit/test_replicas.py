@@ -21,6 +21,7 @@ from rekindle.__main__ import main
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Settings
 from rekindle.core.engine.loaded_engine import LoadedEngine
+from rekindle.core.engine.replicas import ReadWeights
 from rekindle.core.engine.wiring import Compose
 from rekindle.core.messages import Admit, Cancel, Dispatched, Message, Plan
 from rekindle.core.request.constraint import Constraint
@@ -204,7 +205,7 @@ def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRa
 def test_weights_that_a_replica_lost_are_loaded_by_it_again(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Group.load
 
-    def forgotten(self: Group, weights: Any) -> list[Any]:
+    def forgotten(self: Group, weights: Any) -> ReadWeights:
         loaded = load(self, weights)
         for way in self._links:
             way.actor._life.made._weights.clear()  # as if it had been lost just then

@@ -44,6 +44,7 @@ class EngineClient:
         first_tokens: (arrival by `time.perf_counter`, seconds since submission) of the most recent first tokens.
         latencies: latency histograms of all requests so far.
         weights_version: the number of the weights in use; 0 for the initial ones.
+        weights_digests: the digests of the weights so far, by their numbers.
         asleep: whether the device has neither weights nor pages.
         has_weights: whether the engine has had weights.
         adapters: the adapters, and their uses by requests.
@@ -58,9 +59,16 @@ class EngineClient:
         self.first_tokens: deque[tuple[float, float]] = deque(maxlen=FIRST_TOKENS)
         self.latencies = Latencies()
         self.weights_version = 0
+        self.weights_digests: dict[int, str] = {}
+        self._asked_digests: dict[int, str] = {}
         self.asleep = False
         self.has_weights = has_weights
         self.adapters = AdapterTable()
+
+    @property
+    def weights_digest(self) -> str:
+        """The digest of the weights in use."""
+        return self.weights_digests.get(self.weights_version, "")
 
     @property
     def under_way(self) -> dict[int, Handle]:
@@ -106,18 +114,21 @@ class EngineClient:
         """Raise QueueFull if the waiting queue has no room for a request of this priority."""
         self._gate.check_room(priority)
 
-    def ask(self, question: Callable[[int], Message], post: Post) -> tuple[int, Feed[Any]]:
+    def ask(self, question: Callable[[int], Message], post: Post, digest: str = "") -> tuple[int, Feed[Any]]:
         """Send the engine a command other than a request.
 
         Args:
             question: returns the command for a ticket; the engine's answers carry the same ticket.
             post: sends a message to the engine.
+            digest: the digest of the weights in the command; empty for a command without weights.
 
         Returns:
             (ticket, feed of the answers). The feed closes after the last answer, or when the engine stops.
         """
         ticket = next(self._ids)
         answers = self._answers[ticket] = Feed()
+        if digest:
+            self._asked_digests[ticket] = digest
         post(question(ticket))
         if self._error is not None:  # sent too late for `fail_all` to see it
             answers.close()
@@ -139,6 +150,9 @@ class EngineClient:
                 if isinstance(message, WeightsUsed):  # before its caller wakes up
                     self.weights_version, self.asleep = message.version, message.asleep
                     self.has_weights |= not message.asleep
+                    if not message.asleep:
+                        self.weights_digests[message.version] = self._asked_digests.get(ticket, "")
+                self._asked_digests.pop(ticket, None)
                 answers = self._answers.pop(ticket)
                 answers.put(message)
                 answers.close()

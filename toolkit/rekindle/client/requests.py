@@ -30,6 +30,7 @@ from rekindle.client.prompts import (
     tools_in,
     unanswered,
 )
+from rekindle.client.shaping import Shaping
 from rekindle.client.submission import Reader, Submission
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.concurrency.warning import warn
@@ -157,6 +158,11 @@ class Requests:
             self._client.adapters.check(text("adapter", name, LONGEST_NAME))
         checked: str | None = name
         return checked
+
+    @property
+    def shaping(self) -> Shaping:
+        """Content of the session that shapes answers."""
+        return Shaping(self.loaded_engine, self._client)
 
     @property
     def vocab_size(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import jax
 
 from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.checkpoints.weights import Weights, tensors_of
+from rekindle.core.checkpoints.weights import Weights, opened_weights, tensors_of
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_over
@@ -166,7 +166,7 @@ class ModelShard:
         if content_fingerprint(open_checkpoint(request["model"]).files) != request["weights"]:
             raise HostRefused(f"the leader has other weights in {request['model']} than this process")
         with overrides():
-            tensors = tensors_of(request["model"], blueprint.checkpoint.config, blueprint.form)
+            tensors = tensors_of(opened_weights(request["model"]), blueprint.checkpoint.config, blueprint.form)
             (weights,) = place_new_weights(
                 blueprint.checkpoint.config, tensors, blueprint.form, programs.implementation, [blueprint.place]
             )

@@ -1,6 +1,5 @@
 """File of a map: one JSON line per answer, so that a later call can continue."""
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -9,6 +8,8 @@ from pathlib import PurePath
 from typing import Any, BinaryIO
 
 from rekindle.client.batches.run import Outcome
+from rekindle.client.shaping import DIGITS
+from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import InvalidData, InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.core.request.constraint import Constraint
@@ -22,6 +23,12 @@ BEGINNING = b'{"place": '
 """First bytes of each line."""
 LONGEST_VALUE = 120
 """Maximum number of characters of a stored option value; longer values are stored as digests."""
+ADAPTER = "adapter"
+"""Entry of a line with the name of the adapter and the digest of its content."""
+MODEL = "model"
+"""Entry of a line with the name of the model, which is shown and not compared."""
+CONTENT = "weights"
+"""Entry of a line with the digest of the weights, missing in files of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +56,23 @@ class AnswerFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], keywords: Mapping[str, Any], constraint: Constraint | None):
-        self._path, self._keywords, self._constraint = os.fspath(path), keywords, constraint
+        self._path, self._keywords, self._constraint = os.fspath(path), dict(keywords), constraint
         self._lines: dict[int, _Line] = {}
         self._file: BinaryIO | None = None
 
-    def open(self) -> None:
+    def open(self, session: Mapping[str, str]) -> None:
         """Read the answers of earlier calls, and drop an incomplete last line.
 
+        Args:
+            session: the content of the session that shapes the answers, by name, with the weights in use.
+
         Raises:
-            InvalidRequest: the answers were generated with other options, or another map is writing the file.
+            InvalidRequest: the answers were generated with other options or by another session, or another map is
+                writing the file.
             InvalidData: the file has other content; it is unchanged.
             OSError: the file cannot be read or written.
         """
+        self._keywords = {**self._keywords, **session}
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         file = os.fdopen(descriptor, "r+b", buffering=0)
         try:
@@ -98,8 +110,11 @@ class AnswerFile:
         value, why = parse(self._constraint, generation.text, generation.finish_reason, generation.stopped_by)
         return replace(generation, parsed=value, unparsed=why)
 
-    def add(self, item: Item, outcome: Outcome) -> None:
+    def add(self, item: Item, outcome: Outcome, weights: str) -> None:
         """Append the outcome of an item.
+
+        Args:
+            weights: the digest of the weights that generated the answer.
 
         Raises:
             OSError: the file cannot be written.
@@ -109,13 +124,21 @@ class AnswerFile:
             "place": item.place,
             "prompt": item.label,
             "digest": item.digest,
-            "keywords": self._keywords,
+            "keywords": self._keywords | {CONTENT: weights},
             "generation": outcome.to_dict() if isinstance(outcome, Generation) else None,
             "error": None if isinstance(outcome, Generation) else f"{type(outcome).__name__}: {outcome}",
         }
         remaining = memoryview(f"{json.dumps(line)}\n".encode())
         while remaining:
             remaining = remaining[self._file.write(remaining) :]
+
+    def check_adapter(self, content: str) -> None:
+        """Refuse an adapter with another content than when the file was opened."""
+        if content != (before := self._keywords.get(ADAPTER, "")):
+            raise InvalidRequest(
+                f"the adapter of this map is {content or 'removed'}, and was {before} when the map began; give the map "
+                "of the new adapter another path"
+            )
 
     def close(self) -> None:
         """Close the file."""
@@ -165,6 +188,11 @@ class AnswerFile:
             raise self._foreign(number) from error
         if type(place) is not int or not isinstance(keywords, dict):
             raise self._foreign(number)
+        if CONTENT not in keywords:
+            raise InvalidRequest(
+                f"{self._path} was written by an earlier version of Rekindle, which did not note the weights of its "
+                "answers, so it is not known whether they are of this model; give another path"
+            )
         if different := list(_differences(keywords, self._keywords)):
             raise InvalidRequest(
                 f"the answers in {self._path} were made with {', '.join(before for before, _ in different)}, and this "
@@ -190,35 +218,53 @@ def shaping_options(model: str, params: SamplingParams, options: Mapping[str, An
     """Return the options that shape the answers of a call, by name, as JSON values.
 
     Args:
-        model: the source of the model; only its last part is returned, because a directory may move.
+        model: the source of the model; only its last part is returned, for readers of the file.
         params: the sampling parameters; defaults are omitted.
-        options: further options of the call that shape its prompts.
+        options: further options of the call that shape its prompts or answers.
     """
-    keywords: dict[str, Any] = {"model": PurePath(model).name}
+    keywords: dict[str, Any] = {MODEL: PurePath(model).name}
     for each in fields(params):
         value = getattr(params, each.name)
         if value != each.default and each.name not in ("cache_salt", "priority"):
             keywords[each.name] = _plain(value)
-    return keywords | {name: _plain(json.dumps(value, default=str)) for name, value in options.items() if value}
+    return keywords | {name: _plain(value) for name, value in options.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON value for an option: a number unchanged, and any other value as a short text."""
+    """Return a JSON value for an option: a number or a short text unchanged, and any other as a digest of its content.
+
+    Raises:
+        InvalidRequest: the content of the value cannot be read.
+    """
     if isinstance(value, bool | int | float):
         return value
-    if isinstance(value, Constraint):
-        text = value.text
-    else:
-        text = value if isinstance(value, str) else repr(sorted(value) if isinstance(value, frozenset) else list(value))
-    return text if len(text) <= LONGEST_VALUE else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    text = value.text if isinstance(value, Constraint) else value if isinstance(value, str) else _text(value)
+    if text is not None and len(text) <= LONGEST_VALUE:
+        return text
+    try:
+        digest = content_digest(value if text is None else text)
+    except Indigestible as error:
+        raise InvalidRequest(f"with path=, the options of a map must have content to compare: {error}") from error
+    return f"sha256:{digest}" if text is not None else f"{preview(value)} #{digest[:DIGITS]}"
+
+
+def _text(value: Any) -> str | None:
+    """Return a mapping or a list as JSON; None if it is not JSON."""
+    try:
+        return json.dumps(sorted(value) if isinstance(value, frozenset) else value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the old and the new text of each option that differs."""
+    """Yield the old and the new text of each option that differs. Names of models may: their content is compared."""
     for name in {**before, **now}:
-        if before.get(name) != now.get(name):
+        if before.get(name) != now.get(name) and name != MODEL:
             yield _keyword_text(name, before), _keyword_text(name, now)
 
 
 def _keyword_text(name: str, keywords: Mapping[str, Any]) -> str:
-    return f"{name}={preview(keywords[name])}" if name in keywords else f"the default {name}"
+    if name not in keywords:
+        return f"the default {name}"
+    of_model = f" of {preview(keywords[MODEL])}" if name == CONTENT else ""
+    return f"{name}={preview(keywords[name])}{of_model}"

@@ -1,13 +1,13 @@
 """Call of `session.map`: its checked options, and its operations on one item."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rekindle.client.batches.run import Errors, Outcome
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import GenerateOptions, one_chat
+from rekindle.client.prompts import PROMPT_DEFAULTS, GenerateOptions, one_chat
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
@@ -91,10 +91,16 @@ class MapCall:
         """Run the slow checks of the parameters, and read the file of answers. Called in a thread."""
         self.requests.loaded_engine.preparer.check(self.params)
         if self.file is not None:
-            self.file.open()
+            self.file.open(self.requests.shaping.content(self.params.adapter))
 
     def submit(self, prompt: Prompt) -> Handle:
-        """Submit the request of a prompt; it waits on the client's side while the queue is full."""
+        """Submit the request of a prompt; it waits on the client's side while the queue is full.
+
+        Raises:
+            InvalidRequest: another adapter has the name since the file was opened.
+        """
+        if self.file is not None:
+            self.file.check_adapter(self.requests.shaping.adapter(self.params.adapter))
         return self.requests.submit(prompt, self.params, self.options, wait=True)
 
     def stored_answer(self, item: Item) -> Generation | None:
@@ -104,7 +110,8 @@ class MapCall:
     def write(self, item: Item, outcome: Outcome) -> None:
         """Append the outcome of an item to the file, if there is one."""
         if self.file is not None:
-            self.file.add(item, outcome)
+            runs = outcome.weights_version if isinstance(outcome, Generation) else ()
+            self.file.add(item, outcome, self.requests.shaping.weights([version for version, _ in runs]))
 
     def close(self) -> None:
         """Close the file, if there is one."""
@@ -113,14 +120,10 @@ class MapCall:
 
 
 def _options(options: GenerateOptions[Any]) -> dict[str, Any]:
-    """Return the options of a call that apply to all its prompts."""
-    tools, choice = options.get("tools"), options.get("tool_choice", "auto")
-    return {
-        "tools": None if tools is None else schemas_of(tools),
-        "tool_choice": None if choice == "auto" else choice,
-        "parallel_tool_calls": None if options.get("parallel_tool_calls", True) else False,
-        "tool_grammars": options.get("tool_grammars"),
-        "chat_template_kwargs": options.get("chat_template_kwargs"),
-        "continue_final_message": options.get("continue_final_message"),
-        "add_special_tokens": None if options.get("add_special_tokens", True) else False,
+    """Return the options of a call that apply to all its prompts, without defaults."""
+    values: Mapping[str, Any] = options
+    values_in_use = {name: values[name] for name in PROMPT_DEFAULTS if values.get(name) is not None}
+    shaping = {
+        name: value for name, value in values_in_use.items() if name != "token_ids" and value != PROMPT_DEFAULTS[name]
     }
+    return shaping | ({"tools": schemas_of(values_in_use["tools"])} if "tools" in values_in_use else {})

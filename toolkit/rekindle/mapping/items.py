@@ -1,16 +1,15 @@
 """Items of a map, read lazily and turned into prompts."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from rekindle.client.prompts import GenerateOptions, PromptOptions, as_text, label_of
+from rekindle.client.prompts import GenerateOptions, PromptOptions, label_of
 from rekindle.client.requests import Requests
+from rekindle.core.content import content_digest
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Conversation, Prompt
+from rekindle.core.messages import Prompt
 from rekindle.core.request.checks import preview
 from rekindle.mapping.template import Template
 from rekindle.results.answer_table import PromptLabel
@@ -40,17 +39,7 @@ class Item:
     @property
     def digest(self) -> str | None:
         """Digest of the prompt, the same in all processes; None for a bad item."""
-        if isinstance(self.prompt, InvalidRequest):
-            return None
-        content: list[Any]
-        match self.prompt:
-            case Conversation(messages):
-                content = ["chat", messages]
-            case tuple():
-                content = ["token_ids", self.prompt]
-            case _:
-                content = ["text", as_text(self.prompt)]
-        return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:32]
+        return None if isinstance(self.prompt, InvalidRequest) else content_digest(self.prompt)[:32]
 
 
 def check_items(items: Any, token_ids: Any) -> Iterable[Any]:

@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 
 from rekindle.core.checkpoints.weights import Weights
-from rekindle.core.errors import ReplicaLost
+from rekindle.core.engine.replicas import ReadWeights
+from rekindle.core.errors import ConfigError, ReplicaLost
 from rekindle.core.routing.remote import RemoteLane
 from rekindle.replicas import cluster
 from rekindle.replicas.link import Link, LoadedWeights, Post
@@ -40,10 +41,11 @@ class Group:
                 return f"lane {number} {lane.status.stuck}" if len(self._lanes) > 1 else lane.status.stuck
         return None
 
-    def load(self, weights: Weights) -> list[Any]:
+    def load(self, weights: Weights) -> ReadWeights:
         """Make all replicas read weights; lost replicas read them on their return.
 
         Raises:
+            ConfigError: the replicas read different weights, since their machines have different files of this name.
             ModelError: the weights cannot be read, or have another structure.
             ReplicaLost: all replicas are lost.
         """
@@ -53,14 +55,20 @@ class Group:
         finalizer = weakref.finalize(entry, _forget, [link.actor for link in self._links], entry.number)
         finalizer.atexit = False
         losses: list[ReplicaLost] = []
+        digests: list[str] = []
         for call in [link.actor.load.remote(entry.number, entry.source) for link in self._links]:
             try:
-                cluster.answers([call])
+                digests += cluster.answers([call])
             except ReplicaLost as error:
                 losses.append(error)
         if len(losses) == len(self._links):  # no replica has checked the weights
             raise losses[-1]
-        return [[entry] for _ in self._lanes]
+        if len(set(digests)) > 1:
+            raise ConfigError(
+                f"{weights!r:.80} is not the same on all machines of the replicas: copy the files to all of them"
+            )
+        entry.digest = digests[0]
+        return ReadWeights([[entry] for _ in self._lanes], entry.digest)
 
     async def listen(self, post: Post) -> None:
         """Post the messages of the replicas, as `ToLane`, while the engine serves."""

@@ -28,17 +28,19 @@ NO_TICKET = -1
 """Ticket of a weight update for which no caller waits."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class LoadedWeights:
     """Weights read by replicas, with their source for reading them again.
 
     Attributes:
         number: the number of the weights in each replica.
         source: the argument of `update_weights`, in the form for `Replica.load`.
+        digest: the digest of their content, once a replica has read them.
     """
 
     number: int
     source: Any
+    digest: str = ""
 
 
 class Link:
@@ -171,7 +173,7 @@ class Link:
         while weights is not lane.weights:
             weights = lane.weights
             for each in weights or ():
-                await self.actor.load.remote(each.number, each.source)
+                await self.actor.load.remote(each.number, each.source, each.digest)
         return weights
 
 

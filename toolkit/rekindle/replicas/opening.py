@@ -24,6 +24,7 @@ from rekindle.core.ray import Ray
 from rekindle.core.routing.pages import page_after
 from rekindle.core.routing.remote import RemoteLane, SentPages
 from rekindle.core.store.restore_report import RestoreReport
+from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.replicas import cluster
 from rekindle.replicas.group import Group
 from rekindle.replicas.link import Link
@@ -92,6 +93,7 @@ def build_over(
             ),
             resources=ExitStack(),
             replicas=group,
+            weights_digest=content_fingerprint(checkpoint.files) if checkpoint.files else "",
         )
         return replace(loaded_engine, resources=resources.pop_all())
 

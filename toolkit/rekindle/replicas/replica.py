@@ -8,15 +8,16 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.feed import TO_THE_END
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.engine.building import build
 from rekindle.core.engine.loaded_engine import LoadedEngine
+from rekindle.core.engine.replicas import ReadWeights
 from rekindle.core.engine.thread import EngineThread
-from rekindle.core.errors import EngineFailed, SessionError
+from rekindle.core.errors import CheckpointError, EngineFailed, SessionError
 from rekindle.core.messages import CacheSaved, Lost, Message, NewWeights, Received, SaveCache, WeightsUsed
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
@@ -47,7 +48,7 @@ class Replica:
     def __init__(self, recipe: Recipe):
         self._recipe = recipe
         self._attachments = Attachments()
-        self._weights: dict[int, Any] = {}
+        self._weights: dict[int, ReadWeights] = {}
         self._weights_replaced = False
         self._since = time.time()
         self._engine = EngineThread(self._build, self._deliver, self._end)
@@ -115,10 +116,25 @@ class Replica:
             last, wait = status, STATUS_SECONDS if messages else IDLE_SECONDS
             await self._detach_silent()
 
-    async def load(self, number: int, weights: Weights) -> None:
-        """Read weights, for a later `NewWeights` with this number; raises as `LoadedEngine.load`."""
-        loaded_engine = await self._wait_open()
-        self._weights[number] = await asyncio.to_thread(loaded_engine.load, weights)
+    async def load(self, number: int, weights: Weights, digest: str = "") -> str:
+        """Read weights, for a later `NewWeights` with this number, and return the digest of their content.
+
+        Args:
+            number: the number.
+            weights: as in `LoadedEngine.load`, whose errors it raises.
+            digest: the expected digest; empty for any.
+
+        Raises:
+            CheckpointError: the weights have another digest.
+        """
+        new = await asyncio.to_thread((await self._wait_open()).load, weights)
+        if digest not in ("", new.digest):
+            raise CheckpointError(
+                f"{weights!r:.80} has changed since update_weights read it, so a restarted replica cannot use the "
+                "same weights: call update_weights again"
+            )
+        self._weights[number] = new
+        return new.digest
 
     async def forget(self, number: int) -> None:
         """Delete unused weights."""
@@ -183,7 +199,7 @@ class Replica:
         """Post a session's message to the engine, with weights in place of their number."""
         if isinstance(message, NewWeights):
             (number,) = message.weights
-            message = replace(message, weights=self._weights.pop(number))
+            message = replace(message, weights=self._weights.pop(number).payload)
         attachment.record(message)
         with suppress(SessionError):  # the session receives the error too
             self._engine.post(message)

@@ -67,7 +67,7 @@ from rekindle.session import comparing
 from rekindle.session import prefix as prefixes
 from rekindle.session.about import ASLEEP, About, Memory, facts_of
 from rekindle.session.engine_view import EngineView
-from rekindle.session.fingerprint import fingerprint_of
+from rekindle.session.fingerprint import base_of, fingerprint_of
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations.adapters import AdapterOperations, AdapterSource
 from rekindle.session.operations.engine import Operations
@@ -111,7 +111,8 @@ class Session:
         self._adapters = AdapterOperations(engine, loaded_engine, client)
         self._inspections = Inspections(engine, loaded_engine, client, self._requests)
         self._dashboard: Dashboard | None = None
-        self._fingerprint = ""
+        self._fingerprint_base = ""
+        client.weights_digests.setdefault(client.weights_version, loaded_engine.weights_digest)
         self._model_facts: ModelFacts | None = None
         with suppress(SessionError):  # an ended engine has nothing to log
             for lane, scheduler in enumerate(loaded_engine.schedulers):
@@ -892,14 +893,17 @@ class Session:
 
     @property
     def fingerprint(self) -> str:
-        """Short digest of weights, numbers, programs, devices and code, which decide the bits of answers.
+        """Short digest of everything in the session that decides the bits of answers to a given request.
 
-        It is the `system_fingerprint` in answers of a server. The first access reads samples of the weight files. After
-        `update_weights` it ends in the number of the weights.
+        It covers the content of the weights, the tokenizer, the chat template, the logits processor and the adapters;
+        the structure of the model; the data types and forms of numbers; the defaults of sampling parameters; kernels,
+        platform, shapes of programs and code. After `update_weights` it ends in the number of the weights. It is the
+        `system_fingerprint` in answers of a server. The first access takes a moment.
         """
-        self._fingerprint = self._fingerprint or fingerprint_of(self._loaded_engine)
+        self._fingerprint_base = self._fingerprint_base or base_of(self._loaded_engine)
         version = self.weights_version
-        return f"fp_{self._fingerprint}_{version}" if version else f"fp_{self._fingerprint}"
+        digest = fingerprint_of(self._fingerprint_base, self._client.weights_digest, self._client.adapters.infos)
+        return f"fp_{digest}_{version}" if version else f"fp_{digest}"
 
     @property
     def stats(self) -> Stats:

@@ -12,6 +12,7 @@ from rekindle.client.engine_client import EngineClient
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.config import Settings, SettingsOptions
+from rekindle.core.content import content_digest
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.engine_programs import EnginePrograms
 from rekindle.core.device.programs.executables import Executables
@@ -23,6 +24,7 @@ from rekindle.core.engine.actors.tokenizing import Tokenizing
 from rekindle.core.engine.deployment import Deployment
 from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
 from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.core.engine.replicas import ReadWeights
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.models.adapters.lora import Lora
@@ -39,13 +41,14 @@ from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 
 class _FakeLoadedEngine(LoadedEngine):
-    def load(self, weights: Weights) -> list[Any]:
-        """Return empty weights, since the fake device has none."""
-        return [[] for _ in self.lanes] if len(self.lanes) > 1 else []
+    def load(self, weights: Weights) -> ReadWeights:
+        """Return empty weights, since the fake device has none, with the digest of the given ones."""
+        return ReadWeights([[] for _ in self.lanes] if len(self.lanes) > 1 else [], content_digest(weights))
 
-    def reload(self, weights: Weights | None) -> list[Any]:
+    def reload(self, weights: Weights | None) -> ReadWeights:
         """Return empty weights."""
-        return self.load(weights or {})
+        new = self.load(weights or {})
+        return new if weights is not None else replace(new, digest=self.weights_digest)
 
     def check_adapter(self, lora: Lora) -> Lora:
         """Accept any adapter."""

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from rekindle.core.checkpoints.checkpoint import check_shapes
+from rekindle.core.checkpoints.array_digests import arrays_digest
+from rekindle.core.checkpoints.checkpoint import Checkpoint, check_shapes
 from rekindle.core.checkpoints.huggingface.names import stored_names
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.checkpoints.tied import has_separate_head
@@ -17,30 +18,39 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.families.reading import Family
 from rekindle.core.models.weights.form import WeightForm, kinds_in
+from rekindle.core.store.snapshot_key import content_fingerprint
 
 Weights = str | PathLike[str] | Mapping[str, Any]
 """A model as accepted by `open`, or arrays by Hugging Face name, with projections (out, in)."""
 
 
-def tensors_of(
-    weights: Weights, config: ModelConfig, form: WeightForm, family: Family | None = None
-) -> Mapping[str, Any]:
-    """Return the new weights by tensor name; arrays of JAX as they are.
-
-    Args:
-        weights: a model to read, or the arrays.
-        config: config of the open model.
-        form: form of the open model's weights.
-        family: reader of the model, as in `rekindle.open`.
+def opened_weights(weights: Weights, family: Family | None = None) -> Checkpoint | Mapping[str, Any]:
+    """Open a model with new weights; return arrays as they are.
 
     Raises:
         InvalidRequest: `weights` is neither a model nor a mapping.
+        ModelNotFound: the model does not exist.
+        Others: as `open_checkpoint`.
+    """
+    if isinstance(weights, Mapping):
+        return weights
+    if not isinstance(weights, str | PathLike):
+        raise InvalidRequest(f"weights must be a model as in open(), or a mapping of arrays; got {weights!r:.80}")
+    return open_checkpoint(weights, family=family)
+
+
+def tensors_of(weights: Checkpoint | Mapping[str, Any], config: ModelConfig, form: WeightForm) -> Mapping[str, Any]:
+    """Return the new weights by tensor name; arrays of JAX as they are.
+
+    Args:
+        weights: the opened model, or the arrays.
+        config: config of the open model.
+        form: form of the open model's weights.
+
+    Raises:
         UnsupportedModel: the model has another structure, or is not in the quantized blocks of the open model.
         CheckpointError: a tensor is missing or has a wrong shape.
-        ModelNotFound: the model does not exist.
     """
-    if not isinstance(weights, Mapping | str | PathLike):
-        raise InvalidRequest(f"weights must be a model as in open(), or a mapping of arrays; got {weights!r:.80}")
     if isinstance(weights, Mapping):
         by_name = stored_names(weights, config.names).by_name
         weights = {name: weights[stored_name] for name, stored_name in by_name.items()}
@@ -55,10 +65,18 @@ def tensors_of(
         arrays = {name: weights[name] for name in expected_shapes(config)}
         _check_kinds(arrays, form, "the given weights")
         return {name: each if isinstance(each, jax.Array) else np.asarray(each) for name, each in arrays.items()}
-    checkpoint = open_checkpoint(weights, family=family)
-    _check_same(config, checkpoint.config, checkpoint.source)
-    _check_kinds(checkpoint.tensors, form, checkpoint.source)
-    return checkpoint.tensors
+    _check_same(config, weights.config, weights.source)
+    _check_kinds(weights.tensors, form, weights.source)
+    return weights.tensors
+
+
+def weights_digest(weights: Checkpoint | Mapping[str, Any]) -> str:
+    """Return the digest of a model's weights: of samples of its files, or of all numbers of arrays.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return arrays_digest(weights) if isinstance(weights, Mapping) else content_fingerprint(weights.files)
 
 
 def _check_kinds(tensors: Mapping[str, Any], form: WeightForm, source: str) -> None:

@@ -43,6 +43,7 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.store.restore_report import RestoreReport
+from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.starts import ColdStarts
 from rekindle.core.text.masks import ThreadedMasks
@@ -121,6 +122,7 @@ def build(
             programs=_programs(lanes, stores, executables, preparing, times),
             resources=ExitStack(),
             followers=followers,
+            weights_digest=content_fingerprint(checkpoint.files) if checkpoint.files else "",
         ).composed(compose)
         return replace(loaded_engine, resources=resources.pop_all())
 
@@ -226,6 +228,7 @@ def _deployment(lanes: Sequence[Blueprint], settings: Settings, spread: str) -> 
         kernels=blueprint.kernels(settings.implementation),
         apart=settings.prefill is not None,
         kv_dtype="" if blueprint.kv_dtype == blueprint.dtype else blueprint.kv_dtype.name,
+        logits_processor=str(blueprint.programs.statics.get("logits_processor", "")),
     )
     return form.over([lane.place for lane in lanes])
 

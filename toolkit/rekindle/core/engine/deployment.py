@@ -27,6 +27,7 @@ class Deployment:
         kernels: kernels in use, as text.
         apart: True if the first lane computes prompts and the second generates.
         kv_dtype: data type of keys and values in pages, by name; empty if it is `dtype`.
+        logits_processor: name of the logits processor, with a digest of its computation; empty without one.
     """
 
     dtype: str
@@ -42,6 +43,7 @@ class Deployment:
     kernels: str = ""
     apart: bool = False
     kv_dtype: str = ""
+    logits_processor: str = ""
 
     @property
     def dtypes(self) -> str:

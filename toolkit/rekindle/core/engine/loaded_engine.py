@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.weights import Weights, tensors_of
+from rekindle.core.checkpoints.weights import Weights, opened_weights, tensors_of, weights_digest
 from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import overrides
 from rekindle.core.device.orders import AwakeWeights
@@ -26,7 +26,7 @@ from rekindle.core.engine.loading.adapting import put_adapter, put_empty
 from rekindle.core.engine.loading.blueprint import adapter_programs, steering_programs
 from rekindle.core.engine.loading.filling import place_new_weights
 from rekindle.core.engine.preparing import Preparer
-from rekindle.core.engine.replicas import LaneState, ProgramsView, Replicas
+from rekindle.core.engine.replicas import LaneState, ProgramsView, ReadWeights, Replicas
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.engine.wiring import Actors, Compose, Deliver, composed
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
@@ -87,6 +87,7 @@ class LoadedEngine:
         lanes: lanes of the engine, to be wired by an `Engine`.
         programs: compiled programs.
         resources: resources closed by `free`.
+        weights_digest: digest of the opened model's weights; empty for a model without weight files.
         followers: processes with other shards of the model; None without any.
         replicas: processes of the lanes; None for lanes in this process.
     """
@@ -104,6 +105,7 @@ class LoadedEngine:
     resources: ExitStack
     followers: Followers | None = None
     replicas: Replicas | None = None
+    weights_digest: str = ""
 
     @property
     def source(self) -> str:
@@ -155,8 +157,10 @@ class LoadedEngine:
         lanes, programs = tuple(scheduler.stats for scheduler in self.schedulers), self.programs
         return Stats(total(lanes), len(programs), programs.loads, programs.compilations, programs.unexpected, lanes)
 
-    def load(self, weights: Weights) -> list[Any]:
-        """Read weights of the same structure in all processes. Raises as `tensors_of` and `Followers` do.
+    def load(self, weights: Weights) -> ReadWeights:
+        """Read weights of the same structure in all processes.
+
+        Raises as `opened_weights`, `tensors_of` and `Followers` do.
 
         Returns:
             Device arrays in the order of the programs' arguments; one list per lane if there are several lanes.
@@ -164,12 +168,13 @@ class LoadedEngine:
         if self.replicas is not None:
             return self.replicas.load(weights)
         with overrides():
+            tensors, digest = self._open_weights(weights)
             if self.followers is None:
-                lanes = self._read(weights)
-                return lanes[0] if len(lanes) == 1 else lanes
-            return self.followers.load_weights(weights, lambda: self._read(weights)[0])
+                lanes = self._place_weights(tensors)
+                return ReadWeights(lanes[0] if len(lanes) == 1 else lanes, digest)
+            return ReadWeights(self.followers.load_weights(weights, lambda: self._place_weights(tensors)[0]), digest)
 
-    def reload(self, weights: Weights | None) -> list[Any]:
+    def reload(self, weights: Weights | None) -> ReadWeights:
         """Read weights for an engine that is asleep, and allocate its pages and slots.
 
         Args:
@@ -183,10 +188,12 @@ class LoadedEngine:
             Others: as in `load`.
         """
         with overrides():
+            tensors, digest = self._open_weights(weights)
             try:
                 states = [lane.executables.run(EMPTY) for lane in self.lanes if lane.executables is not None]
                 lanes = [
-                    AwakeWeights(arrays, *state) for arrays, state in zip(self._read(weights), states, strict=True)
+                    AwakeWeights(arrays, *state)
+                    for arrays, state in zip(self._place_weights(tensors), states, strict=True)
                 ]
                 jax.block_until_ready([(each.pages, each.slots) for each in lanes])
             except jax.errors.JaxRuntimeError as error:
@@ -196,7 +203,7 @@ class LoadedEngine:
                     f"out of memory: {self.deployment} has no room for the weights and the pages at the moment; close "
                     "other users of the device, and wake the session again"
                 ) from error
-        return lanes[0] if len(lanes) == 1 else lanes
+        return ReadWeights(lanes[0] if len(lanes) == 1 else lanes, digest)
 
     def check_programs(self, feature: str, *, adapters: bool = False, steered: bool = False) -> None:
         """Check the room for the programs of rows with adapters, or with steering.
@@ -273,12 +280,17 @@ class LoadedEngine:
             assert isinstance(self.programs, EnginePrograms), "steering is for lanes in this process"
             self.programs.prepare(steering_programs(self.limits, adapters=adapters))
 
-    def _read(self, weights: Weights | None) -> list[list[jax.Array]]:
-        form, tensors = self.deployment.form, self.checkpoint.tensors
-        if weights is not None:
-            tensors = tensors_of(weights, self.model, form, self.family)
+    def _open_weights(self, weights: Weights | None) -> tuple[Mapping[str, Any], str]:
+        """Return the tensors of weights and their digest; None stands for the weights of the opened model."""
+        if weights is None:
+            return self.checkpoint.tensors, self.weights_digest
+        source = opened_weights(weights, self.family)
+        tensors = tensors_of(source, self.model, self.deployment.form)
+        return tensors, weights_digest(tensors if isinstance(source, Mapping) else source)
+
+    def _place_weights(self, tensors: Mapping[str, Any]) -> list[list[jax.Array]]:
         places = [lane.place for lane in self.lanes if lane.place is not None]
-        return place_new_weights(self.model, tensors, form, self.deployment.implementation, places)
+        return place_new_weights(self.model, tensors, self.deployment.form, self.deployment.implementation, places)
 
     def composed(self, compose: Compose | None) -> "LoadedEngine":
         """Return the loaded engine with its actors replaced by `compose`; raises as `wiring.composed` does."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from rekindle.core.checkpoints.weights import Weights
@@ -13,6 +14,19 @@ from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.store.restore_report import RestoreReport
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWeights:
+    """Weights ready for use.
+
+    Attributes:
+        payload: the weights for `NewWeights`.
+        digest: the digest of their content.
+    """
+
+    payload: list[Any]
+    digest: str
 
 
 class LaneState(LaneView, Protocol):
@@ -69,8 +83,8 @@ class Replicas(Protocol):
     def stuck(self) -> str | None:
         """A stuck tick of a replica, as text; None if no tick is stuck."""
 
-    def load(self, weights: Weights) -> list[Any]:
-        """Let all replicas read weights of the same structure; return the `NewWeights` payload of each."""
+    def load(self, weights: Weights) -> ReadWeights:
+        """Let all replicas read weights of the same structure."""
 
     async def listen(self, post: Callable[[Message], None]) -> None:
         """Post messages from the replicas, as `ToLane`, while the engine serves."""

@@ -1,7 +1,7 @@
 """Steering and patches: changes of activations that a caller asks for, and their places in a prompt."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from operator import index
@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rekindle.core.content import content_digest, short_digest
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.parts import EMBEDDING, EVERYWHERE, MOST_INTERVENTIONS, PARTS, Part
 from rekindle.core.request.checks import preview
@@ -41,7 +42,10 @@ class Steering:
     part: Part = "residual"
 
     def __repr__(self) -> str:
-        return f"Steering(layer={self.layer!r}, scale={self.scale:g}, part={self.part!r}{_where(self.tokens)})"
+        return (
+            f"Steering(layer={self.layer!r}, vector={_vector(self.vector)}, scale={self.scale!r}, part={self.part!r}"
+            f"{_where(self.tokens)})"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -61,7 +65,7 @@ class Patch:
     part: Part = "residual"
 
     def __repr__(self) -> str:
-        return f"Patch(layer={self.layer!r}, part={self.part!r}{_where(self.tokens)})"
+        return f"Patch(layer={self.layer!r}, vector={_vector(self.vector)}, part={self.part!r}{_where(self.tokens)})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,11 +101,7 @@ class Changes:
     @cached_property
     def digest(self) -> str:
         """A digest of the places and the numbers."""
-        result = hashlib.blake2b(digest_size=16)
-        for one in self.each:
-            result.update(repr((one.layer, one.part, one.replaces, one.first, one.end)).encode())
-            result.update(one.vector.tobytes())
-        return result.hexdigest()
+        return content_digest(self.each)[:32]
 
 
 def steerings(name: str, value: Any) -> tuple[Steering, ...]:
@@ -260,6 +260,13 @@ def _all_of(name: str, value: Any, kind: type[Any]) -> tuple[Any, ...]:
         if not isinstance(one, kind):
             raise InvalidRequest(f"{name} must be rekindle.{kind.__name__}(...) or a list of them, got {preview(one)}")
     return tuple(every)
+
+
+def _vector(vector: Any) -> str:
+    """Return the shape of a vector and a digest of the numbers, to tell vectors apart."""
+    with suppress(TypeError, ValueError), np.errstate(all="ignore"):
+        vector = np.asarray(vector, np.float32)
+    return f"<{'x'.join(map(str, np.shape(vector)))} numbers #{short_digest(vector)}>"
 
 
 def _where(tokens: Tokens) -> str:

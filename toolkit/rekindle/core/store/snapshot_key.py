@@ -11,8 +11,8 @@ from rekindle.core.store.validity import StoreKey
 
 FIRST_BYTES: Final = 1 << 20
 LAST_BYTES: Final = 64 << 10
-SAMPLES: Final = 256
-SAMPLE_BYTES: Final = 4 << 10
+SAMPLES: Final = 1024
+SAMPLE_BYTES: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ class Operations:
     def _update_weights(self, weights: Weights, in_flight: InFlightPolicy) -> Waits[None]:
         self._check_in_flight(in_flight)
         load = self._loaded_engine.reload if self._client.asleep else self._loaded_engine.load
-        loaded = yield from in_a_thread(lambda: load(weights), "weights")
-        yield from self._exchange(lambda ticket: NewWeights(ticket, loaded, in_flight))
+        new = yield from in_a_thread(lambda: load(weights), "weights")
+        yield from self._exchange(lambda ticket: NewWeights(ticket, new.payload, in_flight), new.digest)
         self._is_source_kept = not isinstance(weights, Mapping)  # arrays would take the memory that sleep() frees
         self._source = None if isinstance(weights, Mapping) else weights
 
@@ -85,9 +85,10 @@ class Operations:
                 "wake() reads the weights again from files, and the last ones came as arrays, which are not kept, or "
                 "there were none: pass them, wake(weights)"
             )
-        loaded = yield from in_a_thread(lambda: self._loaded_engine.reload(self._source), "weights")
+        new = yield from in_a_thread(lambda: self._loaded_engine.reload(self._source), "weights")
         version = self._client.weights_version
-        yield from self._unless_stuck(self._exchange(lambda ticket: NewWeights(ticket, loaded, version=version)))
+        exchange = self._exchange(lambda ticket: NewWeights(ticket, new.payload, version=version), new.digest)
+        yield from self._unless_stuck(exchange)
 
     def _check_in_flight(self, in_flight: InFlightPolicy) -> None:
         if in_flight not in get_args(InFlightPolicy):
@@ -98,9 +99,9 @@ class Operations:
                 "that out on these devices: use 'finish' or 'fail'"
             )
 
-    def _exchange(self, question: Callable[[int], NewWeights]) -> Waits[None]:
-        """Ask for other weights or none, and wait until all lanes have them; withdraw if the wait is left early."""
-        ticket, used = self._client.ask(question, self._engine.post)
+    def _exchange(self, question: Callable[[int], NewWeights], digest: str = "") -> Waits[None]:
+        """Ask for weights with a digest or for none, and wait until all lanes agree; withdraw if it is left early."""
+        ticket, used = self._client.ask(question, self._engine.post, digest)
         try:
             yield Wait(used)
         except BaseException:

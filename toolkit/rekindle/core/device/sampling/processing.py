@@ -1,9 +1,10 @@
 """The user's logits processor: traced when a session opens, and compiled into every step."""
 
-import hashlib
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from rekindle.core.buckets import MAX_PROCESSOR_ARGS
+from rekindle.core.content import content_digest
 from rekindle.core.device.sampling.adjustments import RECENT, Adjustments
 from rekindle_kernels.penalties import GENERATED, IN_PROMPT
 
@@ -57,7 +59,7 @@ class LogitsProcessor:
 
     @classmethod
     def trace(cls, function: Callable[[Any, Any], Any], vocabulary: int) -> "LogitsProcessor":
-        """Trace `function(logits, row)` by calling it once.
+        """Trace `function(logits, row)` by calling it once, with all functions inside of it.
 
         Raises:
             ValueError: the function fails, does not return logits, or contains a Python callback.
@@ -65,7 +67,8 @@ class LogitsProcessor:
         name = getattr(function, "__name__", type(function).__name__)
         logits, row = _shapes(vocabulary)
         try:
-            jaxpr = jax.make_jaxpr(function)(logits, row)
+            with _traced_anew():
+                jaxpr = jax.make_jaxpr(lambda logits, row: function(logits, row))(logits, row)
         except Exception as error:
             raise ValueError(
                 f"logits_processor {name} must be traceable by JAX, as (logits, row) -> logits with one float32 for "
@@ -75,14 +78,14 @@ class LogitsProcessor:
         if len(out) != 1 or out[0].shape != (vocabulary,) or not jnp.issubdtype(out[0].dtype, jnp.floating):
             got = ", ".join(each.str_short() for each in out) or "nothing"
             raise ValueError(f"logits_processor {name} must return logits, float32[{vocabulary}], got {got}")
-        # The lowered text includes closures and constants, but not comments.
+        # The lowered text includes closures and constants, but not comments. Some versions of JAX leave large ones out.
         text = jax.jit(jaxpr_as_fun(jaxpr)).lower(*jax.tree.leaves((logits, row))).as_text()
         if jaxpr.effects or CALLBACK.search(text):
             raise ValueError(
                 f"logits_processor {name} must not call back into Python, as jax.debug.print, jax.pure_callback and "
                 "io_callback do: a stored program cannot contain callbacks"
             )
-        return cls(f"{name} #{hashlib.sha256(text.encode()).hexdigest()[:16]}", jaxpr)
+        return cls(f"{name} #{content_digest([text, jaxpr.consts])[:16]}", jaxpr)
 
     def __call__(
         self, columns: jax.Array, positions: jax.Array, adjustments: Adjustments, owners: jax.Array
@@ -97,6 +100,24 @@ class LogitsProcessor:
         slots = jax.tree.map(lambda state: state[owners], adjustments)
         result: jax.Array = jax.vmap(one, in_axes=(1, 0, 0), out_axes=1)(columns, positions, slots)
         return result
+
+
+def _traced_anew() -> AbstractContextManager[None]:
+    """Return a context in which JAX traces functions again, because globals may have changed.
+
+    JAX remembers the traces of functions passed to jit, scan, vmap and others, also of functions inside of functions.
+    """
+    if not hasattr(jax, "make_user_context"):  # an older JAX
+        jax.clear_caches()
+        return nullcontext()
+    context: AbstractContextManager[None] = _context_of_traces()(object())
+    return context
+
+
+@cache
+def _context_of_traces() -> Any:
+    """Make a context for JAX's memory of traces; once, because JAX then forgets all traces."""
+    return jax.make_user_context(None)
 
 
 def _shapes(vocabulary: int) -> tuple[jax.ShapeDtypeStruct, LogitsRow]:

@@ -1,12 +1,12 @@
 """One adapter, independent of the storage format."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rekindle.core.content import content_digest
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.adapters.products import Product
 from rekindle.core.models.config import ModelConfig
@@ -50,12 +50,7 @@ class Lora:
     @property
     def digest(self) -> str:
         """SHA-256 of the numbers, as 64 hexadecimal digits: equal digests stand for equal adapters."""
-        whole = hashlib.sha256()
-        for name, part in sorted(self.parts.items()):
-            whole.update(f"{len(name)} {name} {part.a.shape} {part.b.shape} {float(part.scale).hex()} ".encode())
-            for array in (part.a, part.b):
-                whole.update(np.ascontiguousarray(array, "<f4").tobytes())
-        return whole.hexdigest()
+        return content_digest(dict(sorted(self.parts.items())))
 
     def check(self, config: ModelConfig, products: tuple[Product, ...], rank: int) -> None:
         """Check the adapter against a model.

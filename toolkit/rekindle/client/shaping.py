@@ -1,0 +1,66 @@
+"""Content of a session with an effect on answers, beside the request."""
+
+import json
+from collections.abc import Sequence
+
+from rekindle.client.engine_client import EngineClient
+from rekindle.core.content import content_digest
+from rekindle.core.engine.loaded_engine import LoadedEngine
+from rekindle.core.text.tokenizer import Tokenizer
+
+DIGITS = 16
+"""Digits of a digest in a text."""
+
+
+class Shaping:
+    """Content of one session with an effect on answers, as texts to store with the answers and to compare."""
+
+    def __init__(self, loaded_engine: LoadedEngine, client: EngineClient):
+        self._loaded_engine, self._client = loaded_engine, client
+
+    def adapter(self, name: str | None) -> str:
+        """Return the name of an adapter with a digest of its content; empty for none, and for an unknown one."""
+        info = None if name is None else self._client.adapters.infos.get(name)
+        return "" if info is None else f"{name} #{info.digest[:DIGITS]}"
+
+    def weights(self, versions: Sequence[int] = ()) -> str:
+        """Return the digest of the weights with these numbers, or of the weights in use if there are none."""
+        digests, numbers = self._client.weights_digests, versions or [self._client.weights_version]
+        return " and ".join(dict.fromkeys(f"#{digests.get(number, '')[:DIGITS]}" for number in numbers))
+
+    def content(self, adapter: str | None) -> dict[str, str]:
+        """Return all content by name, for requests with an adapter or None; call it in a thread, as `shaping_of`."""
+        own = {"weights": self.weights(), "adapter": self.adapter(adapter)}
+        return {name: each for name, each in own.items() if each} | shaping_of(self._loaded_engine)
+
+
+def shaping_of(loaded_engine: LoadedEngine) -> dict[str, str]:
+    """Return the constant content of a session by name: as text, or as a digest.
+
+    The tokenizer takes a moment to be read, so call it off event loops.
+    """
+    deployment, tokenizer = loaded_engine.deployment, loaded_engine.tokenizer
+    form = f" #{deployment.form.digest}" if deployment.form.kinds else ""
+    return {
+        "config": _short(repr(loaded_engine.model)),
+        "tokenizer": _short([_tokenizer(tokenizer), sorted(loaded_engine.checkpoint.eos_ids)]),
+        "chat_template": _short(None if tokenizer is None else [tokenizer.chat_template, tokenizer.tool_template]),
+        "numbers": f"{deployment.numbers}{form}",
+        "kernels": f"{deployment.implementation} on {deployment.platform}",
+        "logits_processor": deployment.logits_processor or "none",
+    }
+
+
+def _short(content: object) -> str:
+    return f"#{content_digest(content)[:DIGITS]}"
+
+
+def _tokenizer(tokenizer: Tokenizer | None) -> object:
+    """Return the content of a tokenizer, without its chat templates."""
+    if tokenizer is None:
+        return None
+    try:
+        backend: object = json.loads(tokenizer.backend.to_str())
+    except Exception:  # parts in Python cannot be written
+        backend = tokenizer.backend.get_vocab()
+    return [backend, tokenizer.bos_token, tokenizer.eos_token, tokenizer.response_template]
