@@ -15,6 +15,7 @@ from rekindle.core.request.steering import Patch, Steering
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping.answer_file import AnswerFile, shaping_options
 from rekindle.mapping.items import Item
+from rekindle.mapping.shaping import Shaping
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
@@ -35,6 +36,10 @@ def requested(session: Session) -> int:
     return session.stats.scheduler.prompt_tokens
 
 
+def content_of(session: Session) -> dict[str, str]:
+    return Shaping(session._loaded_engine, session._client).content(None)
+
+
 def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -48,13 +53,13 @@ async def test_each_line_has_an_answer_in_its_place(session: Session, tmp_path: 
         assert Generation.from_dict(written[place]["generation"]) == answer
         assert written[place]["prompt"] == ITEMS[place]
         assert written[place]["error"] is None
-        content = session._requests.shaping.content(None)
+        content = content_of(session)
         assert {"weights", "config", "tokenizer", "chat_template", "numbers", "kernels"} < content.keys()
         assert written[place]["keywords"] == {"model": "fake", "max_tokens": 2} | content
 
 
 def test_a_kill_at_any_byte_costs_one_line_at_most(session: Session, tmp_path: Path) -> None:
-    path, keywords, content = tmp_path / "answers.jsonl", {"max_tokens": 1}, session._requests.shaping.content(None)
+    path, keywords, content = tmp_path / "answers.jsonl", {"max_tokens": 1}, content_of(session)
     answers = session.map_sync(token_ids=ITEMS[:2], max_tokens=1, path=path, window=1)
     items = [Item(place, ids, tuple(ids), tuple(ids)) for place, ids in enumerate(ITEMS[:2])]
     whole = path.read_bytes()
@@ -283,7 +288,7 @@ async def test_another_vector_is_refused(session: Session, tmp_path: Path, kind:
     one, other = (shaping_options("m", each, {}) for each in params)
     assert one != other
     assert one == shaping_options("m", params[0], {})
-    content = session._requests.shaping.content(None)
+    content = content_of(session)
     file = AnswerFile(path, one, None)
     file.open(content)
     file.add(Item(0, [1], (1,), (1,)), InvalidRequest("failed"), content["weights"])
@@ -298,7 +303,7 @@ async def test_the_template_and_the_tokenizer_count(byte_tokenizer: Tokenizer, t
     contents = []
     for each in tokenizers:
         with fake_session(fake_loaded_engine(fake_limits(max_context=64), tokenizer=each)) as session:
-            contents.append(session._requests.shaping.content(None))
+            contents.append(content_of(session))
     assert contents[0]["chat_template"] != contents[1]["chat_template"]
     assert contents[0]["tokenizer"] == contents[1]["tokenizer"] != contents[2]["tokenizer"]
     with fake_session(fake_loaded_engine(fake_limits(max_context=64), tokenizer=byte_tokenizer)) as session:

@@ -30,7 +30,6 @@ from rekindle.client.prompts import (
     tools_in,
     unanswered,
 )
-from rekindle.client.shaping import Shaping
 from rekindle.client.submission import Reader, Submission
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.concurrency.warning import warn
@@ -160,9 +159,9 @@ class Requests:
         return checked
 
     @property
-    def shaping(self) -> Shaping:
-        """Content of the session that shapes answers."""
-        return Shaping(self.loaded_engine, self._client)
+    def client(self) -> EngineClient:
+        """Client of the engine."""
+        return self._client
 
     @property
     def vocab_size(self) -> int:

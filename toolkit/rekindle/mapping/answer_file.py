@@ -8,7 +8,6 @@ from pathlib import PurePath
 from typing import Any, BinaryIO
 
 from rekindle.client.batches.run import Outcome
-from rekindle.client.shaping import DIGITS
 from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import InvalidData, InvalidRequest
 from rekindle.core.request.checks import preview
@@ -16,6 +15,7 @@ from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.store.entries import CAN_LOCK
 from rekindle.mapping.items import Item
+from rekindle.mapping.shaping import DIGITS
 from rekindle.results.generation import Generation
 from rekindle.results.parsing import parse
 

@@ -15,6 +15,7 @@ from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.params import MOST_TOKENS, SamplingParams
 from rekindle.mapping.answer_file import AnswerFile, shaping_options
 from rekindle.mapping.items import Item, read
+from rekindle.mapping.shaping import Shaping
 from rekindle.mapping.template import Template
 from rekindle.results.generation import Generation
 from rekindle.tools.tool import schemas_of
@@ -83,6 +84,11 @@ class MapCall:
         checked_template = None if template is None else Template.of(template)
         return cls(requests, options, params, checked_template, file, errors, most)
 
+    @property
+    def shaping(self) -> Shaping:
+        """Content of the session with an effect on answers."""
+        return Shaping(self.requests.loaded_engine, self.requests.client)
+
     def read(self, items: Iterable[Any]) -> Iterator[Item]:
         """Yield items on demand; see `rekindle.mapping.items.read`."""
         return read(items, self.template, self.options, self.requests)
@@ -91,7 +97,7 @@ class MapCall:
         """Run the slow checks of the parameters, and read the file of answers. Called in a thread."""
         self.requests.loaded_engine.preparer.check(self.params)
         if self.file is not None:
-            self.file.open(self.requests.shaping.content(self.params.adapter))
+            self.file.open(self.shaping.content(self.params.adapter))
 
     def submit(self, prompt: Prompt) -> Handle:
         """Submit the request of a prompt; it waits on the client's side while the queue is full.
@@ -100,7 +106,7 @@ class MapCall:
             InvalidRequest: another adapter has the name since the file was opened.
         """
         if self.file is not None:
-            self.file.check_adapter(self.requests.shaping.adapter(self.params.adapter))
+            self.file.check_adapter(self.shaping.adapter(self.params.adapter))
         return self.requests.submit(prompt, self.params, self.options, wait=True)
 
     def stored_answer(self, item: Item) -> Generation | None:
@@ -111,7 +117,7 @@ class MapCall:
         """Append the outcome of an item to the file, if there is one."""
         if self.file is not None:
             runs = outcome.weights_version if isinstance(outcome, Generation) else ()
-            self.file.add(item, outcome, self.requests.shaping.weights([version for version, _ in runs]))
+            self.file.add(item, outcome, self.shaping.weights([version for version, _ in runs]))
 
     def close(self) -> None:
         """Close the file, if there is one."""

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from rekindle.client.adapters import AdapterInfo
-from rekindle.client.shaping import shaping_of
 from rekindle.core.content import content_digest
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.store.validity import code_digest
+from rekindle.mapping.shaping import shaping_of
 
 DIGITS = 10
 
