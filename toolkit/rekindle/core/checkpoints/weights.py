@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from rekindle.core.checkpoints.array_digests import arrays_digest
 from rekindle.core.checkpoints.checkpoint import Checkpoint, check_shapes
 from rekindle.core.checkpoints.huggingface.names import stored_names
 from rekindle.core.checkpoints.open import open_checkpoint
@@ -17,6 +16,7 @@ from rekindle.core.errors import InvalidRequest, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.families.reading import Family
+from rekindle.core.models.weights.array_digests import arrays_digest
 from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.core.store.snapshot_key import content_fingerprint
 
