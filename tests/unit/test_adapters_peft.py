@@ -69,8 +69,10 @@ def test_scales_follow_patterns_and_rank_stabilisation(model: ModelConfig, parts
     stable = given_adapter(tensors, {"r": 4, "lora_alpha": 8, "use_rslora": True}, model)
     assert {part.scale for part in stable.parts.values()} == {4.0}
     with pytest.raises(rekindle.CheckpointError, match=r"has rank 4, and by adapter_config\.json it should be 2"):
-        given_adapter(tensors, {"r": 4, "rank_pattern": {"q_proj": 2}}, model)
-    given_adapter(tensors, {"r": 4, "rank_pattern": {"_proj": 2}}, model)  # the end of a name is a whole part of it
+        given_adapter(tensors, {"r": 4, "lora_alpha": 8, "rank_pattern": {"q_proj": 2}}, model)
+    given_adapter(
+        tensors, {"r": 4, "lora_alpha": 8, "rank_pattern": {"_proj": 2}}, model
+    )  # the end of a name is a whole part of it
 
 
 @pytest.mark.parametrize("target", [["q_proj", "down_proj"], r".*\.(q_proj|down_proj)", "all-linear", None])
@@ -104,6 +106,12 @@ def test_tensors_of_another_target_are_refused(
         ("use_qalora", True),
         ("alora_invocation_tokens", [1]),
         ("init_lora_weights", "pissa_niter_4"),
+        ("init_lora_weights", "lora_ga"),
+        ("kasa_config", {"beta": 1e-4}),
+        ("monteclora_config", {"num_samples": 4}),
+        ("use_bdlora", {"nblocks": 2}),
+        ("arrow_config", {"top_k": 3}),
+        ("megatron_config", {"hidden_size": 4}),
         ("fan_in_fan_out", True),
     ],
 )
@@ -168,7 +176,7 @@ def test_a_text_model_inside_of_another_has_its_own_names(families: Path) -> Non
     inside = "model.language_model." + name.removeprefix(config.names.base)
     array = np.zeros((4, 4), np.float32)
     tensors = {f"base_model.model.{inside}.lora_{side}.weight": array for side in "AB"}
-    assert given_adapter(tensors, {"r": 4}, config).parts.keys() == {name}
+    assert given_adapter(tensors, {"r": 4, "lora_alpha": 8}, config).parts.keys() == {name}
 
 
 def test_an_incomplete_or_damaged_adapter_is_told(
@@ -188,13 +196,73 @@ def test_an_incomplete_or_damaged_adapter_is_told(
     with pytest.raises(rekindle.CheckpointError, match="expected a JSON object"):
         read_adapter(directory, model)
     with pytest.raises(rekindle.CheckpointError, match="it has no tensors of a LoRA"):
-        given_adapter({}, {}, model)
+        given_adapter({}, {"r": 4, "lora_alpha": 8}, model)
     for config, message in (
         ({"r": 0}, "ranks must be positive integers"),
         ({"r": 4, "lora_alpha": "much"}, "lora_alpha must be a number"),
         ({"r": 4, "alpha_pattern": {"(": 3}}, "no regular expression"),
         ({"r": 4, "target_modules": 3}, "must be names or a regular expression"),
         ({"r": 4, "rank_pattern": 3}, "must map patterns to numbers"),
+        ({"r": True}, "ranks must be positive integers"),
+        ({"r": 4, "lora_alpha": True}, "lora_alpha must be a number"),
+        ({"use_rslora": "no"}, "use_rslora must be true or false, got 'no'"),
+        ({"fan_in_fan_out": "no"}, "fan_in_fan_out must be true or false"),
+        ({"layers_to_transform": [0]}, "is no target"),
+        ({"layers_to_transform": 1, "layers_pattern": "layers"}, "is no target"),
     ):
         with pytest.raises(rekindle.CheckpointError, match=message):
-            given_adapter(tensors_of(parts), config, model)
+            given_adapter(tensors_of(parts), {"r": 4, "lora_alpha": 8} | config, model)
+
+
+@pytest.mark.parametrize(
+    ("config", "missing"), [({"r": 4}, "no lora_alpha"), ({"lora_alpha": 8}, "no r;"), ({}, "no r and no lora_alpha")]
+)
+def test_rank_and_scale_are_required_since_another_default_would_scale_the_adapter_otherwise(
+    model: ModelConfig, parts: dict[str, LowRank], config: dict[str, Any], missing: str
+) -> None:
+    with pytest.raises(rekindle.CheckpointError, match=f"{missing}.* at least r and lora_alpha"):
+        given_adapter(tensors_of(parts), config, model)
+
+
+def test_two_adapters_in_one_mapping_are_refused(model: ModelConfig, parts: dict[str, LowRank]) -> None:
+    for other in ("", "base_model.model.language_model."):
+        both = tensors_of(parts) | tensors_of(parts, prefix=other)
+        with pytest.raises(rekindle.CheckpointError, match="is there twice, by two forms of its name"):
+            given_adapter(both, config_of(parts), model)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.bool_, "U3"])
+def test_numbers_that_are_not_real_are_refused(model: ModelConfig, parts: dict[str, LowRank], dtype: Any) -> None:
+    tensors = tensors_of(parts)
+    name = next(iter(tensors))
+    with pytest.raises(rekindle.CheckpointError, match=r"lora_A\.weight must have real numbers, and is "):
+        given_adapter(tensors | {name: np.zeros(tensors[name].shape, dtype)}, config_of(parts), model)
+
+
+def test_the_layers_of_an_adapter_are_compared_with_its_tensors(model: ModelConfig, parts: dict[str, LowRank]) -> None:
+    for layers in ({"layers_to_transform": [0, 1]}, {"layers_to_transform": [1, 0], "layers_pattern": ["layers"]}, {}):
+        assert given_adapter(tensors_of(parts), config_of(parts) | layers, model).parts.keys() == {Q, DOWN}
+
+
+def test_an_unknown_entry_is_refused_by_name_unless_it_is_off(model: ModelConfig, parts: dict[str, LowRank]) -> None:
+    off: dict[str, Any] = {"new_config": None, "use_new": False, "new_layers": []}
+    assert given_adapter(tensors_of(parts), config_of(parts) | off, model).rank == 4
+    with pytest.raises(rekindle.UnsupportedModel, match="its use_new is True, and this entry is unknown"):
+        given_adapter(tensors_of(parts), config_of(parts) | {"use_new": True}, model)
+
+
+def test_every_entry_that_peft_writes_is_known(model: ModelConfig, parts: dict[str, LowRank]) -> None:
+    """Check this with the defaults of LoraConfig in PEFT 0.21.2, as `to_dict` writes them."""
+    config = json.loads(Path(__file__).with_name("peft_defaults.json").read_text())
+    assert given_adapter(tensors_of(parts), config | config_of(parts), model).rank == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["model.embed_tokens.weight", "lm_head.weight", "model.embed_tokens.base_layer.weight"]
+)
+def test_whole_embeddings_are_refused_with_the_way_to_leave_them_out(
+    model: ModelConfig, parts: dict[str, LowRank], name: str
+) -> None:
+    tensors = tensors_of(parts) | {f"base_model.model.{name}": np.zeros((4, 4), np.float32)}
+    with pytest.raises(rekindle.UnsupportedModel, match=r"PEFT adds by itself .*save_embedding_layers=False"):
+        given_adapter(tensors, config_of(parts), model)

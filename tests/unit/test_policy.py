@@ -416,9 +416,12 @@ def test_after_a_policy_has_failed_requests_start_as_they_came() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_is_not_an_error_passes_through_a_policy(error: type[BaseException]) -> None:
+def test_a_policy_that_exits_ends_no_engine(error: type[BaseException]) -> None:
     def policy(candidate: Candidate) -> int:
         raise error
 
-    with pytest.raises(error):
-        starts(policy, [prompt_of(0)])
+    with fake_session(policy=policy, max_running=1) as session:
+        with pytest.warns(RuntimeWarning, match=f"the policy .* failed: it raised an error(.|\n)*{error.__name__}"):
+            answers = session.generate_sync(token_ids=[[5], [6], [7]], max_tokens=3)
+        assert [answer.token_ids for answer in answers] == [expected_tokens([each], 3) for each in (5, 6, 7)]
+        assert session.error is None

@@ -1,5 +1,6 @@
 """The router gives each request to one lane and passes each answer on once, whatever comes in whatever order."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
@@ -381,6 +382,7 @@ def test_a_function_sees_every_lane_and_chooses(choices: list[int]) -> None:
         (lambda request, lanes: 3, r"it must return one of the numbers \[0, 1, 2\], and returned 3"),
         (lambda request, lanes: True, "returned True"),
         (lambda request, lanes: lanes[7], "IndexError"),
+        (lambda request, lanes: sys.exit(3), "SystemExit: 3"),
     ],
 )
 def test_a_route_that_fails_is_told_once_and_requests_go_on(wrong: Choose, told: str) -> None:

@@ -132,16 +132,19 @@ async def test_steps_are_seen_too(session: Session) -> None:
 # Errors
 
 
-async def test_one_that_raises_is_told_no_more_and_its_error_comes_out_of_the_block(session: Session) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+async def test_one_that_raises_is_told_no_more_and_its_error_comes_out_of_the_block(
+    session: Session, error: type[BaseException]
+) -> None:
     told: list[MessageRecord] = []
     others: list[MessageRecord] = []
 
     def see(handled: MessageRecord) -> None:
         told.append(handled)
         if isinstance(handled.message, Outputs):
-            raise ZeroDivisionError("seen enough")
+            raise error("seen enough")
 
-    with pytest.raises(ZeroDivisionError, match="seen enough"), session.watch(others.append), session.watch(see):
+    with pytest.raises(error, match="seen enough"), session.watch(others.append), session.watch(see):
         generation = await session.generate(token_ids=PROMPT, max_tokens=5)
     assert generation.token_ids == expected_tokens(PROMPT, 5), "who asked is not disturbed"
     assert [isinstance(each.message, Outputs) for each in told].count(True) == 1

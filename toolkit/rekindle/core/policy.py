@@ -120,14 +120,14 @@ class Ordering:
             order = make(candidates)
             keys = list(map(order, candidates))
             return [arrived[place] for place in sorted(range(len(arrived)), key=keys.__getitem__)]
-        except Exception as error:
+        except BaseException as error:  # even SystemExit would end the engine for all
             self._failed = True
             code = getattr(order, "__code__", self.sort.__code__)
             warn_again(_failure(order, error), code.co_filename, code.co_firstlineno)
             return arrived
 
 
-def _failure(order: Order, error: Exception) -> str:
+def _failure(order: Order, error: BaseException) -> str:
     """Format the warning for a failing policy, with its traceback and without Rekindle's own frames."""
     name = getattr(order, "__qualname__", repr(order))
     frames = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}

@@ -88,7 +88,7 @@ class Routing:
             if not isinstance(number, bool) and isinstance(number, int) and 0 <= number < count:
                 return number if any(number == load.lane for load in lanes) else prefix(request, lanes)
             what = f"it must return one of the numbers {[load.lane for load in lanes]}, and returned {number!r:.80}"
-        except Exception as error:
+        except BaseException as error:  # even SystemExit would end the engine for all
             what, trace = "it raised an error", f"\n{trace_of(error, __file__)}"
         self._route = prefix
         code = getattr(route, "__code__", self.lane.__code__)

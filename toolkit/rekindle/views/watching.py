@@ -22,7 +22,7 @@ class Watching:
         if not callable(see):
             raise ConfigError(f"see must be a function that takes a rekindle.MessageRecord, got {see!r:.80}")
         self._engine, self._function = engine, see
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._watches = False
         self._lock = threading.RLock()
 
@@ -48,5 +48,5 @@ class Watching:
             if self._watches and self._error is None:
                 try:
                     self._function(record)
-                except Exception as error:
+                except BaseException as error:  # even SystemExit would end the engine for all
                     self._error = error

@@ -26,7 +26,7 @@ def warn_again(message: str, filename: str, line: int) -> None:
         warnings.warn_explicit(message, RuntimeWarning, filename, line)
 
 
-def trace_of(error: Exception, file: str) -> str:
+def trace_of(error: BaseException, file: str) -> str:
     """Return the traceback of an error in a user's function, without the leading calls in `file`."""
     calls = error.__traceback__
     while calls is not None and calls.tb_frame.f_code.co_filename == file:

@@ -69,7 +69,7 @@ class LogitsProcessor:
         try:
             with _traced_anew():
                 jaxpr = jax.make_jaxpr(lambda logits, row: function(logits, row))(logits, row)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(
                 f"logits_processor {name} must be traceable by JAX, as (logits, row) -> logits with one float32 for "
                 f"each of {vocabulary} tokens and a rekindle.LogitsRow; it raised {type(error).__name__}: {error}"
