@@ -54,6 +54,7 @@ def fake_opening(byte_tokenizer: Tokenizer, template: str | None = TEMPLATE) -> 
         model: str,
         *,
         progress: bool = True,
+        show_restored: bool | None = None,
         revision: str | None = None,
         chat_template: str | None = None,
         adapters: Mapping[str, Any] = MappingProxyType({}),

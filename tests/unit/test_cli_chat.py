@@ -12,16 +12,20 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.chat import command, commands, lines
-from rekindle.cli.chat.screen import DIM, PLAIN, Screen
+from rekindle.cli.chat.screen import DIM, ERASE, PLAIN, WAITING, Screen
 from rekindle.cli.chat.talk import Talk
+from rekindle.cli.chat.wrapping import WordWrap, wrap
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.response import Part
@@ -58,7 +62,7 @@ def test_a_pipe_gets_answers_without_prompts_and_colours(say: Say) -> None:
     assert len(output.splitlines()) >= 2
     assert ">>>" not in output + notes
     assert "\x1b" not in output + notes
-    assert notes.count("first token after ") == 1
+    assert "cached" not in output + notes
     assert say("Hello", "And?", arguments=("--quiet",)) == (output, "")
 
 
@@ -67,6 +71,16 @@ def test_turns_are_remembered_undone_and_cleared(say: Say) -> None:
     assert users(say("one", "two", "/undo", "/show")[0]) == ["one"]
     assert users(say("one", "/clear", "two", "/show")[0]) == ["two"]
     assert users(say("one", "/clear", "/undo", "/show")[0]) == ["one"]
+    undone = say("one", f"{'long ' * 20}", "/clear", "/undo", "/undo", "/system Be kind.", "/undo", "/undo")[1]
+    lines = [line for line in undone.splitlines() if line.startswith(("undone: ", "back again: "))]
+    assert lines == [
+        "back again: “one” and 3 more messages",
+        f"undone: “{('long ' * 20)[:60]}…” and its answer",
+        "undone: the system message “Be kind.” and 2 more messages; back again: “one” and its answer",
+        "undone: “one” and its answer; the conversation is empty",
+    ]
+    undone = say("one", "/edit two", "/undo", "/undo")[1]
+    assert re.search("undone: the answer “.*”\nundone: “two”; back again: “one” and its answer\n", undone)
     assert "there is no turn to undo" in say("/undo", status=1)[1]
 
 
@@ -92,7 +106,7 @@ def test_a_system_message_is_first_and_stays(say: Say) -> None:
     assert "there is no system message" in say("/system")[0]
 
 
-def test_a_conversation_is_saved_and_loaded(say: Say, tmp_path: Path) -> None:
+def test_a_conversation_is_saved_and_loaded(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "chat.json")
     say("one", f"/save {path}", arguments=("--system", "Be brief."))
     assert [message["role"] for message in json.loads(Path(path).read_text())["messages"]] == [
@@ -104,8 +118,10 @@ def test_a_conversation_is_saved_and_loaded(say: Say, tmp_path: Path) -> None:
         assert users(output) == ["one", "two"]
     assert "cannot be read" in say("/load nowhere.json", status=1)[1]
     assert "needs a file" in say("/save", status=1)[1]
+    monkeypatch.setattr(rekindle, "open_sync", lambda *model, **options: pytest.fail("a model was opened"))
     Path(path).write_text('{"messages": 3}')
-    assert "expected a JSON object with a list of messages" in say(f"/load {path}", status=1)[1]
+    assert "cannot be read" in say("one", arguments=("--load", "nowhere.json"), status=1)[1]
+    assert "expected a JSON object with a list of messages" in say(arguments=("--load", path), status=1)[1]
 
 
 def test_stats_tell_the_figures_of_the_last_answer(say: Say) -> None:
@@ -162,7 +178,7 @@ def test_an_interrupt_after_the_last_token_keeps_the_turn(
     say: Say, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed = Typed("one", KeyboardInterrupt, "two", "/show", "/undo", "/show", "/nonsense", "/exit", "never")
-    monkeypatch.setattr(command, "open_lines", lambda names: typed)
+    monkeypatch.setattr(command, "open_lines", lambda names, **options: typed)
     show, left = Talk.say, iter([False, True])
 
     def interrupted(talk: Talk, text: str | None) -> bool:
@@ -189,7 +205,7 @@ def test_an_interrupt_after_the_last_token_keeps_the_turn(
 
 
 def test_an_edit_that_fails_leaves_the_chat_as_it_was(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "open_lines", lambda names: Typed("one", "/edit two", "/show"))
+    monkeypatch.setattr(command, "open_lines", lambda names, **options: Typed("one", "/edit two", "/show"))
     show, calls = Talk.say, iter(["one", None])
 
     def failing(talk: Talk, text: str | None) -> bool:
@@ -218,7 +234,71 @@ def test_reasoning_is_a_paragraph_of_its_own_and_dim_on_a_terminal(
         screen.end()
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == "Let me see.\n\nParis\n"
-    assert outputs[1] == f"{DIM}Let me{PLAIN}{DIM} see.{PLAIN}\n\nParis\n"
+    assert outputs[1] == f"{DIM}Let{PLAIN}{DIM} me{PLAIN}{DIM} see.{PLAIN}\n\nParis\n\n"
+
+
+def test_a_sign_of_life_is_erased_by_the_first_part(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    for term, begin in (("xterm", f"\n{WAITING}{ERASE}"), ("dumb", "\n")):
+        monkeypatch.setenv("TERM", term)
+        screen = Screen(quiet=False)
+        screen.wait()
+        screen.part(Part("content", "Pa"))
+        screen.part(Part("content", "ris is"))
+        assert capsys.readouterr().out == f"{begin}Paris"
+        screen.end()
+        assert capsys.readouterr().out == " is\n\n"
+
+
+WORDS = st.lists(st.text("abc", min_size=1, max_size=7), min_size=1, max_size=30)
+
+
+@given(WORDS, st.integers(8, 40), st.integers(1, 9))
+def test_a_growing_text_is_broken_between_words_alone(words: list[str], columns: int, size: int) -> None:
+    text, wrapping = " ".join(words), WordWrap(lambda: columns)
+    chunks = [text[place : place + size] for place in range(0, len(text), size)]
+    broken = "".join(map(wrapping.push, chunks)) + wrapping.finish()
+    assert broken.split() == words
+    assert broken.replace("\n", " ") == text
+    lines = broken.split("\n")
+    assert max(map(len, lines)) <= columns
+    for line, following in pairwise(lines):  # each line is as full as it can be
+        assert len(line) + 1 + len(following.split(" ")[0]) > columns
+
+
+def test_code_and_wide_characters_and_indentation_are_kept() -> None:
+    wrapping = WordWrap(lambda: 10)
+    code = "```python\nprint('a long line')\n```\n"
+    assert wrapping.push(code) + wrapping.push("  and words\n") == f"{code}  and\nwords\n"
+    assert wrapping.push("你好你好你好 ok") + wrapping.finish() == "你好你好你\n好 ok"
+    assert wrapping.push(" " + "x" * 25) == "\n" + "x" * 20
+    assert wrap("/undo  drop the last turn, or so", 20) == "/undo  drop the last\n       turn, or so"
+
+
+def test_the_next_start_offers_the_last_conversation(
+    say: Say, own_cache: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def typed(*script: Any, arguments: tuple[str, ...] = ()) -> str:
+        monkeypatch.setattr(command, "open_lines", lambda names, **options: Typed(*script))
+        return say(arguments=arguments)[0]
+
+    assert "/resume" not in typed("one", "two", "/undo")
+    again = typed("/show", "/resume", "/show", "three")
+    assert "the last conversation: “one” and its answer; /resume continues it" in again
+    assert again.index("the conversation is empty") < again.index("user: one")
+    (kept,) = (Path(os.environ["REKINDLE_CACHE"]) / "history").glob("chat-*.json")
+    assert os.name == "nt" or kept.stat().st_mode & 0o077 == 0
+    assert [message["content"] for message in json.loads(kept.read_text())["messages"]][::2] == ["one", "three"]
+    content = kept.read_text()
+    private = typed("secret", "/resume", arguments=("--no-history",))
+    assert "last conversation" not in private
+    assert "no conversation of an earlier start" in private
+    assert kept.read_text() == content
+    kept.write_text("{")
+    assert "/resume continues" not in typed("/exit")
 
 
 def test_completeness_of_messages() -> None:
@@ -305,12 +385,14 @@ def test_ctrl_c_in_a_terminal_stops_the_answer_and_ctrl_d_leaves(patient: str, m
         wait_for(f"{typing}.*{prompt}")
         send("Hello\r")
         wait_for(rf"{answering}.*\n.*\w\w")
+        send("typed ahead")
         process.send_signal(signal.SIGINT)
-        wait_for(f"stopped; the chat has the answer so far.*{typing}.*{prompt}")
-        send("/branches\r")
+        assert "typed" not in wait_for("stopped; the chat has the answer so far")
+        wait_for(f"{typing}.*{prompt}.*typed ahead")
+        send("\x15/branches\r")
         wait_for(f"1  2 messages  Hello.*{typing}.*{prompt}")
         send("/undo\r")
-        wait_for(f"the conversation is empty.*{typing}.*{prompt}")
+        wait_for(f"undone: “Hello” and its answer; the conversation is empty.*{typing}.*{prompt}")
         send("\x03")
         wait_for(f"Ctrl-D or /exit leaves the chat.*{typing}.*{prompt}")
         send("\x04")

@@ -75,6 +75,15 @@ def test_a_terminal_gets_a_bar_that_ends_full() -> None:
     assert re.search(r"4/4 programs, \d\d:\d\d\n$", text)
 
 
+def test_a_bar_that_does_not_stay_leaves_an_empty_line() -> None:
+    with contextlib.redirect_stderr(Terminal()) as terminal, ProgressBars(True, stays=False) as bars:
+        bars.show(Progress("loading", 0, 4, "tensors"))
+        bars.show(Progress("loading", 4, 4, "tensors"))
+    *_, bar, last = terminal.getvalue().split("\r")
+    assert "\n" not in terminal.getvalue()
+    assert (bar.strip(), last) == ("", "")
+
+
 def test_a_bar_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     stage = "downloading a model with a long name (from a place with a long name too, which matters less)"

@@ -70,6 +70,7 @@ def open_session(arguments: Namespace, model: str, precompile: Precompile) -> Se
     return rekindle.open_sync(
         model,
         progress=not arguments.quiet,
+        show_restored=False,
         revision=arguments.revision,
         chat_template=arguments.chat_template,
         dtype=arguments.dtype,

@@ -20,10 +20,15 @@ _LINE_SECONDS = 10.0
 
 
 class ProgressBars:
-    """A context manager that draws one bar at a time, on the thread that calls `show`; nothing if not enabled."""
+    """Context manager for one bar at a time, drawn on the thread that calls `show`.
 
-    def __init__(self, enabled: bool):
-        self._enabled = enabled
+    Args:
+        enabled: False to draw nothing.
+        stays: whether a bar of a terminal stays at its end.
+    """
+
+    def __init__(self, enabled: bool, *, stays: bool = True):
+        self._enabled, self._stays = enabled, stays
         self._stage = ""
         self._drawing: CellBar | _Bar | _Lines | None = None
 
@@ -57,7 +62,9 @@ class ProgressBars:
         self._close()
 
     def _close(self) -> None:
-        if self._drawing is not None:
+        if isinstance(self._drawing, _Bar) and not self._stays:
+            self._drawing.drop()
+        elif self._drawing is not None:
             self._drawing.close()
 
 

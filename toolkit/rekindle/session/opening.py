@@ -215,7 +215,7 @@ class Opening(Eventual[Session]):
                 raise too_late from error
             raise
         try:
-            with ProgressBars(self._progress) as bars:
+            with ProgressBars(self._progress, stays=False) as bars:
                 yield from draw_reports(engine.opening, bars)
                 if (
                     engine.loaded_engine is not None

@@ -1,10 +1,15 @@
 """Branches of a conversation, each with its earlier states."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import takewhile
+from typing import Any, Final
 
 from rekindle.chats.chat import Chat
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.markup import quantity
+
+SHORT: Final = 60
+"""The maximum number of characters of a message in a line about it."""
 
 
 class Branch:
@@ -83,3 +88,28 @@ def last_said(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the last message of the user in one line; "" if there is none."""
     texts = [str(message["content"]) for message in messages if message["role"] == "user"]
     return " ".join(texts[-1].split()) if texts else ""
+
+
+def undone_text(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line about an undo, with the removed and the restored messages.
+
+    Args:
+        before: the conversation before the undo.
+        after: the conversation after the undo.
+    """
+    pairs = zip(before, after, strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    removed, back = before[common:], after[common:]
+    texts = [f"undone: {messages_text(removed)}"] if removed else []
+    return "; ".join([*texts, f"back again: {messages_text(back)}"] if back else texts)
+
+
+def messages_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return a shortened text of the first message, and the number of the others."""
+    first, others = messages[0], len(messages) - 1
+    text = " ".join(str(first["content"]).split())
+    short = f"{text[:SHORT]}…" if len(text) > SHORT else text
+    name = {"user": "", "assistant": "the answer "}.get(str(first["role"]), f"the {first['role']} message ")
+    is_turn = others == 1 and (first["role"], messages[1]["role"]) == ("user", "assistant")
+    rest = " and its answer" if is_turn else f" and {quantity(others, 'more message')}" if others else ""
+    return f"{name}“{short}”{rest}"

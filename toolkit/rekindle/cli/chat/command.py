@@ -2,11 +2,14 @@
 
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from rekindle.cli import requirements, sampling
 from rekindle.cli.chat import commands
+from rekindle.cli.chat.branches import messages_text
 from rekindle.cli.chat.commands import Leave
+from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines, open_lines
 from rekindle.cli.chat.screen import Screen
 from rekindle.cli.chat.talk import Talk
@@ -29,6 +32,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-m", "--model", dest="named", metavar="MODEL", help="MODEL, as in `rekindle generate`")
     parser.add_argument("-s", "--system", metavar="TEXT", help="a system message at the beginning")
     parser.add_argument("--load", metavar="FILE", help="continue a conversation from the command /save")
+    text = "neither read nor keep the lines and the conversation of this chat for later ones"
+    parser.add_argument("--no-history", action="store_true", help=text)
     parser.add_argument("--quiet", action="store_true", help="no progress and no notes on stderr")
     requirements.add_forms(parser)
     requirements.add_chat_template(parser)
@@ -43,22 +48,41 @@ def chat(arguments: Namespace) -> int:
         arguments.refuse(f"there are two models, {arguments.model!r} and {arguments.named!r}: give one")
     model = arguments.named or arguments.model or NAME
     options = sampling.options_of(arguments)
-    lines, screen = open_lines(commands.names()), Screen(quiet=arguments.quiet)
+    loaded = None if arguments.load is None else commands.read_messages(Path(arguments.load).expanduser())
+    screen, keeps = Screen(quiet=arguments.quiet), not arguments.no_history
+    lines = open_lines(commands.names(), coloured=screen.coloured, keeps=keeps)
     with sampling.open_session(arguments, model, "background") as session:
         _check_template(session)
-        talk = Talk(session, lines, screen, options)
-        if arguments.load is not None:
-            commands.load(talk, arguments.load)
+        last_chat = LastChat(session.name) if keeps and lines.interactive else None
+        talk = Talk(session, lines, screen, options, last_chat)
+        if lines.interactive:
+            screen.show(_ready(session))
+        if loaded is not None:
+            commands.load(talk, arguments.load, loaded)
+        elif talk.earlier:
+            screen.show(f"the last conversation: {messages_text(talk.earlier[-2:])}; /resume continues it")
         if arguments.system is not None:
             commands.set_system(talk, arguments.system)
-        if lines.interactive:
-            screen.show(f"{session.name}, {session.settings.max_context:,} tokens of context; /help, Ctrl-D leaves")
         with suppress(Leave, EOFError):
             while True:
                 _take(talk, lines)
+        talk.keep()
         if lines.interactive:
             print()
     return 0
+
+
+def _ready(session: Session) -> str:
+    """Return the first line of a chat: the time of the start, and of the first one."""
+    restored = session.restored
+    cold = restored.cold_seconds
+    first = f" ({_whole(cold)} the first time)" if cold and cold > restored.seconds else ""
+    return f"{session.name} is ready in {_whole(restored.seconds)}{first}. /help lists the commands, Ctrl-D leaves."
+
+
+def _whole(count: float) -> str:
+    """Return a time in whole seconds."""
+    return f"{count:.0f} s" if count >= 1 else "less than 1 s"
 
 
 def _check_template(session: Session) -> None:

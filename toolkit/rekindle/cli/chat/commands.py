@@ -4,17 +4,19 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rekindle.chats.card import chat_text
-from rekindle.cli.chat.branches import last_said
-from rekindle.cli.chat.talk import Talk, cached_text
+from rekindle.cli.chat.branches import undone_text
+from rekindle.cli.chat.talk import Talk
 from rekindle.core.errors import InvalidRequest, StorageError, likely
 from rekindle.core.markup import quantity, seconds
+from rekindle.core.text.chat import check_messages
+from rekindle.results.generation import Generation
 
 KEYS: Final = (
-    "Enter sends, Alt-Enter begins a line, and so do lines between triple quotes. Ctrl-C stops an answer,\n"
-    "Ctrl-D leaves. Up and down go through earlier messages, Tab completes commands. // sends a message with a slash."
+    "Enter sends, Alt-Enter begins a line, and so do lines between triple quotes. Ctrl-C stops an answer, Ctrl-D "
+    "leaves. Up and down go through earlier messages, Tab completes commands. // sends a message with a slash."
 )
 _COMMAND: Final = re.compile(r"/(\w*)(?:\s+(.*))?", re.DOTALL)
 
@@ -43,9 +45,25 @@ def run(talk: Talk, line: str) -> bool:
     return True
 
 
-def load(talk: Talk, argument: str) -> None:
-    """Replace the conversation by that of a file."""
+def load(talk: Talk, argument: str, messages: list[Any] | None = None) -> None:
+    """Replace the conversation by the messages of a file; None reads them."""
     path = _path(argument, "load")
+    messages = read_messages(path) if messages is None else messages
+    talk.branches.now.replace(talk.chat_of(messages))
+    talk.screen.note(f"{quantity(len(messages), 'message')} from {path}")
+
+
+def _load(talk: Talk, argument: str) -> None:
+    load(talk, argument)
+
+
+def read_messages(path: Path) -> list[Any]:
+    """Return the messages of a file.
+
+    Raises:
+        StorageError: the file cannot be read.
+        InvalidRequest: it has no conversation.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -55,8 +73,8 @@ def load(talk: Talk, argument: str) -> None:
     messages = content.get("messages") if isinstance(content, dict) else content
     if not isinstance(messages, list):
         raise InvalidRequest(f"{path} has no conversation: expected a JSON object with a list of messages")
-    talk.branches.now.replace(talk.chat_of(messages))
-    talk.screen.note(f"{quantity(len(messages), 'message')} from {path}")
+    check_messages(messages)
+    return messages
 
 
 def set_system(talk: Talk, text: str) -> None:
@@ -88,9 +106,10 @@ def _clear(talk: Talk, argument: str) -> None:
 
 
 def _undo(talk: Talk, argument: str) -> None:
+    before = talk.chat.messages
     talk.branches.now.undo()
-    last = last_said(talk.chat.messages)
-    talk.screen.note(f"the last message is now: {last:.60}" if last else "the conversation is empty")
+    after = talk.chat.messages
+    talk.screen.note(undone_text(before, after) + ("" if after else "; the conversation is empty"))
 
 
 def _edit(talk: Talk, argument: str) -> None:
@@ -136,6 +155,13 @@ def _save(talk: Talk, argument: str) -> None:
     talk.screen.note(f"{quantity(len(talk.chat), 'message')} in {path}; /load brings them back")
 
 
+def _resume(talk: Talk, argument: str) -> None:
+    if not talk.earlier:
+        raise InvalidRequest("there is no conversation of an earlier start")
+    talk.branches.now.replace(talk.chat_of(talk.earlier))
+    talk.screen.note(f"{quantity(len(talk.earlier), 'message')}; /show prints the conversation")
+
+
 def _stats(talk: Talk, argument: str) -> None:
     answer, restored = talk.answer, talk.session.restored
     lines = [
@@ -147,11 +173,17 @@ def _stats(talk: Talk, argument: str) -> None:
         pace = answer.timings.per_token(len(answer.token_ids))
         rate = f", then {1 / pace:.1f} tokens/s" if pace else ""
         lines += [
-            f"prompt    {cached_text(answer)}",
+            f"prompt    {_cached_text(answer)}",
             f"answer    {quantity(len(answer.token_ids), 'token')}, the first after "
             f"{seconds(answer.timings.first_token)}{rate}; ended by {answer.finish_reason}",
         ]
     talk.screen.show("\n".join(lines))
+
+
+def _cached_text(answer: Generation) -> str:
+    """Return the share of the prefix cache in an answer's prompt."""
+    where = f" ({answer.cached})" if answer.cached.total else ""
+    return f"{answer.cached.total:,} of {quantity(answer.usage.prompt_tokens, 'prompt token')} cached{where}"
 
 
 def _exit(talk: Talk, argument: str) -> None:
@@ -181,14 +213,15 @@ class Command(NamedTuple):
 COMMANDS: Final[Mapping[str, Command]] = {
     "help": Command(_help, "", "list the commands and keys"),
     "system": Command(_system, "[TEXT]", "show or set the system message"),
-    "undo": Command(_undo, "", "drop the last turn, or undo /edit, /clear, /load and /system"),
+    "undo": Command(_undo, "", "drop the last turn, or undo /edit, /clear, /load, /resume and /system"),
     "edit": Command(_edit, "[TEXT]", "change the last message, and answer it anew"),
     "branch": Command(_branch, "[N]", "continue in a copy of the conversation, or in branch N"),
     "branches": Command(_branches, "", "list the branches"),
     "show": Command(_show, "", "print the conversation"),
     "clear": Command(_clear, "", "begin a new conversation"),
     "save": Command(_save, "FILE", "write the conversation to a JSON file"),
-    "load": Command(load, "FILE", "continue the conversation of a file"),
+    "load": Command(_load, "FILE", "continue the conversation of a file"),
+    "resume": Command(_resume, "", "continue the last conversation of an earlier start"),
     "stats": Command(_stats, "", "print the figures of the last answer"),
     "exit": Command(_exit, "", "leave"),
 }

@@ -7,6 +7,8 @@ from rekindle.core.store.directory import cache_dir
 
 PROMPT: Final = ">>> "
 CONTINUATION: Final = "... "
+COLOUR: Final = "ansicyan bold"
+"""The style of typed lines, to tell them from answers."""
 QUOTES: Final = '"""'
 """The mark before and after a message of several lines."""
 HISTORY: Final = "history"
@@ -31,12 +33,16 @@ class Lines(Protocol):
         """
 
 
-def open_lines(commands: list[str]) -> Lines:
-    """Return the lines of a terminal with completion of commands, or of standard input if it is no terminal."""
+def open_lines(commands: list[str], *, coloured: bool, keeps: bool) -> Lines:
+    """Return the lines of a terminal, or of standard input if it is no terminal.
+
+    Args:
+        commands, coloured, keeps: see `TerminalLines`.
+    """
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return PlainLines(interactive=False)
     try:
-        return TerminalLines(commands)
+        return TerminalLines(commands, coloured=coloured, keeps=keeps)
     except ImportError:  # of prompt_toolkit, in an environment with another choice of packages
         return PlainLines(interactive=True)
 
@@ -78,22 +84,26 @@ class TerminalLines:
 
     Args:
         commands: the words that Tab completes.
+        coloured: whether the lines have a colour.
+        keeps: whether the lines are kept for later chats.
     """
 
     interactive = True
 
-    def __init__(self, commands: list[str]):
+    def __init__(self, commands: list[str], *, coloured: bool, keeps: bool):
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import WordCompleter
-        from prompt_toolkit.history import FileHistory
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
         from prompt_toolkit.shortcuts import CompleteStyle
+        from prompt_toolkit.styles import Style
 
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
             prompt_continuation=CONTINUATION,
             key_bindings=_keys(),
-            history=FileHistory(str(cache_dir(HISTORY) / "chat")),
+            history=FileHistory(str(cache_dir(HISTORY) / "chat")) if keeps else InMemoryHistory(),
+            style=Style([("", COLOUR)]) if coloured else None,
             completer=WordCompleter(commands, sentence=True),
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,

@@ -5,9 +5,11 @@ from typing import Any
 
 from rekindle.chats.chat import Chat
 from rekindle.cli.chat.branches import Branches
+from rekindle.cli.chat.keys import hidden_keys
+from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines
 from rekindle.cli.chat.screen import Screen
-from rekindle.core.markup import quantity, seconds
+from rekindle.core.markup import quantity
 from rekindle.core.request.params import SamplingOptions
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
@@ -18,6 +20,7 @@ class Talk:
 
     Args:
         options: the sampling options of all answers.
+        last_chat: the file of the last conversation; None without one.
 
     Attributes:
         session: the session.
@@ -25,10 +28,20 @@ class Talk:
         screen: the output.
         branches: the conversations.
         answer: the last answer; None before the first.
+        earlier: the messages of the last conversation of an earlier start.
     """
 
-    def __init__(self, session: Session, lines: Lines, screen: Screen, options: SamplingOptions):
+    def __init__(
+        self,
+        session: Session,
+        lines: Lines,
+        screen: Screen,
+        options: SamplingOptions,
+        last_chat: LastChat | None = None,
+    ):
         self.session, self.lines, self.screen, self._options = session, lines, screen, options
+        self._last_chat = last_chat
+        self.earlier = [] if last_chat is None else last_chat.read()
         self.branches = Branches(self.chat_of([]))
         self.answer: Generation | None = None
 
@@ -58,9 +71,11 @@ class Talk:
             RekindleError: the request failed, and the conversation is unchanged.
         """
         stream = self.chat.stream(text)
+        self.screen.wait()
         try:
-            for part in stream.parts():
-                self.screen.part(part)
+            with hidden_keys():
+                for part in stream.parts():
+                    self.screen.part(part)
         except KeyboardInterrupt:
             stream.close()
             self.screen.end()
@@ -86,24 +101,15 @@ class Talk:
         return True
 
     def _end(self, answer: Generation) -> None:
-        """Note a limit that ended an answer, and the start after the first answer."""
+        """Note a limit that ended an answer."""
         if answer.finish_reason == "length":
             self.screen.note(f"ended after {quantity(len(answer.token_ids), 'token')}: --max-tokens N allows more")
-        if self.answer is None:
-            self.screen.note(self.start(answer))
+        if answer.finish_reason == "repetition":
+            self.screen.note("ended, as the answer repeated itself; the chat keeps the repeated part once")
         self.answer = answer
+        self.keep()
 
-    def start(self, answer: Generation) -> str:
-        """Return a line about the start: programs and pages from disk, and the first token."""
-        restored = self.session.restored
-        return (
-            f"first token after {seconds(answer.timings.first_token)}: "
-            f"{quantity(restored.programs, 'program')} loaded from disk, {restored.compiled} compiled; "
-            f"{cached_text(answer)}"
-        )
-
-
-def cached_text(answer: Generation) -> str:
-    """Return the share of the prefix cache in an answer's prompt."""
-    where = f" ({answer.cached})" if answer.cached.total else ""
-    return f"{answer.cached.total:,} of {quantity(answer.usage.prompt_tokens, 'prompt token')} cached{where}"
+    def keep(self) -> None:
+        """Write the conversation for the next start, once it has an answer of this one."""
+        if self._last_chat is not None and self.answer is not None and len(self.chat):
+            self._last_chat.write(self.chat.messages)
