@@ -1,14 +1,19 @@
 """A session that sleeps has nothing on its device, loses no request, and wakes as it was."""
 
+import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rekindle
 from rekindle.core.config import SettingsOptions
 from rekindle.core.messages import NewWeights
+from rekindle.core.store.mapped_file import stamps_of
 from rekindle.session.session import Session
-from rekindle.testing import ByHand, expected_tokens, fake_session
+from rekindle.testing import ByHand, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -103,3 +108,56 @@ def test_copies_in_host_memory_are_found_after_a_sleep_with_the_same_weights() -
         engine.drain()
         assert engine.scheduler.stats.host_hit_tokens - before == found
         assert engine.tokens[ticket + 1] == list(expected_tokens([*SHARED, 7], 2))
+
+
+@pytest.fixture
+def weights_file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"0123456789")
+    return path
+
+
+def sleeper(file: Path) -> Session:
+    """Return a session on a model with one weight file."""
+    loaded_engine = fake_loaded_engine(fake_limits(page_size=16, num_pages=40, max_running=2))
+    checkpoint = replace(loaded_engine.checkpoint, stamps=stamps_of([file]))
+    return fake_session(replace(loaded_engine, checkpoint=checkpoint))
+
+
+def rewrite(file: Path) -> None:
+    file.write_bytes(b"0123456780")
+
+
+def keep_the_time(file: Path) -> None:
+    """Write other content in place, with the former modification time."""
+    before = file.stat().st_mtime_ns
+    other = file.with_name("other")
+    other.write_bytes(b"9876543210")
+    os.utime(other, ns=(before, before))
+    other.replace(file)
+
+
+def shrink(file: Path) -> None:
+    os.truncate(file, 3)
+
+
+@pytest.mark.parametrize("change", [rewrite, keep_the_time, shrink, Path.unlink])
+async def test_changed_files_do_not_wake_as_the_same_weights(weights_file: Path, change: Any) -> None:
+    async with sleeper(weights_file) as session:
+        await session.sleep()
+        change(weights_file)
+        with pytest.raises(rekindle.CheckpointError, match=r"changed .*\(model.safetensors\): .*wake\(weights\)"):
+            await session.wake()
+        assert session.asleep
+        before = session.fingerprint
+        await session.wake({"w": 1})
+        assert (session.weights_version, session.asleep) == (1, False)
+        assert session.fingerprint != before
+
+
+async def test_unchanged_files_wake_as_the_same_weights(weights_file: Path) -> None:
+    async with sleeper(weights_file) as session:
+        before = session.fingerprint
+        await session.sleep()
+        await session.wake()
+        assert (session.weights_version, session.fingerprint) == (0, before)

@@ -472,6 +472,8 @@ class Session:
         Raises:
             InvalidRequest: the weights in use before were given as arrays; pass them.
             ModelTooLarge: the device has no room for weights and pages at the moment; the session stays asleep.
+            CheckpointError: the files have changed since they were read; pass them, to use them as new weights. The
+                session stays asleep.
             ModelError: the weights cannot be read; the session stays asleep.
             SessionError: the session is closed or its engine failed.
         """

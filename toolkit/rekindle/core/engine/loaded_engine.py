@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -39,6 +40,7 @@ from rekindle.core.routing.router import Router
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.scheduler.stats import Stats, total
+from rekindle.core.store.mapped_file import Stamp
 from rekindle.core.text.tokenizer import Tokenizer
 
 
@@ -168,10 +170,10 @@ class LoadedEngine:
         if self.replicas is not None:
             return self.replicas.load(weights)
         with overrides():
-            tensors, digest = self._open_weights(weights)
+            tensors, digest, stamps = self._open_weights(weights)
             if self.followers is None:
                 lanes = self._place_weights(tensors)
-                return ReadWeights(lanes[0] if len(lanes) == 1 else lanes, digest)
+                return ReadWeights(lanes[0] if len(lanes) == 1 else lanes, digest, stamps)
             return ReadWeights(self.followers.load_weights(weights, lambda: self._place_weights(tensors)[0]), digest)
 
     def reload(self, weights: Weights | None) -> ReadWeights:
@@ -188,7 +190,7 @@ class LoadedEngine:
             Others: as in `load`.
         """
         with overrides():
-            tensors, digest = self._open_weights(weights)
+            tensors, digest, stamps = self._open_weights(weights)
             try:
                 states = [lane.executables.run(EMPTY) for lane in self.lanes if lane.executables is not None]
                 lanes = [
@@ -203,7 +205,7 @@ class LoadedEngine:
                     f"out of memory: {self.deployment} has no room for the weights and the pages at the moment; close "
                     "other users of the device, and wake the session again"
                 ) from error
-        return ReadWeights(lanes[0] if len(lanes) == 1 else lanes, digest)
+        return ReadWeights(lanes[0] if len(lanes) == 1 else lanes, digest, stamps)
 
     def check_programs(self, feature: str, *, adapters: bool = False, steered: bool = False) -> None:
         """Check the room for the programs of rows with adapters, or with steering.
@@ -280,13 +282,15 @@ class LoadedEngine:
             assert isinstance(self.programs, EnginePrograms), "steering is for lanes in this process"
             self.programs.prepare(steering_programs(self.limits, adapters=adapters))
 
-    def _open_weights(self, weights: Weights | None) -> tuple[Mapping[str, Any], str]:
-        """Return the tensors of weights and their digest; None stands for the weights of the opened model."""
+    def _open_weights(self, weights: Weights | None) -> tuple[Mapping[str, Any], str, Mapping[Path, Stamp]]:
+        """Return the tensors of weights, their digest, and the stamps of files; None stands for the opened model."""
         if weights is None:
-            return self.checkpoint.tensors, self.weights_digest
+            return self.checkpoint.tensors, self.weights_digest, self.checkpoint.stamps
         source = opened_weights(weights, self.family)
         tensors = tensors_of(source, self.model, self.deployment.form)
-        return tensors, weights_digest(tensors if isinstance(source, Mapping) else source)
+        if isinstance(source, Mapping):
+            return tensors, weights_digest(tensors), {}
+        return tensors, weights_digest(source), source.stamps
 
     def _place_weights(self, tensors: Mapping[str, Any]) -> list[list[jax.Array]]:
         places = [lane.place for lane in self.lanes if lane.place is not None]

@@ -1,8 +1,9 @@
 """Interfaces of lanes and programs to a session, in this process or in the processes of `rekindle.replicas`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rekindle.core.checkpoints.weights import Weights
@@ -11,6 +12,7 @@ from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.messages import Message
 from rekindle.core.routing.lane_requests import LaneView
 from rekindle.core.scheduler.stats import SchedulerStats
+from rekindle.core.store.mapped_file import Stamp
 from rekindle.core.store.restore_report import RestoreReport
 
 T = TypeVar("T")
@@ -23,10 +25,12 @@ class ReadWeights:
     Attributes:
         payload: the weights for `NewWeights`.
         digest: the digest of their content.
+        stamps: the stamps of the files; empty for arrays.
     """
 
     payload: list[Any]
     digest: str
+    stamps: Mapping[Path, Stamp] = field(default_factory=dict)
 
 
 class LaneState(LaneView, Protocol):

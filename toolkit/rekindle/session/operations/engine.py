@@ -14,10 +14,12 @@ from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.programs.readiness import progress_feed, raise_first
 from rekindle.core.engine.conductor import Command, Pause, TakeOne
 from rekindle.core.engine.loaded_engine import LoadedEngine
+from rekindle.core.engine.replicas import ReadWeights
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, StorageError
 from rekindle.core.messages import CacheSaved, CacheSaving, InFlightPolicy, KeepWeights, NewWeights, SaveCache
 from rekindle.core.messages.record import MessageRecord
+from rekindle.core.store.mapped_file import check_unchanged
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 
 T = TypeVar("T")
@@ -37,6 +39,7 @@ class Operations:
         self._engine, self._loaded_engine, self._client = engine, loaded_engine, client
         self._followers: dict[Feed[None], Callable[[], None]] = {}
         self._source: Weights | None = None  # of the weights in use; None for those of the opened model
+        self._stamps = loaded_engine.checkpoint.stamps
         self._is_source_kept = client.has_weights
         engine.stopped.when_closed(self._stop_followers)
 
@@ -63,6 +66,7 @@ class Operations:
         yield from self._exchange(lambda ticket: NewWeights(ticket, new.payload, in_flight), new.digest)
         self._is_source_kept = not isinstance(weights, Mapping)  # arrays would take the memory that sleep() frees
         self._source = None if isinstance(weights, Mapping) else weights
+        self._stamps = new.stamps
 
     def sleep(self, in_flight: InFlightPolicy) -> Waits[None]:
         """See `Session.sleep`."""
@@ -85,10 +89,26 @@ class Operations:
                 "wake() reads the weights again from files, and the last ones came as arrays, which are not kept, or "
                 "there were none: pass them, wake(weights)"
             )
-        new = yield from in_a_thread(lambda: self._loaded_engine.reload(self._source), "weights")
+        new = yield from in_a_thread(self._reload, "weights")
         version = self._client.weights_version
         exchange = self._exchange(lambda ticket: NewWeights(ticket, new.payload, version=version), new.digest)
         yield from self._unless_stuck(exchange)
+
+    def _reload(self) -> ReadWeights:
+        """Read the weights in use before the sleep.
+
+        Raises:
+            CheckpointError: the files have changed since.
+            Others: as `LoadedEngine.reload`.
+        """
+        remedy = (
+            "wake() brings the same weights back. To use the files as they are now, pass them, wake(weights): they are "
+            "new weights, with a new version and an empty cache"
+        )
+        check_unchanged(self._stamps, remedy)
+        new = self._loaded_engine.reload(self._source)
+        check_unchanged(self._stamps, remedy)
+        return new
 
     def _check_in_flight(self, in_flight: InFlightPolicy) -> None:
         if in_flight not in get_args(InFlightPolicy):

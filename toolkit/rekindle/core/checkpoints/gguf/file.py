@@ -5,7 +5,6 @@ second for a vocabulary of 49,000 tokens with its merges.
 """
 
 import math
-import mmap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 
 from rekindle.core.checkpoints.gguf.kinds import kind_of
 from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.core.store.mapped_file import MappedFile
 from rekindle_kernels.blocks import Blocks, Kind, Tensor
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class _TensorLocation:
     kind: Kind
     begin: int
     size: int
-    data: mmap.mmap
+    file: MappedFile
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class GGUFFile:
             rows: rows to read, along the first axis; None for all.
 
         Raises:
+            CheckpointError: the file was written anew since it was opened.
             UnsupportedModel: neither Rekindle nor the gguf library can read the tensor's kind.
         """
         location = self._tensors[name]
@@ -73,7 +74,7 @@ class GGUFFile:
         if rows is not None:
             begin, size = begin + size * rows.start // shape[0], size * len(rows) // shape[0]
             shape = (len(rows), *shape[1:])
-        data, kind = np.frombuffer(location.data, np.uint8, size, begin), location.kind
+        data, kind = location.file.bytes(begin, size), location.kind
         try:
             if kind.numbers == 1:
                 return kind.dequantize(data).reshape(shape)
@@ -112,9 +113,7 @@ def open_gguf_file(path: Path) -> GGUFFile:
         UnsupportedModel: the file is big-endian, or has an unsupported version.
     """
     try:
-        with path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        header = _Header(data)
+        header = _Header(MappedFile.open(path))
         version = header.begin()
         if not version & 0xFFFF:
             raise UnsupportedModel(f"{path}: big-endian GGUF files are not supported")
@@ -132,8 +131,9 @@ def open_gguf_file(path: Path) -> GGUFFile:
 class _Header:
     """Sequential reader of a header. It raises ValueError or `struct.error` past the end of the file."""
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
+    def __init__(self, file: MappedFile) -> None:
+        self._file = file
+        self._data = file.data
         self._place = 0
 
     def begin(self) -> int:
@@ -169,7 +169,7 @@ class _Header:
         if shape[-1] % kind.numbers:
             raise ValueError(f"{name} has rows of {shape[-1]} numbers, not a multiple of blocks of {kind.numbers}")
         location = _TensorLocation(
-            shape, kind, begin + offset, math.prod(shape) // kind.numbers * kind.size, self._data
+            shape, kind, begin + offset, math.prod(shape) // kind.numbers * kind.size, self._file
         )
         if location.begin + location.size > len(self._data):
             raise ValueError(

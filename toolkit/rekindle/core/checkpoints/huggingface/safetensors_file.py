@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.core.store.mapped_file import MappedFile
 from rekindle_kernels.blocks import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -48,7 +49,8 @@ class SafetensorsFile:
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
     _header: Mapping[str, Any]
-    _data: Array
+    _file: MappedFile
+    _begin: int
     quantized: Mapping[str, Callable[[], Tensor]] = field(default_factory=dict)
     schemes: Mapping[str, int] = field(default_factory=dict)
 
@@ -59,6 +61,8 @@ class SafetensorsFile:
 
     def loader(self, name: str) -> Callable[[], Tensor]:
         """Return a thread-safe function that returns a tensor: a view of the file, or the quantized tensor.
+
+        The function raises CheckpointError if the file was written anew since it was opened.
 
         Raises:
             UnsupportedModel: the tensor has another dtype than F32, F16 and BF16, and is not quantized.
@@ -80,7 +84,7 @@ class SafetensorsFile:
         return partial(self._view, self._header[name]["data_offsets"][0], self.shapes[name], _DTYPES[dtype])
 
     def _view(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        view = self._data[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+        view = self._file.bytes(self._begin + start, math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
         return view if view.flags.aligned else view.copy()
 
 
@@ -102,5 +106,4 @@ def open_safetensors(path: Path) -> SafetensorsFile:
         header = json.loads(file.read(length))
     header.pop("__metadata__", None)
     shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
-    data = np.memmap(path, np.uint8, "r")[_LENGTH_BYTES + length :]
-    return SafetensorsFile(path, shapes, header, data)
+    return SafetensorsFile(path, shapes, header, MappedFile.open(path), _LENGTH_BYTES + length)
