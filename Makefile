@@ -126,6 +126,7 @@ test-browser: $(VENV)-browser/.dev
 
 test-clients: $(VENV)-clients/.dev
 	$(BEGINS)
+	@$(VENV)-clients/bin/python -m tests.clients.npm
 	@HF_HUB_OFFLINE=1 $(VENV)-clients/bin/python $(PYTEST) -W default tests/clients
 	$(PASSED)
 

@@ -1,7 +1,6 @@
 """The npm package `ai` gets what a session gives, in OpenAI's and in Anthropic's API."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,19 @@ import pytest
 import rekindle
 from rekindle.server.listening.running import Server
 from tests.clients.conftest import NAME
+from tests.clients.npm import node_command
 
-SOURCE = Path(__file__).parent / "vercel"
-BUILD = Path(__file__).parents[2] / "build" / "vercel"
+SOURCE = Path(__file__).parent / "scripts" / "ask.mjs"
 
 
 @pytest.fixture(scope="module")
 def answers(server: Server) -> dict[str, Any]:
-    """Return what the script prints, after an installation of its packages in `build`."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("there is no Node.js")
-    BUILD.mkdir(parents=True, exist_ok=True)
-    for path in SOURCE.iterdir():
-        shutil.copy(path, BUILD)
-    quiet = ["--no-audit", "--no-fund", "--silent"]
-    if subprocess.run([npm, "install", *quiet], cwd=BUILD, check=False, timeout=300).returncode:
-        pytest.skip("npm cannot install the packages")
-    asked = [node, "ask.mjs", server.url, NAME]
-    done = subprocess.run(asked, cwd=BUILD, capture_output=True, text=True, check=False, timeout=300)
+    """Return what the script prints."""
+    start = node_command(SOURCE)
+    if start is None:
+        pytest.skip("Node.js and its packages are not installed: python -m tests.clients.npm")
+    asked = [*start, server.url, NAME]
+    done = subprocess.run(asked, cwd=Path(start[-1]).parent, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
