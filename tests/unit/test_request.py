@@ -28,8 +28,8 @@ BAD: dict[str, tuple[list[Any], str]] = {
         "temperature must be 0, or a finite number from 1e-06 to 100, got ",
     ),
     "top_p": (
-        [0, 0.0, 5e-324, -0.5, 1.01, 2, None, *NO_NUMBERS],
-        "top_p must be a finite number of at least 1e-09 and at most 1, got ",
+        [-5e-324, -0.5, 1.01, 2, None, *NO_NUMBERS],
+        "top_p must be a finite number of at least 0 and at most 1, got ",
     ),
     "min_p": ([-0.1, 1.1, None, *NO_NUMBERS], "min_p must be a finite number of at least 0 and at most 1, got "),
     "ignore_eos": ([0, 1, None, "no"], "ignore_eos must be True or False, got "),
@@ -179,6 +179,7 @@ TAKEN: list[tuple[str, Any, Any]] = [
     ("top_k", 0, 0),
     *(("seed", end, end) for end in (0, 2**64 - 1, None)),
     *(("top_p", end, float(end)) for end in (1e-9, 1)),
+    ("top_p", 5e-324, 1e-9),
     *(("min_p", end, float(end)) for end in (0, 1.0)),
     *(("repetition_penalty", end, end) for end in (1e-3, 1e3)),
     *((f"{of}_penalty", end, float(end)) for of in ("frequency", "presence") for end in (-2, 2, 2.0)),
@@ -328,3 +329,10 @@ def test_a_value_that_changes_nothing_at_any_temperature_neither_draws_nor_warns
     for given in idle:
         assert params_of(given, defaults).temperature == 0
         assert params_of({**given, "temperature": 0}, defaults).temperature == 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_top_p_0_is_greedy() -> None:
+    for options in ({"top_p": 0}, {"top_p": 0.0, "temperature": 0.7}, {"top_p": 0, "seed": 3, "temperature": 1}):
+        params = SamplingParams.from_options(options)
+        assert (params.temperature, params.top_p) == (0.0, 1.0)

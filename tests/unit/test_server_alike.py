@@ -1,5 +1,6 @@
 """The APIs of the server do alike what each writes in its own words: instructions, efforts, stop strings, errors."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,3 +105,41 @@ async def test_an_effort_is_the_nearest_level_of_the_template(serve: Serve, effo
     await session.generate([USER], chat_template_kwargs={"reasoning_effort": effort})
     (prompt,) = prompts
     assert prompt.startswith(f"{level}|")
+
+
+async def test_an_overflow_has_the_words_of_each_api(serve: Serve) -> None:
+    """Expect what clients look for: they shorten the conversation only then."""
+    session = serve("ok")
+    long = [{"role": "user", "content": "x " * 5000}]
+    for stream in (False, True):
+        fields = {name: {"stream": stream} for name in ("chat", "responses", "messages", "ollama")}
+        replies = {}
+        for name, (path, body) in bodies(long, fields).items():
+            replies[name] = reply = await ask(app(session), path, body)
+            assert reply.status == 400, name
+        for name in ("chat", "responses"):
+            error = replies[name].error
+            assert (error["code"], error["type"]) == ("context_length_exceeded", "invalid_request_error")
+            found = re.search(r"maximum context length is (\d+) tokens.* resulted in (\d+) tokens", error["message"])
+            assert found is not None
+            assert int(found[1]) < int(found[2])
+        error = replies["messages"].error
+        found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", error["message"])
+        assert found is not None
+        assert int(found[1]) > int(found[2])
+        assert error["type"] == "invalid_request_error"
+        assert replies["ollama"].json["error"].startswith("the input length exceeds the context length")
+    text = await ask(app(session), "/v1/completions", {"prompt": "x " * 5000})
+    assert (text.status, text.error["code"], text.error["param"]) == (400, "context_length_exceeded", "prompt")
+
+
+async def test_top_p_0_takes_the_likeliest_token(serve: Serve) -> None:
+    session = serve("ok")
+    fields: dict[str, dict[str, Any]] = {
+        **{name: {"top_p": 0, "temperature": 0.7} for name in ("chat", "responses", "messages")},
+        "ollama": {"options": {"top_p": 0.0}},
+    }
+    for name, (path, body) in bodies([USER], fields).items():
+        assert (await ask(app(session), path, body)).status == 200, name
+    answer = await session.generate([USER], top_p=0, temperature=0.7)
+    assert (answer.content, answer.seed) == ("ok", None)

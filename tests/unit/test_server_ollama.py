@@ -421,3 +421,18 @@ def test_a_model_without_a_template_reads_plain_texts() -> None:
     call = read_ollama_generate(Fields({"prompt": "Hi", "system": "Be brief."}), None).call
     assert call is not None
     assert call.prompt == "Be brief.\n\nHi"
+
+
+async def test_nothing_to_embed_is_no_vector_as_in_ollama(serve: Serve) -> None:
+    served = app(serve("Hi"))
+    bodies: list[dict[str, Any]] = [{}, {"input": ""}, {"input": []}, {"input": None}]
+    for body in bodies:
+        reply = await ask(served, "/api/embed", body)
+        assert (reply.status, reply.json["embeddings"]) == (200, [])
+    for body in [*bodies[:1], {"prompt": ""}]:
+        reply = await ask(served, "/api/embeddings", body)
+        assert (reply.status, reply.json["embedding"]) == (200, [])
+
+
+def test_a_limit_of_0_or_less_is_none() -> None:
+    assert [read(options={"num_predict": most})["max_tokens"] for most in (3, 0, -1, -2)] == [3, None, None, None]

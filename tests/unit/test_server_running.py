@@ -3,6 +3,7 @@
 import gc
 import json
 import shutil
+import socket
 import ssl
 import subprocess
 import weakref
@@ -17,7 +18,7 @@ from anyio import to_thread
 import rekindle
 from rekindle.core.errors import ConfigError
 from rekindle.core.server_settings import ServerSettings
-from rekindle.server.listening.running import check_certificate
+from rekindle.server.listening.running import bind, check_certificate
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_ends_free, assert_all_is_free, submitted
@@ -252,3 +253,13 @@ def test_an_encrypted_key_is_refused_without_a_question_in_the_terminal(tmp_path
     with pytest.raises(ConfigError, match="without a passphrase") as raised:
         check_certificate(ServerSettings(ssl_certfile=certificate, ssl_keyfile=key))
     assert isinstance(raised.value.__cause__, ssl.SSLError), "a terminal would be asked for it before"
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the system has no IPv6")
+@pytest.mark.parametrize("host", ["::", "0:0:0:0:0:0:0:0"])
+def test_all_addresses_are_those_of_ipv4_too(host: str) -> None:
+    with bind(ServerSettings(host=host, port=0)) as listener:
+        port = listener.getsockname()[1]
+        for address in ("127.0.0.1", "::1"):
+            with socket.create_connection((address, port), timeout=10):
+                pass

@@ -99,7 +99,15 @@ class InvalidRequest(RekindleError, ValueError):
 
 
 class PromptTooLong(InvalidRequest):
-    """A prompt has more tokens than the model's context or the page pool can hold."""
+    """A prompt has more tokens than the model's context or the page pool can hold.
+
+    Attributes:
+        tokens: number of tokens in the prompt; None if held prefixes leave too few pages.
+        most: most tokens of a prompt.
+    """
+
+    tokens: int | None = None
+    most: int | None = None
 
 
 class InvalidBatch(InvalidRequest):

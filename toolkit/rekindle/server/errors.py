@@ -53,13 +53,22 @@ class ApiError(Exception):
         kind: the error type of OpenAI's API.
         param: the field of the body at fault; None if no single field is.
         code: the machine-readable error code; None if there is none.
+        overflow: the tokens of a prompt that is too long, and the most tokens of a prompt; None for another error.
     """
 
     def __init__(
-        self, status: int, message: str, kind: str = INVALID, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        kind: str = INVALID,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        overflow: tuple[int, int] | None = None,
     ):
         super().__init__(message)
         self.status, self.message, self.kind, self.param, self.code = status, message, kind, param, code
+        self.overflow = overflow
 
     @property
     def body(self) -> dict[str, Any]:
@@ -120,8 +129,18 @@ def api_error_of(error: Exception, fields: Mapping[str, str]) -> ApiError:
 def _invalid(error: Exception, message: str, fields: Mapping[str, str]) -> ApiError:
     keyword = error.parameter if isinstance(error, InvalidRequest) else None
     param = None if keyword is None else fields.get(keyword, keyword)
-    code = "context_length_exceeded" if isinstance(error, PromptTooLong) else None
-    return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
+    if not isinstance(error, PromptTooLong):
+        return ApiError(HTTPStatus.BAD_REQUEST, message, param=param)
+    overflow = None if error.tokens is None or error.most is None else (error.tokens, error.most)
+    if overflow is not None:  # in the words of OpenAI's API: by them, clients know to shorten a prompt
+        field = param or "prompt"
+        words = (
+            f"This model's maximum context length is {error.most} tokens for a prompt. However, your {field} resulted "
+            f"in {error.tokens} tokens. Please reduce the length of the {field}."
+        )
+        message = words if message == str(error) else f"{words} ({message})"  # the second names one of several prompts
+    code = "context_length_exceeded"
+    return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code, overflow=overflow)
 
 
 def unavailable(message: str) -> ApiError:
@@ -151,9 +170,14 @@ def anthropic_error(error: ApiError) -> dict[str, Any]:
     other = "invalid_request_error" if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else "api_error"
     kind = ANTHROPIC_KINDS.get(error.status, other)
     details = {} if error.code is None else {"details": {"error_code": error.code}}
-    return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
+    message = error.message
+    if error.overflow is not None:  # coding agents find these words, and shorten the conversation
+        message = "prompt is too long: {} tokens > {} maximum".format(*error.overflow)
+    return {"type": "error", "error": {"type": kind, "message": message, **details}}
 
 
 def ollama_error(error: ApiError) -> dict[str, Any]:
     """Return an error in the form of Ollama's API."""
+    if error.overflow is not None:
+        return {"error": "the input length exceeds the context length: {} tokens > {}".format(*error.overflow)}
     return {"error": error.message}

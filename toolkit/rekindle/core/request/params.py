@@ -18,6 +18,8 @@ MOST_TOKENS = 2**30
 MOST_DRAWS = 2**16
 COLDEST, HOTTEST = 1e-6, 100.0
 """Bounds of a temperature above 0: float32 holds any logit divided by either."""
+LEAST_TOP_P = 1e-9
+"""The least share of probability above 0."""
 LONGEST_SALT = 1024
 LONGEST_NAME = 256
 
@@ -92,8 +94,9 @@ class SamplingParams:
         temperature: divisor of the logits, from 1e-6 to 100. 0 (default) always takes the likeliest token. None in a
             call means the default.
         top_k: number of likeliest tokens to sample from. 0 (default) or -1 keeps all.
-        top_p: smallest total probability of the tokens to sample from, from 1e-9 to 1: keeps the fewest likeliest
-            tokens with at least this total. Default 1, all tokens.
+        top_p: smallest total probability of the tokens to sample from, from 0 to 1: keeps the fewest likeliest
+            tokens with at least this total. Default 1, all tokens. 0 always takes the likeliest token, as temperature 0
+            does.
         min_p: smallest probability of a token relative to the likeliest token, from 0 (default) to 1.
         seed: seed for repeatable sampling, from 0 to 2**64 - 1. None (default), or -1 as in vLLM, takes a random seed.
         max_tokens: largest number of tokens to generate. Default 256. None generates to the end of the context. 0 only
@@ -228,6 +231,8 @@ class SamplingParams:
                 "per token, 0 for none"
             )
         params._check_constraint()
+        if params.top_p == 0:
+            return replace(params, temperature=0.0, top_p=1.0)
         return params._with_sampling(explicit, n) if params.temperature == 0 else params
 
     def _check_constraint(self) -> None:
@@ -356,6 +361,11 @@ def _distribution(name: str, value: Any) -> LogprobsOf:
     return cast(LogprobsOf, value)
 
 
+def _top_p(name: str, value: Any) -> float:
+    top_p: float = checks.number(name, value, 0.0, 1.0)
+    return max(LEAST_TOP_P, top_p) if top_p else 0.0
+
+
 def _length(name: str, value: Any) -> int:
     length: int = checks.integer(name, value, -1, MOST_TOKENS)
     if length == 0:
@@ -385,7 +395,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "processor_args": checks.unless_none(partial(checks.numbers, low=-1e30, high=1e30, most=MAX_PROCESSOR_ARGS)),
     "temperature": partial(checks.zero_or_number, low=COLDEST, high=HOTTEST),
     "top_k": lambda name, value: max(0, checks.integer(name, value, -1, 2**31 - 1)),
-    "top_p": partial(checks.number, low=1e-9, high=1.0),
+    "top_p": _top_p,
     "min_p": partial(checks.number, low=0.0, high=1.0),
     "seed": checks.unless_none(_seed),
     "max_tokens": checks.unless_none(partial(checks.integer, low=0, high=MOST_TOKENS)),

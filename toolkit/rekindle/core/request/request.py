@@ -144,11 +144,13 @@ def check_length(prompt: Sequence[int], capacity: int, output: bool = True) -> N
     longest = capacity - 1 if output else capacity
     if len(prompt) > longest:
         beside = " with one token of output" if output else ""
-        raise PromptTooLong.of(
+        error = PromptTooLong.of(
             "prompt",
             f"the prompt has {len(prompt)} tokens; at most {longest} fit{beside}. "
             "Shorten it, or raise max_context or num_pages in open(), up to what the model was made for",
         )
+        error.tokens, error.most = len(prompt), longest
+        raise error
 
 
 def check_scored(prompt: Sequence[int], params: SamplingParams) -> None:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.text.rendering.call_arguments import adapt_arguments
 from rekindle.core.text.rendering.chat_template import ChatTemplate
 from rekindle.core.text.rendering.content_form import adapt_content
 from rekindle.core.text.rendering.efforts import EFFORT, adapt_effort, reads_effort
@@ -72,7 +73,7 @@ def render(
     if not lists_tools(template):
         messages, tools = _with_tools_as_text(messages, tools, template), None
     messages = place_system(messages, chat_template)
-    adapted = [adapt_content(message, chat_template) for message in messages]
+    adapted = [adapt_content(adapt_arguments(message, chat_template), chat_template) for message in messages]
     if not continue_final_message:
         return chat_template.render(adapted, tools, variables)
     open_variables = {**variables, "add_generation_prompt": False}

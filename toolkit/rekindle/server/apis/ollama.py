@@ -137,6 +137,8 @@ async def create_embedding(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/embeddings: the vector of a text."""
     request = read_ollama_embedding(exchange.body)
     _keep(exchange, request.keep_alive)
+    if not request.texts:
+        return reply({"embedding": []})
     vectors, _ = await _embed(exchange, request)
     return reply({"embedding": vectors[0]})
 

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from ipaddress import IPv6Address
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -190,12 +191,21 @@ def bind(settings: ServerSettings) -> socket.socket:
     """
     host, port = settings.host, settings.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for_both = family == socket.AF_INET6 and _is_any(host) and socket.has_dualstack_ipv6()
     check_number("port", port, int, HIGHEST_PORT, "; 0 picks a free port")
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=for_both)
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]  # the rest repeats the address
         raise ConfigError(
             f"the server cannot listen at {host}:{port} ({reason}): give another port (0 picks a free one), or an "
             "address of this machine as host"
         ) from error
+
+
+def _is_any(host: str) -> bool:
+    """Return True for the IPv6 address of all interfaces, which serves IPv4 too."""
+    try:
+        return IPv6Address(host).is_unspecified
+    except ValueError:
+        return False

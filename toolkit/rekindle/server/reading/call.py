@@ -131,7 +131,8 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
     for field in limits:
         value = body.any(field)
         if value is not None and "max_tokens" not in options:
-            options["max_tokens"], fields["max_tokens"] = value, field
+            no_limit = field == "max_tokens" and type(value) is int and value == -1  # as in llama.cpp
+            options["max_tokens"], fields["max_tokens"] = None if no_limit else value, field
     entry = constraint(body)
     if entry is not None:
         field, keyword, value = entry

@@ -122,7 +122,7 @@ def _tool_call(call: Any, form: MessageForm) -> Any:
         values = json.loads(arguments) if arguments else {}
     except (ValueError, RecursionError):
         return call
-    return {**call, "function": {**function, "arguments": values}}
+    return {**call, "function": {**function, "arguments": values}} if isinstance(values, dict) else call
 
 
 def tools_in(body: Fields) -> dict[str, Any]:

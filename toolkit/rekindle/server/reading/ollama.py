@@ -186,7 +186,7 @@ def _options(body: Fields) -> tuple[dict[str, Any], dict[str, str]]:
             options[keyword] = value
     source.finish(NEUTRAL_OPTIONS, OPTION_HINTS)
     most = options.get("max_tokens")
-    options["max_tokens"] = None if type(most) is int and most < 0 else most  # -1: until the model ends
+    options["max_tokens"] = None if type(most) is int and most <= 0 else most  # as in Ollama: until the model ends
     if type(seed := options.get("seed")) is int and seed < 0:
         del options["seed"]  # a random one
     if options.get("temperature") == 0:
@@ -266,7 +266,7 @@ class OllamaEmbedding:
 def read_ollama_embed(body: Fields, most: int) -> OllamaEmbedding:
     """Return the request for embeddings in a body of at most `most` texts; raise ApiError if the body is invalid."""
     value = body.any("input")
-    texts = [value] if isinstance(value, str) else value
+    texts = [value] if isinstance(value, str) and value else value or []
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts) or len(texts) > most:
         body.refuse("input", f"must be a text or a list of at most {most} texts, got {preview(value)}")
     dimensions, truncates = body.take("dimensions", int), body.flag("truncate", True)
@@ -277,9 +277,9 @@ def read_ollama_embed(body: Fields, most: int) -> OllamaEmbedding:
 
 def read_ollama_embedding(body: Fields) -> OllamaEmbedding:
     """Return the request for one embedding in a body; raise ApiError if the body is invalid."""
-    text, keep_alive = body.require("prompt", str), keep_alive_in(body)
+    text, keep_alive = body.take("prompt", str), keep_alive_in(body)
     body.finish({}, ("options",))
-    return OllamaEmbedding([text], None, True, keep_alive)
+    return OllamaEmbedding([text] if text else [], None, True, keep_alive)
 
 
 def finish_model_body(body: Fields) -> bool:
