@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -198,7 +197,7 @@ def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRa
             {run for answer in answers for run in answer.weights_version} == {(session.weights_version, 3)} == {(2, 3)}
         )
         for actor in (first, second):
-            until_blocking(lambda actor=actor: actor._life.made._weights_replaced, "it has the weights")  # type: ignore[misc]
+            until_blocking(lambda actor=actor: actor._life.made._weights_version, "it has the weights")  # type: ignore[misc]
             assert loaded not in actor._life.made._weights
 
 
@@ -214,7 +213,7 @@ def test_weights_that_a_replica_lost_are_loaded_by_it_again(ray: FakeRay, monkey
     monkeypatch.setattr(Group, "load", forgotten)
     with opened(1) as session:
         session.update_weights_sync({})
-        until_blocking(lambda: actors(ray, session)[0]._life.made._weights_replaced, "it has the weights")
+        until_blocking(lambda: actors(ray, session)[0]._life.made._weights_version, "it has the weights")
         assert session.generate_sync(token_ids=[1] * 20, max_tokens=5).token_ids == expected_tokens([1] * 20, 5)
 
 
@@ -278,20 +277,58 @@ def test_replicas_are_attached_to_once_all_are_open(ray: FakeRay, monkeypatch: p
         assert opening[:4] == ["about", "about", "attach", "attach"], "one that opens for long is heard of meanwhile"
 
 
-def test_other_files_and_other_sources_have_other_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(b"one")
+def test_other_content_functions_and_sources_have_other_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recipe_of(content: str, place: str = "m", **settings: Any) -> Recipe:
+        return Recipe.of(place, Settings(**settings), None, None, None, content)
 
-    def name() -> str:
-        return Recipe.of(tmp_path, Settings(), None, None, None).name(rekindle.Ray(keep=True))
+    def digest(*given: Any, **settings: Any) -> str:
+        return recipe_of(*given, **settings).digest
 
-    first = name()
-    assert name() == first
-    file.write_bytes(b"another")
-    second = name()
-    assert second != first
+    def of(number: int) -> Any:
+        return lambda logits, row: logits + number
+
+    first = digest("one")
+    assert digest("one") == first == digest("one", "elsewhere/m"), "the place of the model does not count"
+    others = [digest("two"), digest("one", page_size=32), *(digest("one", logits_processor=of(n)) for n in (1, 2))]
+    assert len({first, *others}) == 5
+    assert digest("one", logits_processor=of(1)) == others[2]
+    with pytest.raises(rekindle.ConfigError, match="stands for logits_processor too"):
+        recipe_of("one", logits_processor=of(1)).name(rekindle.Ray(keep=True))
     monkeypatch.setattr(recipe, "_sources", lambda: "another version")
-    assert name() not in (first, second)
+    assert digest("one") not in (first, *others)
+
+
+def test_a_replica_that_finds_other_files_refuses_them(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(1) as session:
+        (actor,) = actors(ray, session)
+        assert session.generate_sync(token_ids=[3], max_tokens=2).token_ids == expected_tokens([3], 2)
+        monkeypatch.setattr(replica, "content_of", lambda checkpoint: "of another model")
+        ray.kill(actor, no_restart=False)
+        with pytest.raises(rekindle.ReplicaLost, match="are others here than for the session that started"):
+            session.generate_sync(token_ids=[3], max_tokens=2)
+
+
+def test_a_session_hears_of_weights_that_another_replaced(ray: FakeRay) -> None:
+    with opened(2, keep=True, name="heard") as first, opened(2, keep=True, name="heard") as second:
+        before = second.fingerprint
+        assert first.fingerprint == before
+
+        def replace_the_weights() -> Any:
+            first.update_weights_sync({"w": 1})
+            until_blocking(lambda: second.weights_version == 1, "it is told")
+            return second.generate_sync(token_ids=[3], max_tokens=2)
+
+        with pytest.warns(RuntimeWarning, match="another session has replaced the weights .* number 1 now") as caught:
+            answer = replace_the_weights()
+        assert len(caught) == 1, "each lane tells it, and it is told once"
+        assert answer.weights_version == ((1, 2),)
+        assert first.fingerprint == second.fingerprint != before
+        with pytest.warns(UserWarning, match="has replaced the weights of an existing replica"):
+            third = opened(2, keep=True, name="heard")
+        with third:
+            assert (third.weights_version, third.fingerprint) == (1, first.fingerprint)
+    for actor in list(ray.actors.values()):
+        ray.kill(actor, no_restart=True)
 
 
 def test_what_is_not_kept_ends_with_its_session(ray: FakeRay) -> None:

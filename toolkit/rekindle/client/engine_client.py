@@ -14,6 +14,7 @@ from rekindle.client.latencies import Latencies
 from rekindle.client.queue_gate import QueueGate
 from rekindle.client.submission import Submission
 from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import NoWeights, QueueFull
 from rekindle.core.messages import (
     AdapterPut,
@@ -26,6 +27,7 @@ from rekindle.core.messages import (
     Text,
     Texts,
     WeightsKept,
+    WeightsReplaced,
     WeightsUsed,
 )
 
@@ -142,6 +144,13 @@ class EngineClient:
                     self._deliver(text)
             case Started() | Rejected():
                 self._deliver(message)
+            case WeightsReplaced(version, digest):
+                if (version, digest) != (self.weights_version, self.weights_digest):  # told by each of several lanes
+                    self.weights_version, self.weights_digests[version] = version, digest
+                    warn(
+                        f"another session has replaced the weights of the replicas, which are number {version} now: "
+                        "the answers that follow are of these weights"
+                    )
             case CacheSaving(ticket):
                 self._answers[ticket].put(message)
             case (

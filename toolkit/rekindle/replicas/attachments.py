@@ -136,10 +136,11 @@ class Attachments:
         else:
             self._deliver(_id_of(message) // SPAN, message)
 
-    def broadcast(self, message: Message) -> None:
-        """Put a message into the box of each session."""
-        for attachment in list(self._by_number.values()):
-            attachment.box.put(message)
+    def broadcast(self, message: Message, but: int | None = None) -> None:
+        """Put a message into the box of each session, except the session with the number `but`."""
+        for number, attachment in list(self._by_number.items()):
+            if number != but:
+                attachment.box.put(message)
 
     def _deliver(self, number: int, message: Message) -> None:
         if (attachment := self._by_number.get(number)) is not None:

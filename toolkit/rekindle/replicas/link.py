@@ -10,7 +10,7 @@ import anyio
 
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.errors import EngineFailed, InvalidRequest, ReplicaLost
-from rekindle.core.messages import Found, Lost, Message, NewWeights, Received, Rejected, ToLane
+from rekindle.core.messages import Found, Lost, Message, NewWeights, Received, Rejected, ToLane, WeightsReplaced
 from rekindle.core.routing.remote import RemoteLane
 from rekindle.replicas import cluster
 from rekindle.replicas.status import AttachReply
@@ -93,7 +93,7 @@ class Link:
                 LOG.warning("lane %d is lost; its requests continue elsewhere or on its return: %s", self._lane, error)
                 post(ToLane(self._lane, Lost(error)))
                 try:
-                    weights = await self._come_back(lane)
+                    weights = await self._come_back(lane, post)
                 except Exception as final:
                     LOG.warning("lane %d is lost for good: %s", self._lane, final)
                     post(ToLane(self._lane, Lost(final, for_good=True)))
@@ -141,7 +141,7 @@ class Link:
             return error
         return ReplicaLost("the replica had no sign of life from this session for a while, and ended its requests")
 
-    async def _come_back(self, lane: RemoteLane) -> list[LoadedWeights] | None:
+    async def _come_back(self, lane: RemoteLane, post: Post) -> list[LoadedWeights] | None:
         """Attach the session to the replica after its restart, and return the weights sent to it.
 
         Raises:
@@ -162,7 +162,10 @@ class Link:
         while self._box.take() is not None:
             pass
         self._session, self._parcels = reply.number, 0
-        if weights is not None:
+        if weights is None:  # those of another session may be in use there, or be lost
+            about = reply.about
+            post(ToLane(self._lane, Received((WeightsReplaced(about.weights_version, about.weights_digest),))))
+        else:
             exchange = NewWeights(NO_TICKET, weights, version=lane.weights_version)
             self._box.put(_by_number(exchange))  # before any request
         return weights

@@ -24,12 +24,11 @@ from rekindle.core.ray import Ray
 from rekindle.core.routing.pages import page_after
 from rekindle.core.routing.remote import RemoteLane, SentPages
 from rekindle.core.store.restore_report import RestoreReport
-from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.replicas import cluster
 from rekindle.replicas.group import Group
 from rekindle.replicas.link import Link
 from rekindle.replicas.programs import ReplicaPrograms
-from rekindle.replicas.recipe import Recipe
+from rekindle.replicas.recipe import Recipe, content_of, resolve_model
 from rekindle.replicas.replica import Replica
 from rekindle.replicas.status import AttachReply
 
@@ -59,14 +58,14 @@ def build_over(
         Others: as `rekindle.core.engine.building.build`, from a replica.
     """
     began = monotonic()
-    recipe = Recipe.of(model, settings, family, revision, chat_template)
+    checkpoint = open_model(resolve_model(model), report, family, revision, chat_template)
+    recipe = Recipe.of(model, settings, family, revision, chat_template, content_of(checkpoint))
     report(Progress("connecting to Ray", 0, 1, "cluster"))
     cluster.connect(ray.address, lasting=ray.keep)
     cluster.warn_of_shortage(ray)
     report(Progress("connecting to Ray", 1, 1, "cluster"))
     with ExitStack() as resources:
         actors = _actors(ray, recipe, resources)
-        checkpoint = open_model(recipe.model, report, family, revision, chat_template)
         replies = _attach(actors, recipe, report)
         pairs = zip(actors, replies, strict=True)
         links = [Link(actor, lane, each.number) for lane, (actor, each) in enumerate(pairs)]
@@ -93,7 +92,8 @@ def build_over(
             ),
             resources=ExitStack(),
             replicas=group,
-            weights_digest=content_fingerprint(checkpoint.files) if checkpoint.files else "",
+            weights_digest=about.weights_digest,
+            weights_version=about.weights_version,
         )
         return replace(loaded_engine, resources=resources.pop_all())
 
@@ -127,7 +127,7 @@ def _attach(actors: Sequence[Any], recipe: Recipe, report: Report) -> list[Attac
             f"the existing replica serves {other.model} with other settings, or runs another version of Rekindle: "
             "stop it by `rekindle replicas stop`, or give rekindle.Ray another name"
         )
-    if any(each.about.weights_replaced for each in replies):
+    if any(each.about.weights_version for each in replies):
         warnings.warn(
             "update_weights has replaced the weights of an existing replica; "
             f"session.update_weights({recipe.model!r}) restores the model's weights",
@@ -146,7 +146,7 @@ def _lane_of(link: Link, reply: AttachReply) -> RemoteLane:
         before = hash(page.namespace) if page.parent is None else hashes[page.parent]
         hashes.append(page_after(before, page.tokens))
     pages.add(hashes)
-    return RemoteLane(link, about.status, pages, about.limits)
+    return RemoteLane(link, about.status, pages, about.limits, about.weights_version)
 
 
 def _lanes(lanes: Sequence[RemoteLane], preparer: Preparer) -> tuple[Lane, ...]:

@@ -3,16 +3,20 @@
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 
+from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.config import Settings
+from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.families.reading import Family
 from rekindle.core.ray import Ray
+from rekindle.core.store.snapshot_key import content_fingerprint
 
 SESSION_ONLY = ("replicas", "route", "max_waiting")
 """Settings of the session without effect on a replica."""
@@ -27,12 +31,10 @@ def resolve_model(model: str | PathLike[str]) -> str:
     return str(path.resolve()) if path.exists() and name.lower() != NAME else name
 
 
-def _files(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield the name, size and modification time of each local file of a model."""
-    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        if file.is_file():
-            stat = file.stat()
-            yield file.name, stat.st_size, stat.st_mtime_ns
+def content_of(checkpoint: Checkpoint) -> str:
+    """Return the digest of a model's structure and weights, the same for copies on other machines."""
+    weights = content_fingerprint(checkpoint.files) if checkpoint.files else ""
+    return content_digest([weights, repr(checkpoint.config), sorted(checkpoint.eos_ids)])
 
 
 @cache
@@ -52,7 +54,8 @@ class Recipe:
         model: the name of the model, or the absolute path of its files.
         settings: the settings of one replica.
         family, revision, chat_template: as in `open`.
-        files: the name, size and modification time of each local file of the model.
+        content: the digest of the model, from `content_of`.
+        functions: the digest of the functions among the settings; empty for functions with unreadable content.
     """
 
     model: str
@@ -60,7 +63,8 @@ class Recipe:
     family: Family | None = None
     revision: str | None = None
     chat_template: str | None = None
-    files: tuple[tuple[str, int, int], ...] = ()
+    content: str = ""
+    functions: str = ""
 
     @classmethod
     def of(
@@ -70,8 +74,9 @@ class Recipe:
         family: Family | None,
         revision: str | None,
         chat_template: str | None,
+        content: str,
     ) -> "Recipe":
-        """Return the recipe of a session's replicas.
+        """Return the recipe of a session's replicas, given the digest of the model's content.
 
         Raises:
             ConfigError: the device is an object of this process.
@@ -83,8 +88,12 @@ class Recipe:
             )
         defaults = Settings()
         replica_settings = replace(settings, **{name: getattr(defaults, name) for name in SESSION_ONLY})
-        place = resolve_model(model)
-        return cls(place, replica_settings, family, revision, chat_template, tuple(_files(Path(place))))
+        recipe = cls(resolve_model(model), replica_settings, family, revision, chat_template, content)
+        names = list(recipe._functions())
+        functions = [family if name == "family" else getattr(replica_settings, name) for name in names]
+        with suppress(Indigestible):  # then the name stands for the functions
+            recipe = replace(recipe, functions=content_digest(functions))
+        return recipe
 
     def name(self, ray: Ray) -> str:
         """Return the name of the replicas, without their numbers: from `ray`, or from the model and the digest.
@@ -104,11 +113,14 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """A hash of the recipe without functions, and of Rekindle's sources, since both ends must be compatible."""
+        """A hash of the recipe and of Rekindle's sources, since both ends must be compatible.
+
+        The place of the model does not count, and functions do unless their content is unreadable.
+        """
         skip = set(self._functions())
         settings = [(field.name, getattr(self.settings, field.name)) for field in fields(Settings)]
         comparable = [(name, value) for name, value in settings if name not in skip]
-        rest = (self.model, self.revision, self.chat_template, self.files, _sources())
+        rest = (self.content, self.chat_template, self.functions, _sources())
         return hashlib.sha256(repr((comparable, rest)).encode()).hexdigest()
 
     def _functions(self) -> Iterator[str]:

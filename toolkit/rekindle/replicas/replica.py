@@ -8,6 +8,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from rekindle.core.checkpoints.weights import Weights
@@ -18,12 +19,21 @@ from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.replicas import ReadWeights
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import CheckpointError, EngineFailed, SessionError
-from rekindle.core.messages import CacheSaved, Lost, Message, NewWeights, Received, SaveCache, WeightsUsed
+from rekindle.core.messages import (
+    CacheSaved,
+    Lost,
+    Message,
+    NewWeights,
+    Received,
+    SaveCache,
+    WeightsReplaced,
+    WeightsUsed,
+)
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.replicas import cluster
 from rekindle.replicas.attachments import SPAN, Attachment, Attachments
-from rekindle.replicas.recipe import Recipe
+from rekindle.replicas.recipe import Recipe, content_of
 from rekindle.replicas.status import About, AttachReply, CachedPage, ReplicaStatus
 
 T = TypeVar("T")
@@ -49,7 +59,8 @@ class Replica:
         self._recipe = recipe
         self._attachments = Attachments()
         self._weights: dict[int, ReadWeights] = {}
-        self._weights_replaced = False
+        self._exchanges: dict[int, str] = {}  # digests of weights on their way to the engine, by ticket
+        self._weights_version, self._weights_digest = 0, ""
         self._since = time.time()
         self._engine = EngineThread(self._build, self._deliver, self._end)
 
@@ -69,7 +80,8 @@ class Replica:
             host=socket.gethostname(),
             process=os.getpid(),
             sessions=len(self._attachments),
-            weights_replaced=self._weights_replaced,
+            weights_version=self._weights_version,
+            weights_digest=self._weights_digest or loaded_engine.weights_digest,
         )
 
     async def attach(self) -> AttachReply:
@@ -167,7 +179,7 @@ class Replica:
 
     def _build(self, report: Report) -> LoadedEngine:
         recipe = self._recipe
-        return build(
+        loaded_engine = build(
             recipe.model,
             recipe.settings,
             report,
@@ -176,6 +188,14 @@ class Replica:
             revision=recipe.revision,
             chat_template=recipe.chat_template,
         )
+        if content_of(loaded_engine.checkpoint) != recipe.content:
+            loaded_engine.free()
+            raise CheckpointError(
+                f"the files of {Path(recipe.model).name!r} are others here than for the session that started the "
+                "replicas: another model has replaced them, or this machine has another copy. Bring the files back, "
+                "or stop the replicas by `rekindle replicas stop` and open the new model"
+            )
+        return loaded_engine
 
     async def _wait_open(self) -> LoadedEngine:
         await self._engine.opening.wait(TO_THE_END)
@@ -186,9 +206,11 @@ class Replica:
 
     def _deliver(self, message: Message) -> None:
         """Deliver a message of the engine to its sessions, on the engine's thread."""
-        if isinstance(message, WeightsUsed):
-            self._weights_replaced = True
         self._attachments.deliver(message)
+        if isinstance(message, WeightsUsed):
+            self._weights_version, self._weights_digest = message.version, self._exchanges.pop(message.ticket)
+            replaced = WeightsReplaced(self._weights_version, self._weights_digest)
+            self._attachments.broadcast(replaced, but=message.ticket // SPAN)
 
     def _end(self, error: Exception) -> None:
         self._attachments.broadcast(Lost(error))
@@ -199,7 +221,8 @@ class Replica:
         """Post a session's message to the engine, with weights in place of their number."""
         if isinstance(message, NewWeights):
             (number,) = message.weights
-            message = replace(message, weights=self._weights.pop(number).payload)
+            new = self._weights.pop(number)
+            message, self._exchanges[message.ticket] = replace(message, weights=new.payload), new.digest
         attachment.record(message)
         with suppress(SessionError):  # the session receives the error too
             self._engine.post(message)

@@ -66,7 +66,8 @@ class About:
         host: the name of its machine.
         process: the process id.
         sessions: the number of attached sessions.
-        weights_replaced: whether `update_weights` replaced its weights.
+        weights_version: the number of its weights; above 0 after `update_weights`.
+        weights_digest: the digest of their content.
     """
 
     model: str
@@ -80,7 +81,8 @@ class About:
     host: str
     process: int
     sessions: int
-    weights_replaced: bool
+    weights_version: int
+    weights_digest: str
 
 
 @dataclass(frozen=True, slots=True)

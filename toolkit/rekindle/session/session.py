@@ -112,6 +112,7 @@ class Session:
         self._inspections = Inspections(engine, loaded_engine, client, self._requests)
         self._dashboard: Dashboard | None = None
         self._fingerprint_base = ""
+        client.weights_version = loaded_engine.weights_version
         client.weights_digests.setdefault(client.weights_version, loaded_engine.weights_digest)
         self._model_facts: ModelFacts | None = None
         with suppress(SessionError):  # an ended engine has nothing to log

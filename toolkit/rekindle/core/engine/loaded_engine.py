@@ -89,7 +89,8 @@ class LoadedEngine:
         lanes: lanes of the engine, to be wired by an `Engine`.
         programs: compiled programs.
         resources: resources closed by `free`.
-        weights_digest: digest of the opened model's weights; empty for a model without weight files.
+        weights_digest: digest of the weights in use at first; empty for a model without weight files.
+        weights_version: their number; above 0 for replicas with weights replaced by an earlier session.
         followers: processes with other shards of the model; None without any.
         replicas: processes of the lanes; None for lanes in this process.
     """
@@ -108,6 +109,7 @@ class LoadedEngine:
     followers: Followers | None = None
     replicas: Replicas | None = None
     weights_digest: str = ""
+    weights_version: int = 0
 
     @property
     def source(self) -> str:

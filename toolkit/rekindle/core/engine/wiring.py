@@ -56,6 +56,7 @@ from rekindle.core.messages import (
     ToLane,
     UseWeights,
     WeightsKept,
+    WeightsReplaced,
     WeightsUsed,
     Withdraw,
     Write,
@@ -113,12 +114,34 @@ ROUTER = "router"
 ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter, Inspect)
 """Messages to the lanes by way of the router, if there are several."""
 FROM_LANES = (
-    *(Rejected, Started, Outputs, WeightsUsed, WeightsKept, AdapterPut, Inspected, CacheSaving, CacheSaved),
+    *(
+        Rejected,
+        Started,
+        Outputs,
+        WeightsUsed,
+        WeightsKept,
+        WeightsReplaced,
+        AdapterPut,
+        Inspected,
+        CacheSaving,
+        CacheSaved,
+    ),
     *(Collected, PagesStaged),
     *(LaneLost, LaneBack, Returned),
 )
 """Messages from a lane to shared actors, callers or the router itself, by way of the router."""
-TO_CALLER = (Rejected, Started, Texts, WeightsUsed, WeightsKept, AdapterPut, Inspected, CacheSaving, CacheSaved)
+TO_CALLER = (
+    Rejected,
+    Started,
+    Texts,
+    WeightsUsed,
+    WeightsKept,
+    WeightsReplaced,
+    AdapterPut,
+    Inspected,
+    CacheSaving,
+    CacheSaved,
+)
 """Messages to callers, outside the engine."""
 
 Compose = Callable[[Actors], Actors]

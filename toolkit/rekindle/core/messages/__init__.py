@@ -89,6 +89,7 @@ from rekindle.core.messages.weights import (
     PutAdapter,
     UseWeights,
     WeightsKept,
+    WeightsReplaced,
     WeightsUsed,
 )
 
@@ -163,6 +164,7 @@ __all__ = [
     "UseWeights",
     "Verbatim",
     "WeightsKept",
+    "WeightsReplaced",
     "WeightsUsed",
     "Withdraw",
     "Write",

@@ -80,6 +80,19 @@ class WeightsUsed(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsReplaced(Message):
+    """Another session has replaced the weights of a shared replica. From the replica to its other sessions.
+
+    Attributes:
+        version: the number of the weights in use.
+        digest: the digest of their content.
+    """
+
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class PutAdapter(Message):
     """Put an adapter into a slot without requests. From the caller to the stepper, behind all plans of earlier ones.
 

@@ -32,6 +32,7 @@ from rekindle.core.messages import (
     Stopped,
     Submit,
     WeightsKept,
+    WeightsReplaced,
     WeightsUsed,
     Withdraw,
 )
@@ -162,6 +163,7 @@ class RemoteLane:
         status: the initial status.
         pages: the pages presumably cached.
         limits: the limits of the lane.
+        weights_version: the number of the weights in use.
 
     Attributes:
         status: the latest status.
@@ -169,7 +171,7 @@ class RemoteLane:
         weights_version: their number.
     """
 
-    def __init__(self, link: Link, status: Status, pages: SentPages, limits: EngineLimits):
+    def __init__(self, link: Link, status: Status, pages: SentPages, limits: EngineLimits, weights_version: int = 0):
         self._link, self._pages = link, pages
         self._page_size, self._one_shape = limits.pool.page_size, limits.one_shape
         self._requests: dict[int, _RemoteRequest] = {}
@@ -178,7 +180,7 @@ class RemoteLane:
         self._loss: Exception | None = None
         self.status = status
         self.weights: list[Any] | None = None
-        self.weights_version = 0
+        self.weights_version = weights_version
 
     # The view of the router and of the session
 
@@ -276,6 +278,10 @@ class RemoteLane:
                     self.weights, self.weights_version = exchange.weights, version
                     self._pages.clear()
                     yield message
+            case WeightsReplaced(version):
+                self.weights_version = version
+                self._pages.clear()
+                yield message
             case WeightsKept(ticket):
                 if self._exchanges.pop(ticket, None):
                     yield message

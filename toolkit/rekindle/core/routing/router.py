@@ -27,6 +27,7 @@ from rekindle.core.messages import (
     Stopped,
     ToLane,
     WeightsKept,
+    WeightsReplaced,
     WeightsUsed,
     Withdraw,
 )
@@ -161,6 +162,9 @@ class Router:
                 if isinstance(message, WeightsUsed):  # new weights release all held prefixes of a lane
                     self._forget_held(lane)
                 yield from self._tickets.answer(lane, message)
+            case WeightsReplaced():
+                self._forget_held(lane)
+                yield message
             case LaneLost():
                 yield from self._lose(lane, message)
             case Returned(admit):
