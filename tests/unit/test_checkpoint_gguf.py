@@ -279,7 +279,10 @@ def add(kind: str, key: str, value: Any) -> Change:
         (add("string", "llama.rope.scaling.type", "dynamic"), "'dynamic' is not supported"),
         (add("float32", "llama.attention.clamp_kqv", 8.0), "attention.clamp_kqv 8.0 is not supported"),
         (add("float32", "llama.rope.scaling.attn_factor", 1.5), "attn_factor 1.5"),
-        (add("bool", "llama.attention.causal", False), "attention.causal False"),
+        (
+            add("bool", "llama.attention.causal", False),
+            "attention.causal is False, so the model reads its text in both directions",
+        ),
         (add("uint32", "llama.attention.value_length", 24), "attention.value_length 24"),
         (add("array", "llama.attention.head_count", [4, 4, 2]), "head_count differs between layers"),
         (add("uint32", "llama.nextn_predict_layers", 1), "nextn_predict_layers 1"),

@@ -95,8 +95,8 @@ def test_a_base_model_opens_without_a_head_and_predicts_nothing(families: Path, 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"is_causal": False}, "is_causal False is not supported"),
-        ({"use_bidirectional_attention": True}, "use_bidirectional_attention True is not supported"),
+        ({"is_causal": False}, "is_causal is False, so the model reads its text in both directions"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
         (
             {"architectures": ["LlamaBidirectionalModel"]},
             r"the architecture \(LlamaBidirectionalModel\) is not supported",

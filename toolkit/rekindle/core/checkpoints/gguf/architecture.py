@@ -11,6 +11,7 @@ from rekindle.core.checkpoints.gguf.file import GGUFFile
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.families.keys import Keys
+from rekindle.core.models.families.refusals import check_direction
 
 _NUMBERS: Final = {
     "hidden_size": "embedding_length",
@@ -23,7 +24,6 @@ _NUMBERS: Final = {
 }
 """Metadata keys of every architecture, by the equivalent key of `config.json`."""
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "attention.causal": (True,),
     "attention.clamp_kqv": (0.0,),
     "attention.scale": (0.0,),
     "attention.sliding_window": (0,),
@@ -172,6 +172,7 @@ def settings_of(
         CheckpointError: a number is missing or wrong.
     """
     keys, shapes = metadata.keys, metadata.file.shapes
+    check_direction(keys)
     if "token_embd.weight" not in shapes:
         raise CheckpointError(f"{source}: missing token_embd.weight. Fetch the file again")
     rms = architecture.eps == "rms_norm_eps"

@@ -19,7 +19,6 @@ def read_gemma(keys: Keys, attention: AttentionConfig) -> ModelConfig:
         keys: the config.
         attention: the attention of all layers, without biases.
     """
-    keys.refuse("use_bidirectional_attention", False)
     bias = keys.flag("attention_bias")
     keys.get("hidden_act")  # "gelu" in some files, but the training used the tanh form
     activation = activation_of(keys, "hidden_activation", "gelu_pytorch_tanh")

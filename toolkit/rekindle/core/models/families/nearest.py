@@ -6,6 +6,8 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Final
 
+from rekindle.core.models.families.special import EMBEDS, ENCODERS
+
 SIZES: Final[Mapping[str, str]] = {
     "afmoe": "Arcee Trinity (6B and 26B)",
     "cohere2": "Command R7B (7B) and Command A (111B)",
@@ -58,7 +60,7 @@ SIZES: Final[Mapping[str, str]] = {
 """Sizes of families, by "model_type"."""
 EMBEDDING: Final = "Qwen3-Embedding (0.6B to 8B), for embeddings"
 _BY_NAME: Final = (
-    (r"bert|electra|nomic|^e5|^gte|bidirectional|clip|siglip|maskedlm", EMBEDDING),
+    (f"{EMBEDS}|{ENCODERS}|nomic|^e5|clip|siglip", EMBEDDING),
     (r"gpt_?oss", "gpt_oss"),
     (r"codegen|gpt_?j", "gptj"),
     (r"falcon_?h\d", "falcon_h1"),

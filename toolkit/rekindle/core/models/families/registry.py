@@ -70,7 +70,7 @@ from rekindle.core.models.families.qwen3_moe import QWEN3_MOE
 from rekindle.core.models.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from rekindle.core.models.families.qwen3_vl_moe import QWEN3_VL_MOE
 from rekindle.core.models.families.reading import Family
-from rekindle.core.models.families.refusals import architecture_refusal
+from rekindle.core.models.families.refusals import architecture_refusal, check_direction
 from rekindle.core.models.families.seed_oss import SEED_OSS
 from rekindle.core.models.families.smollm3 import SMOLLM3
 from rekindle.core.models.families.stablelm import STABLELM
@@ -162,7 +162,6 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "full_attn_mod": (1,),
     "hidden_activation": ("silu",),
     "interpolate_factor": (1,),
-    "is_causal": (True,),
     "kv_lora_rank": (),
     "layer_norm_eps": (),
     "lm_head_bias": (False,),
@@ -185,7 +184,6 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "scale_attn_weights": (True,),
     "sliding_window": (0,),
     "use_bias": (False,),
-    "use_bidirectional_attention": (False,),
     "use_parallel_residual": (False,),
     "use_qk_norm": (False,),
     "use_qkv_bias": (False,),
@@ -231,6 +229,7 @@ def _parse(config: Mapping[str, Any], source: str, custom: Family | None) -> Mod
     text = text_config_of(config)
     keys = Keys(text.settings, f"{source}: {text.place}" if text.place else source)
     name, family = _family(keys, text, source, custom)
+    check_direction(keys)
     model = replace(family.read(keys), family=name)
     check_method(text.settings, source)
     unread = keys.unread()

@@ -4,6 +4,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+EMBEDS: Final = r"bidirectional|(^|[-_])embed(ding)?s?$|nv_?embed|embed(ding)?s?(v\d+)?model$"
+"""Pattern in the names of architectures for embeddings of the layers of chat models."""
+ENCODERS: Final = r"bert|electra|mpnet|^gte|^newmodel|maskedlm"
+"""Pattern in the names of encoders."""
 _STATE: Final = ", which keep a state"
 _ATTENTION_TYPES: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _BY_KEY: Final[Mapping[str, str]] = {
@@ -22,8 +26,8 @@ _BY_KEY: Final[Mapping[str, str]] = {
 _BY_NAME: Final = (
     (r"diffusion|llada|^dream|sdar|mdlm", "generates by diffusion instead of token by token"),
     (r"t5|bart|pegasus|marian|whisper|m2m|encoderdecoder|seq2seq", "has an encoder beside its decoder"),
-    (r"bidirectional", "reads its text in both directions"),
-    (r"bert|electra|maskedlm|tokenclassification|questionanswering", "is an encoder, for text in both directions"),
+    (EMBEDS, "reads its text in both directions"),
+    (f"{ENCODERS}|tokenclassification|questionanswering", "is an encoder, for text in both directions"),
     (r"^clip|siglip|^vit|dinov", "is a model for images"),
     (r"rwkv", f"has recurrent layers in place of attention{_STATE}"),
     (r"^mamba(?!2)|falcon_?mamba|jamba", f"has Mamba-1 layers{_STATE}"),
