@@ -23,7 +23,7 @@ from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE
 from tests.unit.command_line import fake_opening, patient_model, running, writing_model
 from tests.unit.lora import saved
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_blocking
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +52,8 @@ def test_generate_streams_text_to_stdout_and_the_rest_to_stderr(model: str, caps
     said = capsys.readouterr()
     assert len(said.out) > 1
     assert said.out.endswith("\n")
-    # A stage that takes more than a second has a second line, with how far it is.
-    stages = [line for line in said.err.splitlines() if not re.search(r": .*, \d+ s$", line)]
-    assert stages[:2] == ["opening the model", "loading weights"]
-    assert "\r" not in said.err
-    assert said.err.splitlines()[-1].startswith("11 prompt tokens, 7 generated in ")
+    (figures,) = said.err.splitlines()
+    assert figures.startswith("11 prompt tokens, 7 generated in ")
 
 
 @pytest.mark.usefixtures("_fake_device")
@@ -211,9 +208,7 @@ def test_interrupting_the_compiler_does_not_wait_for_it(
     tmp_path.chmod(0o700)
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))  # no program is stored there yet
     with running("generate", "-m", str(smollm2_path), "Hello") as process:
-        assert process.stderr is not None
-        while process.stderr.readline() != "loading weights\n":  # programs are being compiled meanwhile
-            assert process.poll() is None
+        until_blocking((tmp_path / "programs").exists, "programs are compiled")
         process.send_signal(signal.SIGINT)
         output, error = process.communicate(timeout=PATIENCE)
     assert (process.returncode, output) == (130, "")

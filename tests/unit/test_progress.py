@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import multiprocessing
 import re
 import sys
@@ -14,10 +15,12 @@ import pytest
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait
+from rekindle.core.store.restore_report import RestoreReport
 from rekindle.notebook import cell_bar, clock, front_end
 from rekindle.notebook import progress_bars as faces
 from rekindle.notebook.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_more
 from rekindle.notebook.cell_bar import bar_bundle
+from rekindle.notebook.log import LOG, tell_restored
 from rekindle.notebook.progress_bars import ProgressBars
 from tests.waiting import PATIENCE
 
@@ -40,20 +43,49 @@ def drawn(*reports: Progress) -> str:
     return terminal.getvalue()
 
 
-def test_a_pipe_gets_a_line_a_stage(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the handlers of pytest away from the logger, as in a script."""
+    monkeypatch.setattr(LOG, "hasHandlers", lambda: False)
+
+
+def test_a_log_has_the_stages_at_the_level_debug(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG, LOG.name)
     monkeypatch.setattr(faces, "monotonic", lambda: 0.0)
     draw(*(Progress("loading weights", done, 300, "tensors") for done in range(301)), Progress("compiling", 0, 4, "p"))
-    assert capsys.readouterr().err == "loading weights\ncompiling\n"
+    assert caplog.messages == ["loading weights", "compiling"]
+    caplog.set_level(logging.INFO, LOG.name)
+    draw(Progress("compiling", 0, 4, "p"))
+    assert len(caplog.messages) == 2
+    assert capsys.readouterr().err == ""
+
+
+def test_a_script_gets_one_line_for_a_start_unless_its_logger_is_quieter(
+    no_handlers: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = RestoreReport(4, 4, 0, 2, 128, 1.5, 9.0, {"page": ("1", "2")}, cold_seconds=8.0)
+    line = "m: 4 programs loaded, 0 compiled; 2 cached pages (128 tokens) found; open after 1.50 s (8.00 s cold); "
+    for level, lines in (
+        (logging.NOTSET, [f"{line}saved 9.00 s of compiling"]),
+        (logging.WARNING, []),
+        (logging.DEBUG, ["compiling", f"{line}saved 9.00 s of compiling", "m: stored entries differ in page"]),
+    ):
+        monkeypatch.setattr(LOG, "level", level)
+        draw(Progress("compiling", 0, 4, "p"))
+        tell_restored("m", report)
+        written = capsys.readouterr().err.splitlines()
+        assert [text[: len(expected)] for text, expected in zip(written, lines, strict=True)] == lines
 
 
 def test_a_pipe_hears_of_long_stages_every_ten_seconds(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    no_handlers: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter(range(0, 1000, 3))
     monkeypatch.setattr(faces, "monotonic", lambda: float(next(now)))
     draw(*(Progress("downloading", done * 10**6, 8 * 10**6) for done in range(9)))
     assert capsys.readouterr().err.splitlines() == [
-        "downloading",
         "downloading: 3 of 8 MB, 12 s, about 20 s left",
         "downloading: 7 of 8 MB, 24 s, about 3 s left",
         "downloading: 8 of 8 MB, 27 s",
@@ -61,13 +93,21 @@ def test_a_pipe_hears_of_long_stages_every_ten_seconds(
 
 
 def test_a_pipe_hears_once_that_a_stage_is_complete(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    no_handlers: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Report the whole amount often, as a download does that is checked in the end."""
-    now = iter(range(0, 1000, 3))
+    now = iter(range(0, 1000, 12))
     monkeypatch.setattr(faces, "monotonic", lambda: float(next(now)))
-    draw(Progress("downloading", 0, 8 * 10**6), *(Progress("downloading", 8 * 10**6, 8 * 10**6) for _ in range(30)))
-    assert capsys.readouterr().err.splitlines() == ["downloading", "downloading: 8 of 8 MB, 6 s"]
+    draw(
+        Progress("downloading", 0, 8 * 10**6),
+        Progress("downloading", 10**6, 8 * 10**6),
+        *(Progress("downloading", 8 * 10**6, 8 * 10**6) for _ in range(30)),
+    )
+    assert capsys.readouterr().err.splitlines() == [
+        "downloading: 0 of 8 MB, 12 s",
+        "downloading: 1 of 8 MB, 24 s, about 168 s left",
+        "downloading: 8 of 8 MB, 36 s",
+    ]
 
 
 def test_a_terminal_gets_a_bar_that_ends_full() -> None:

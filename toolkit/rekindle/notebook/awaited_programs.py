@@ -1,6 +1,5 @@
 """Progress bar of a call whose request waits for a token, or for the compilation of a program."""
 
-import sys
 import threading
 from typing import Any, Final
 
@@ -47,6 +46,6 @@ def wait_for_more(pieces: Feed[Any], count: int, report: Report) -> Waits[None]:
 
 def _generating(tokens: int) -> Progress | None:
     """Return the progress of a request for a reader at a screen; a log gets no line for each slow request."""
-    if front_end.kernel() is None and (sys.stderr is None or not sys.stderr.isatty()):
+    if not front_end.has_reader():
         return None
     return Progress("generating", tokens, None, "token" if tokens == 1 else "tokens")

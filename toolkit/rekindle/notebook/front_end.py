@@ -20,6 +20,11 @@ def kernel() -> Any:
     return None if ipython is None else getattr(ipython.get_ipython(), "kernel", None)
 
 
+def has_reader() -> bool:
+    """Return True in a notebook, and with a terminal for stderr; False where stderr is a log."""
+    return kernel() is not None or (sys.stderr is not None and sys.stderr.isatty())
+
+
 def tell(value: Any) -> None:
     """Display an object in the output of the running cell; outside notebooks, write it to stderr as text."""
     if kernel() is not None:

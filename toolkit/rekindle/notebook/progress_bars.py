@@ -1,5 +1,6 @@
-"""Progress display: a bar in a notebook or a terminal, a few plain lines in a file or pipe."""
+"""Progress display: a bar in a notebook or a terminal, a few lines in a log."""
 
+import logging
 import shutil
 import sys
 import threading
@@ -12,6 +13,7 @@ from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.notebook import front_end
 from rekindle.notebook.cell_bar import CellBar
 from rekindle.notebook.clock import Clock
+from rekindle.notebook.log import log
 
 _WITH_TOTAL = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}, {elapsed}"
 _NO_TOTAL = "{desc}: {n_fmt} {unit}, {elapsed}"
@@ -113,33 +115,32 @@ class _Bar:
 
 
 class _Lines:
-    """A line at the start of a stage, one every ten seconds, and one at the end of a stage longer than a second."""
+    """Lines of a log: every ten seconds, and at the end of a stage with such lines.
+
+    The level DEBUG has the start of each stage, and the end of each longer than a second.
+    """
 
     def __init__(self, progress: Progress):
         self._start = self._last_line = monotonic()
+        self._level = logging.DEBUG
         self._ended = False
-        self._line(progress.stage)
+        log(progress.stage, logging.DEBUG)
 
     def show(self, progress: Progress) -> None:
         now = monotonic()
         ended = progress.done == progress.total and now >= self._start + 1.0
         if not self._ended and (ended or now >= self._last_line + _LINE_SECONDS):
             self._last_line, self._ended = now, ended
+            self._level = self._level if ended else logging.INFO
             remaining = progress.remaining(now - self._start)
-            self._line(
-                f"{progress.stage}: {progress.amount}, {now - self._start:.0f} s{f', {remaining}' if remaining else ''}"
-            )
+            rest = f", {remaining}" if remaining else ""
+            log(f"{progress.stage}: {progress.amount}, {now - self._start:.0f} s{rest}", self._level)
 
     def close(self) -> None:
         pass
 
     def drop(self) -> None:
         pass
-
-    def _line(self, text: str) -> None:
-        if sys.stderr is not None:
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
 
 
 def _start(progress: Progress) -> CellBar | _Bar | _Lines:

@@ -27,7 +27,7 @@ from rekindle.core.ray import Ray
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.text.rendering.template import template_variables
 from rekindle.hosts.hosts import Hosts
-from rekindle.notebook.front_end import tell
+from rekindle.notebook.log import tell_restored
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 from rekindle.session.operations.adapters import AdapterSource, with_room_for
 from rekindle.session.session import Session
@@ -226,8 +226,8 @@ class Opening(Eventual[Session]):
             session = _session(engine, client, self._name, self._progress)
             for name, source in self._adapters.items():
                 yield from session._adapters.add(name, source, None, None)
-            if self._shows_restored and (session.restored.stored or session.restored.nodes):
-                tell(session.restored)
+            if self._shows_restored:
+                tell_restored(self._name, session.restored)
             return session
         except BaseException:
             engine.stop()

@@ -60,15 +60,20 @@ class RestoreReport:
     cold_seconds: float | None = None
 
     def __repr__(self) -> str:
-        return "\n  ".join((f"<rekindle restored: {'; '.join(self._counts())}>", *self._reasons()))
+        return "\n  ".join((f"<rekindle restored: {'; '.join(self._counts())}>", *self.reasons()))
 
     def __str__(self) -> str:
-        return "\n  ".join((f"restored: {'; '.join(self._counts())}", *self._reasons()))
+        return "\n  ".join((f"restored: {'; '.join(self._counts())}", *self.reasons()))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        reasons = markup.bullet_list(self._reasons()) if self.differences else ""
+        reasons = markup.bullet_list(self.reasons()) if self.differences else ""
         html = markup.card("Restored", self._state(), self._picture(), markup.facts(self._facts()), reasons)
         return markup.bundle(repr(self), html)
+
+    @property
+    def line(self) -> str:
+        """The report in one line."""
+        return "; ".join(self._counts())
 
     def _state(self) -> str:
         ratio = self.cold_seconds / self.seconds if self.cold_seconds and self.seconds else 0.0
@@ -109,7 +114,8 @@ class RestoreReport:
             return f"{markup.quantity(self.stored, 'stored program')} ({self.programs} loaded until now)"
         return f"{markup.quantity(self.programs, 'program')} loaded"
 
-    def _reasons(self) -> list[str]:
+    def reasons(self) -> list[str]:
+        """Return the reasons for unused entries, one line for each."""
         return [
             f"stored entries differ in {difference_text(part, here, there)}"
             for part, (here, there) in self.differences.items()

@@ -1,0 +1,41 @@
+"""Lines for logs, where neither a terminal nor a notebook shows progress: the logger `rekindle`."""
+
+import logging
+import sys
+from typing import Final
+
+from rekindle.core.store.restore_report import RestoreReport
+from rekindle.notebook import front_end
+
+LOG: Final = logging.getLogger("rekindle")
+
+
+def log(line: str, level: int = logging.INFO) -> None:
+    """Log a line. Without a handler for the logger, lines from INFO on are written to stderr.
+
+    Args:
+        line: the line.
+        level: its level: DEBUG for the stages of a start, INFO for all others.
+    """
+    if LOG.hasHandlers():
+        LOG.log(level, "%s", line)
+    elif level >= (LOG.level or logging.INFO) and sys.stderr is not None:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def tell_restored(model: str, report: RestoreReport) -> None:
+    """Display the report of a start: as a card in a notebook, as text in a terminal, as one line in a log.
+
+    A log has a line for a cold start too.
+
+    Args:
+        model: the name of the model.
+        report: the report of the session.
+    """
+    if not front_end.has_reader():
+        log(f"{model}: {report.line}")
+        for reason in report.reasons():
+            log(f"{model}: {reason}", logging.DEBUG)
+    elif report.stored or report.nodes:
+        front_end.tell(report)
