@@ -11,7 +11,6 @@ from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.wire import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix, prompt_shares
-from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.core.text.responses.formats import IN_TEMPLATE, format_of
 
 OPTIONAL: Final = ("states", "adapters")
@@ -103,23 +102,19 @@ class Memory:
 
 
 def facts_of(loaded_engine: LoadedEngine) -> ModelFacts:
-    """Return the facts about the model of an engine. Reads samples of the weight files."""
+    """Return the facts about the model of an engine, and about its weight files as they were opened."""
     checkpoint, form = loaded_engine.checkpoint, loaded_engine.deployment.form
     kinds = Counter(kind for _, kind in form.kinds).most_common(1)
     parameters = sum(map(math.prod, expected_shapes(checkpoint.config).values()))
-    try:
-        states = [path.stat() for path in checkpoint.files]
-        digest = content_fingerprint(checkpoint.files) if states else ""
-    except OSError:  # the files are gone, while the session goes on
-        states, digest = [], ""
+    stamps = checkpoint.stamps.values()
     return ModelFacts(
         checkpoint.family,
         parameters,
         kinds[0][0] if kinds else form.dtype.name,
-        checkpoint.files[0].suffix.removeprefix(".") if states else "",
-        sum(state.st_size for state in states),
-        digest,
-        max((state.st_mtime for state in states), default=0.0),
+        checkpoint.files[0].suffix.removeprefix(".") if stamps else "",
+        sum(size for _, _, size, _ in stamps),
+        loaded_engine.weights_digest,
+        max((time for *_, time in stamps), default=0) / 1e9,
     )
 
 

@@ -872,7 +872,7 @@ class Session:
 
     @property
     def model(self) -> ModelFacts:
-        """Facts about the model: its family, number of parameters, and files. The first access reads samples of files.
+        """Facts about the model: its family, number of parameters, and files as they were opened.
 
         They are those of `open`, after `update_weights` too.
         """
