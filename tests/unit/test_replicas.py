@@ -1,5 +1,6 @@
 """Replicas give the tokens of one engine, whatever dies; what is kept is found again. Ray is a stand-in here."""
 
+import math
 import pickle
 import sys
 import time
@@ -338,17 +339,22 @@ def test_what_is_not_kept_ends_with_its_session(ray: FakeRay) -> None:
     assert not any(actor in ray.actors.values() for actor in mine)
 
 
-def test_a_session_that_is_not_heard_of_is_detached_and_attaches_itself_again(
-    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_is_not_heard_of_is_detached_and_attaches_itself_again(ray: FakeRay) -> None:
     with opened(1) as session:
         handle = session.submit(token_ids=[1] * 20, max_tokens=200, ignore_eos=True)
         until_blocking(lambda: handle.record.pieces.items, "it has begun")
-        monkeypatch.setattr(replica, "SILENCE_SECONDS", 0.0)
-        until_blocking(lambda: session._loaded_engine.schedulers[0]._loss, "it is detached")  # type: ignore[attr-defined]
-        monkeypatch.undo()
+        (actor,) = actors(ray, session)
+        attachments = actor._life.made._attachments
+        (first,) = attachments._by_number.values()
+
+        def is_detached() -> bool:
+            first.last_contact = -math.inf  # of this attachment alone: a request survives few losses
+            return attachments.get(first.number) is None
+
+        until_blocking(is_detached, "it is detached")
         assert handle.result().token_ids == expected_tokens([1] * 20, 200)
-        assert actors(ray, session)[0].deaths == 0
+        until_blocking(lambda: len(attachments) == 1, "it is attached again")
+        assert actor.deaths == 0
 
 
 def test_a_replica_whose_engine_fails_is_made_anew(ray: FakeRay) -> None:
