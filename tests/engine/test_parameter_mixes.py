@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rekindle
+from tests.waiting import PATIENCE
 
 pytestmark = [
     pytest.mark.wide,
@@ -101,7 +102,7 @@ def _check(roomy: rekindle.Session, others: Sequence[rekindle.Session], asks: li
     for session in (roomy, *others):
         handles = [session.submit(token_ids=prompt, **options) for prompt, options in asks]
         for handle, expected, (prompt, options) in zip(handles, alone, asks, strict=True):
-            generation = handle.result(timeout=60)
+            generation = handle.result(timeout=PATIENCE)
             assert generation.token_ids == expected.token_ids
             assert generation.stopped_by == expected.stopped_by
             _same_scores(generation.logprobs, expected.logprobs)

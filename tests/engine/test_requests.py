@@ -12,6 +12,7 @@ import pytest
 import rekindle
 from tests.engine.sampled import MIXED, SEEDED
 from tests.engine.small import SMALL
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_tokens_are_the_same_alone_and_beside_others(
     assert [g.token_ids for g in together] == [g.token_ids for g in alone]
     assert [g.token_ids for g in among] == [g.token_ids for g in alone]
     for stranger in strangers:
-        assert len(stranger.result(timeout=60).token_ids) == 50
+        assert len(stranger.result(timeout=PATIENCE).token_ids) == 50
 
 
 def test_an_unseeded_request_draws_afresh(session: rekindle.Session) -> None:
@@ -144,9 +145,9 @@ def test_cancelling_frees_that_request_and_no_other(session: rekindle.Session) -
     handles[1].cancel()
     session.resume()
     with pytest.raises(rekindle.RequestCancelled):
-        handles[1].result(timeout=60)
+        handles[1].result(timeout=PATIENCE)
     for handle in handles[:1] + handles[2:]:
-        assert len(handle.result(timeout=60).token_ids) == 60
+        assert len(handle.result(timeout=PATIENCE).token_ids) == 60
     assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
 
 
@@ -176,7 +177,7 @@ def test_close_frees_the_device_memory_and_is_idempotent(families: Path) -> None
     session.close_sync()
     session.close_sync()
     with pytest.raises(rekindle.SessionClosed):
-        running.result(timeout=10)
+        running.result(timeout=PATIENCE)
     with pytest.raises(rekindle.SessionClosed, match="open another"):
         session.generate_sync(token_ids=[1, 2])
     # The outputs of the last tick may still be with the thread that waits for them.

@@ -18,7 +18,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.cards import picture
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -213,13 +213,20 @@ async def test_a_stuck_tick_of_one_lane_fails_its_requests_alone() -> None:
     settlers: list[FakeSettler] = []
 
     def compose(actors: Actors) -> Actors:
-        settlers.append(FakeSettler(held=len(settlers) == 1))
+        settlers.append(FakeSettler(held=True))
         return replace(actors, settler=settlers[-1])
 
     loaded_engine = fake_loaded_engine(fake_limits(**SMALL)).composed(compose)
-    loaded_engine = replace(loaded_engine, settings=replace(loaded_engine.settings, watchdog_timeout=0.2))
+    loaded_engine = replace(loaded_engine, settings=replace(loaded_engine.settings, watchdog_timeout=PATIENCE))
     async with fake_session(loaded_engine) as session:
+        stuck = session._engine._serving()._watchdogs[1]
         handles = [session.submit(token_ids=prompt, max_tokens=3) for prompt in PROMPTS[:3]]
+        await until(lambda: session.stats.scheduler.running == 3, "each lane had its request")
+        with stuck._changed:
+            stuck._timeout = 0.05
+            stuck._changed.notify()
+        settlers[0].release()
+        settlers[2].release()
         with pytest.raises(rekindle.StepTimeout):
             await handles[1]
         assert session.stuck is not None
@@ -230,6 +237,7 @@ async def test_a_stuck_tick_of_one_lane_fails_its_requests_alone() -> None:
         assert session.stats.lanes[1].ended == given, "no further request fails there"
         settlers[1].release()
         await until(lambda: session.stuck is None, "the tick ended")
+        stuck._timeout = PATIENCE
         assert (await session.generate(token_ids=PROMPTS[1], max_tokens=3)).token_ids == expected_tokens(PROMPTS[1], 3)
 
 

@@ -191,10 +191,15 @@ def test_a_tick_that_settles_meanwhile_fails_nobody() -> None:
 # A session
 
 
-def stuck_session(settler: FakeSettler, free: Callable[[], None] = lambda: None) -> Session:
+def stuck_session(settler: FakeSettler, free: Callable[[], None] = lambda: None, *, timeout: float = SHORT) -> Session:
     loaded_engine = fake_loaded_engine(fake_limits(), settler=settler, free=free)
-    loaded_engine = replace(loaded_engine, settings=replace(loaded_engine.settings, watchdog_timeout=SHORT))
+    loaded_engine = replace(loaded_engine, settings=replace(loaded_engine.settings, watchdog_timeout=timeout))
     return fake_session(loaded_engine)
+
+
+def watchdog_of(session: Session) -> Watchdog:
+    (watchdog,) = session._engine._serving()._watchdogs
+    return watchdog
 
 
 def test_a_device_that_never_settles_fails_the_requests_and_is_closed() -> None:
@@ -220,6 +225,7 @@ def test_a_device_that_settles_late_serves_on() -> None:
             session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
         settler.release()
         until_blocking(lambda: session.stuck is None, "the tick has settled")
+        watchdog_of(session)._timeout = PATIENCE  # on a busy machine, a tick in time may be longer than SHORT
         assert session.generate_sync(token_ids=[4, 5, 6], max_tokens=5).token_ids == expected
         assert "stuck" not in repr(session)
 
@@ -232,7 +238,7 @@ def test_a_device_that_raises_ends_the_engine_as_ever() -> None:
     loaded_engine = fake_loaded_engine(fake_limits())
     loaded_engine = replace(
         loaded_engine.composed(lambda actors: replace(actors, settler=Broken())),
-        settings=replace(loaded_engine.settings, watchdog_timeout=SHORT),
+        settings=replace(loaded_engine.settings, watchdog_timeout=PATIENCE),
     )
     with fake_session(loaded_engine) as session, pytest.raises(EngineFailed, match="the device is gone"):
         session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
@@ -248,14 +254,20 @@ def test_its_thread_sleeps_while_the_engine_is_idle(monkeypatch: pytest.MonkeyPa
         return looks[-1]
 
     monkeypatch.setattr(Watchdog, "look", counted)
-    with stuck_session(FakeSettler()) as session:
+    with stuck_session(FakeSettler(), timeout=PATIENCE) as session:
         assert not watchdogs(), "no tick yet"
         session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
-        dog = session._engine._serving()._watchdogs[0]
-        until_blocking(lambda: dog._sleeping, "it sleeps until there is a tick")
+        dog = watchdog_of(session)
+
+        def is_asleep() -> bool:
+            with dog._changed:
+                if not dog._sleeping:
+                    dog._changed.notify()  # instead of at the end of the timeout of a tick that has ended
+                return dog._sleeping
+
+        until_blocking(is_asleep, "it sleeps until there is a tick")
         before = len(looks)
-        threading.Event().wait(3 * SHORT)
-        assert len(looks) == before
+        assert looks[-1] is None, "its sleep has no end of its own"
         assert dog._thread is not None
         session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
         until_blocking(lambda: len(looks) > before, "a tick wakes it")
