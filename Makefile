@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/* tests/native/*
 NATIVE_TESTS := tests/kernels/test_blocks.py tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py tests/kernels/test_states.py tests/kernels/test_stored.py
+CPU_TESTS := tests/unit/test_models.py tests/unit/test_taps.py tests/unit/test_states.py tests/unit/test_quantize.py tests/unit/test_gemma3n.py tests/unit/test_hidden_states.py tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_reference.py tests/kernels/test_sampling_kernels.py tests/kernels/test_states.py tests/kernels/test_stored.py
 TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
 GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
 VERSIONS_TESTS := $(if $(DEEP),tests/engine/test_jax_settings.py,-m "not deep") tests/engine/test_open.py tests/unit/test_program_store.py
@@ -35,7 +36,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-peers test-ray test-all test-deep test-arm mutants first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-peers test-ray test-all test-deep test-arm mutants first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -48,6 +49,7 @@ help:
 	@echo "make test-mesh     a session over several devices, and over several processes"
 	@echo "make test-kernels  the Pallas kernels, in JAX's interpreters; more cases of the others"
 	@echo "make test-native   the C++ kernels under sanitizers, and for another instruction set of this CPU's architecture"
+	@echo "make test-cpus     numbers as on other CPUs: XLA and our kernels with fewer instructions, with and without optimization"
 	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
 	@echo "make test-gpu      compiles for GPUs that are not here, with the real compiler"
 	@echo "make test-versions sessions on the oldest and the newest JAX; notebooks on Colab's kernel"
@@ -89,6 +91,11 @@ test-native: $(VENV)/.dev
 	@$(BIN)/python -m tests.sanitized address,undefined $(ONE_BY_ONE) $(TOGETHER) $(NATIVE_TESTS)
 	@$(BIN)/python -m tests.instruction_sets $(if $(DEEP),,--last) $(ONE_BY_ONE) $(TOGETHER) -k "not xla" $(NATIVE_TESTS)
 	@$(BIN)/python $(PYTEST) -m "" tests/kernels/test_threads.py
+	$(PASSED)
+
+test-cpus: $(VENV)/.dev
+	$(BEGINS)
+	@$(BIN)/python -m tests.cpus $(ONE_BY_ONE) $(TOGETHER) $(CPU_TESTS)
 	$(PASSED)
 
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.

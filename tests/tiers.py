@@ -113,6 +113,19 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "tests/rebuilt.py",
         "tests/sanitized.py",
     ),
+    "test-cpus": (
+        *STEP,
+        "toolkit/rekindle/core/models/families/",
+        "kernels/rekindle_kernels/",
+        "tests/cpus.py",
+        "tests/goldens/families/",
+        "tests/kernels/",
+        *(
+            f"tests/unit/{name}.py"
+            for name in ("logits", "test_gemma3n", "test_hidden_states", "test_models", "test_quantize", "test_states")
+        ),
+        "tests/unit/test_taps.py",
+    ),
     "test-tpu": (*COMPILED, "tests/kernels/test_tpu_compiles.py"),
     "test-gpu": (*COMPILED, "tests/kernels/test_gpu_compiles.py"),
     "test-versions": (

@@ -24,7 +24,7 @@ from tests.bench.machine import describe
 from tests.bench.prose import prose
 from tests.bench.steps import BareStep
 from tests.bench.workload import MODEL
-from tests.unit.test_models import paged_logits
+from tests.unit.logits import paged_logits
 
 DTYPES: Final[tuple[str, ...]] = get_args(KvDtype)
 PAGE_SIZE: Final = 64

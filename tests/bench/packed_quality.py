@@ -17,7 +17,7 @@ from rekindle_kernels.blocks import Array
 from tests.bench.packed_steps import forms_of
 from tests.bench.prose import prose
 from tests.bench.workload import MODEL
-from tests.unit.test_models import paged_logits
+from tests.unit.logits import paged_logits
 
 PAGE_SIZE: Final = 64
 

@@ -1,8 +1,6 @@
 """The decoder gives the logits that the reference implementation gives, through the paged attention of the step."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,89 +8,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.device.inputs import InputLayout
-from rekindle.core.device.state import Pages, empty_pages, empty_slots
-from rekindle.core.device.tick_mixer import TickMixer
-from rekindle.core.models.config import DeltaNet, ModelConfig
-from rekindle.core.models.decoder import Decoder
-from rekindle.core.models.layers import Delta
 from rekindle.core.models.loading.load import load_decoder
-from rekindle.core.models.mixing import Memory
-from rekindle_kernels.api import choose_for_all
 from tests.families import COVERING, MODELS
+from tests.unit.logits import KNOWN, logits_within, paged_logits
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-def paged_logits(
-    decoder: Decoder,
-    prompts: Sequence[Array],
-    page_size: int = 16,
-    kv_dtype: str | None = None,
-    adapt: Callable[[Decoder, int], Delta | None] = lambda decoder, rows: None,
-) -> list[Array]:
-    """Compute the logits of every position of each prompt, (token, vocabulary), as one prefill chunk.
-
-    All are computed by one program, which has room for the longest. `adapt` may change the decoder of a trace, for so
-    many rows, and returns the summand of its head.
-    """
-    blocks = -(-max(map(len, prompts)) // QUERY_BLOCK)
-    bucket = Bucket(blocks * QUERY_BLOCK, 0)
-    num_pages = 1 + -(-bucket.prefill_tokens // page_size)
-    layout = InputLayout(bucket, 1, num_pages - 1)
-    dtype = jnp.dtype(kv_dtype or decoder.embedding.dtype)
-    implementation = choose_for_all("cpu", decoder.config.pools(num_pages, page_size), dtype)
-    pages = empty_pages(decoder.config, num_pages, page_size, dtype, implementation)
-    slots = empty_slots(1, num_pages - 1, decoder.config.vocab_size, decoder.config.states())
-    slots = replace(slots, page_table=slots.page_table.at[0].set(jnp.arange(1, num_pages)))
-    positions = jnp.arange(bucket.prefill_tokens, dtype=jnp.int32)
-    graph, state = nnx.split(decoder)
-
-    @jax.jit
-    def run(state: Any, pages: Pages, packed: jax.Array) -> jax.Array:
-        decoder, inputs = nnx.merge(graph, state), layout.unpack(packed)
-        delta = adapt(decoder, bucket.prefill_tokens)
-        mixer = TickMixer(inputs, slots, bucket, page_size, implementation)
-        hidden, _ = decoder(inputs.tokens, positions, Memory(pages, slots.states), mixer)
-        return decoder.logits(hidden, delta)
-
-    def packed(ids: Array) -> jax.Array:
-        used, padding = -(-len(ids) // QUERY_BLOCK), layout.padding()
-        inputs = layout.unpack(padding)
-        inputs.tokens[: len(ids)] = ids
-        inputs.block_slot[:used] = 0
-        inputs.block_start[:used] = np.arange(used) * QUERY_BLOCK
-        inputs.block_count[:used] = np.minimum(QUERY_BLOCK, len(ids) - inputs.block_start[:used])
-        inputs.block_page[:used] = 1 + inputs.block_start[:used] // page_size
-        return jnp.asarray(padding)
-
-    return [np.asarray(run(state, pages, packed(ids)))[: len(ids)] for ids in prompts]
-
-
-def tolerance(config: ModelConfig) -> float:
-    """Return the largest error of a family's logits, of the largest logit.
-
-    Delta nets amplify rounding: the reference itself differs by 1.2e-5 between a whole prompt and single steps.
-    """
-    return 5e-5 if any(isinstance(layer.state, DeltaNet) for layer in config.layers) else 1e-5
+CONDITION = 2e-4
+"""The most that the logits of a golden may move by rounding, of the largest: one that moves more says too little."""
 
 
 @pytest.mark.parametrize(
     "family", [pytest.param(family, marks=() if family in COVERING else pytest.mark.wide) for family in MODELS]
 )
 @pytest.mark.filterwarnings("ignore:.*separate head")
-def test_logits_equal_the_reference_within_1e_5(family: str, families: Path) -> None:
+def test_logits_are_those_of_the_reference_within_rounding(family: str, families: Path) -> None:
     golden = np.load(families / family / "golden.npz")
     checkpoint = open_checkpoint(families / family)
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
-    for logits, expected in zip(paged_logits(decoder, golden["input_ids"]), golden["logits"], strict=True):
-        error = np.abs(logits[-len(expected) :] - expected).max()
-        assert error <= tolerance(checkpoint.config) * np.abs(expected).max()
+    both, bound = logits_within(decoder, golden["input_ids"], KNOWN)
+    assert bound <= CONDITION, "these prompts amplify rounding: take others for this golden"
+    for logits, expected in zip(both, golden["logits"], strict=True):
+        assert np.abs(logits - expected).max() <= bound * np.abs(expected).max()
 
 
 def test_a_head_of_its_own_gives_the_logits_although_the_config_says_tied(families: Path) -> None:
@@ -100,8 +38,8 @@ def test_a_head_of_its_own_gives_the_logits_although_the_config_says_tied(famili
     with pytest.warns(RuntimeWarning, match="separate head, which is used"):
         checkpoint = open_checkpoint(families / "mistral-own-head")
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
-    (whole,) = paged_logits(decoder, golden["input_ids"][:1])
-    assert np.abs(whole[-16:] - golden["logits"][0]).max() <= 1e-5 * np.abs(golden["logits"]).max()
+    (logits,), bound = logits_within(decoder, golden["input_ids"][:1], KNOWN)
+    assert np.abs(logits - golden["logits"][0]).max() <= bound * np.abs(golden["logits"]).max()
 
 
 def test_bfloat16_weights_keep_float32_logits_near_the_reference(families: Path) -> None:
@@ -162,6 +100,6 @@ def test_a_page_size_changes_no_logit(families: Path) -> None:
     checkpoint = open_checkpoint(families / "qwen3")
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
     ids = np.load(families / "qwen3" / "golden.npz")["input_ids"][:1]
-    (first,) = paged_logits(decoder, ids, 16)
+    (first,), bound = logits_within(decoder, ids)
     for page_size in (32, 128):
-        np.testing.assert_allclose(paged_logits(decoder, ids, page_size)[0], first, rtol=1e-4, atol=1e-5)
+        assert np.abs(paged_logits(decoder, ids, page_size)[0] - first).max() <= bound * np.abs(first).max()

@@ -18,8 +18,8 @@ from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.training import adapt, token_logprobs
 from rekindle_kernels.api import Implementation
 from tests.families import MODELS
+from tests.unit.logits import logits_within
 from tests.unit.lora import merged, random_parts, tensors_of
-from tests.unit.test_models import paged_logits, tolerance
 
 FEW = ("llama-tied", "gemma3n", "llama4", "qwen3-next", "gpt-oss", "deepseek-v3")
 """Families with shared pages, chunks of positions, states, sinks, and latent pages."""
@@ -48,9 +48,9 @@ def test_log_probabilities_of_whole_sequences_are_those_over_pages(family: str, 
     ids = np.load(families / family / "golden.npz")["input_ids"]
     graph, state = nnx.split(decoder)
     result = jax.jit(lambda state, ids: token_logprobs(nnx.merge(graph, state), ids))(state, jnp.asarray(ids))
-    for each, own, logits in zip(ids, result, paged_logits(decoder, ids), strict=True):
-        scale = np.abs(logits).max()
-        np.testing.assert_allclose(own, of_tokens(logits, each), rtol=0, atol=4 * tolerance(decoder.config) * scale)
+    paged, bound = logits_within(decoder, ids)
+    for each, own, logits in zip(ids, result, paged, strict=True):
+        np.testing.assert_allclose(own, of_tokens(logits, each), rtol=0, atol=2 * bound * np.abs(logits).max())
 
 
 @pytest.mark.parametrize("family", ["llama-tied", pytest.param("deepseek-v3", marks=pytest.mark.wide)])

@@ -31,7 +31,7 @@ from rekindle_kernels.blocks import Array, Blocks, Tensor
 from rekindle_kernels.storage import Activations, Stored
 from rekindle_kernels.xla.stored import widen
 from tests.families import MODELS
-from tests.unit.test_models import paged_logits
+from tests.unit.logits import paged_logits
 
 FLOAT32 = jnp.dtype("float32")
 HERE = Place((jax.devices()[0],))

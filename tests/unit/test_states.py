@@ -19,13 +19,13 @@ from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.config import DeltaNet, Mamba2, Norm, ShortConvolution
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle.core.models.loading.load import load_weights
+from rekindle.core.models.loading.load import load_decoder, load_weights
 from rekindle.core.models.mixing import Memory
 from rekindle.core.models.shard import TENSOR, Shard
 from rekindle.core.models.states.group_norm import members_of
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.wire import Wire
-from tests.unit.test_models import tolerance
+from tests.unit.logits import KNOWN, logits_within
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FLOAT32 = jnp.dtype("float32")
@@ -80,8 +80,10 @@ def test_several_devices_give_the_logits(family: str, devices: int, families: Pa
     golden = np.load(families / family / "golden.npz")
     logits = logits_of_devices(families / family, devices, golden["input_ids"][0])[-16:]
     expected = golden["logits"][0]
-    config = open_checkpoint(families / family).config
-    assert np.abs(logits - expected).max() <= tolerance(config) * np.abs(expected).max()
+    checkpoint = open_checkpoint(families / family)
+    decoder = load_decoder(checkpoint.config, checkpoint.tensors, FLOAT32)
+    _, bound = logits_within(decoder, golden["input_ids"][:1], KNOWN)
+    assert np.abs(logits - expected).max() <= bound * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""Runs numeric tests as on other CPUs: `python -m tests.cpus [tests]`.
+
+XLA compiles for fewer instructions than this machine has, with and without its optimizations, and our kernels are built
+for the fewest. All other tests run with what the machine has. `tests.instruction_sets` has every set of our kernels.
+"""
+
+import os
+import sys
+from typing import Final
+
+from rekindle_kernels.cpu import build, library
+from tests.instruction_sets import BUILD
+from tests.rebuilt import ROOT, Rebuilt, rebuilt
+
+WAYS: Final = (("SSE4_2", ()), ("AVX", ("--optimized",)), ("AVX2", ()), ("AVX512", ("--optimized",)))
+"""The most instructions that XLA may use, and pytest's options."""
+
+
+def run(tests: list[str]) -> int:
+    """Run tests in each way, and then with our kernels for the fewest instructions; return the first bad status."""
+    for isa, options in WAYS:
+        if status := _run(Rebuilt(os.environ | {"PYTHONPATH": str(ROOT)}), isa, [*options, *tests]):
+            return status
+    sets = build.INSTRUCTION_SETS[build.architecture()]
+    name, flags = next(iter(sets.items()))
+    if name == library.instruction_set():
+        return 0
+    with rebuilt(BUILD, name, name, *flags) as copy:
+        return _run(copy, "SSE4_2", tests, f", our kernels for {name}")
+
+
+def _run(library_of: Rebuilt, isa: str, tests: list[str], more: str = "") -> int:
+    sys.stdout.write(f"XLA for {isa}{more}: pytest {' '.join(tests)}\n")
+    sys.stdout.flush()
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa={isa}".strip()
+    return library_of.pytest(tests, {"XLA_FLAGS": flags})
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))
