@@ -141,7 +141,7 @@ def test_the_forms_before_are_read() -> None:
     ],
 )
 def test_what_a_text_means_is_read_again(constraint: Any, text: str, reason: Any, value: Any) -> None:
-    written = replace(FULL, constraint=constraint, text=text, finish_reason=reason).to_dict()
+    written = replace(FULL, constraint=constraint, text=text, finish_reason=reason, response=None).to_dict()
     read = Generation.from_dict(json.loads(json.dumps(written)))
     assert read.parsed == value
     assert read.unparsed is None

@@ -341,13 +341,6 @@ async def test_a_required_call_that_is_cut_leaves_no_content(scripted: Session, 
     assert not any(event["choices"][0]["delta"].get("content") for event in streamed)
 
 
-async def test_tools_beside_a_schema_are_refused_because_they_could_never_be_called(scripted: Session) -> None:
-    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-    reply = await ask(app(scripted), CHAT, {"messages": [USER], "tools": [TOOL], "response_format": schema})
-    assert (reply.status, reply.json["error"]["param"]) == (400, "response_format")
-    assert "leave out tools" in reply.json["error"]["message"]
-
-
 def test_line_ends_that_json_may_have_unescaped_are_escaped() -> None:
     text = "a\u2028b\u2029c\x85d"
     assert len(json_bytes(text).decode().splitlines()) == 1

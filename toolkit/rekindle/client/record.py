@@ -17,7 +17,7 @@ from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob, first_runs
 from rekindle.core.text.response import Reading
 from rekindle.results.generation import Generation, generation_html, ids_in_words, text_html
-from rekindle.results.parsing import parse
+from rekindle.results.parsing import parse, parse_response
 
 
 class Record:
@@ -235,7 +235,12 @@ class Record:
             reading.push(piece.text, piece.token_ids)
         response, _ = reading.finish()
         usage = replace(generation.usage, reasoning_tokens=reading.reasoning_tokens())
-        return replace(generation, response=response, usage=usage)
+        generation = replace(generation, response=response, usage=usage)
+        answer = None if self._submission.params.constraint is None else self._submission.params.constraint.answer
+        if answer is None:
+            return generation
+        value, why = parse_response(answer, response, generation.finish_reason, generation.stopped_by)
+        return replace(generation, constraint=answer.kind, parsed=value, unparsed=why)
 
     def _grow(self, more: Text) -> None:
         is_prefix = self.repeats_prefix  # the tokens of a branch's prefix arrive in one message
@@ -294,7 +299,7 @@ class Record:
     def _with_parsed(self, generation: Generation) -> Generation:
         """Return a generation with `parsed` or `unparsed` set, if its output is constrained."""
         constraint = self._submission.params.constraint
-        if constraint is None:
+        if constraint is None or constraint.answer is not None:  # an answer beside calls is known with the response
             return generation
         value, why = parse(constraint, generation.text, generation.finish_reason, generation.stopped_by)
         return replace(generation, constraint=constraint.kind, parsed=value, unparsed=why)

@@ -43,6 +43,7 @@ from rekindle.core.request.params import LONGEST_NAME, SamplingOptions, Sampling
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import Pooling, Turn, check_length
 from rekindle.core.text.chat import unread_variables
+from rekindle.core.text.constraints.parser import parse_bytes
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
@@ -362,31 +363,31 @@ class Requests:
     def _with_tool_grammar(
         self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]
     ) -> GenerateOptions[Any]:
-        """Return the options of a call. A `tool_choice` that requires a call adds the grammar of the tool calls.
+        """Return the options of a call, with the grammar of tool calls if tools have a part in the output's constraint.
+
+        A `tool_choice` that requires a call leaves no room for an answer, and other constraints are idle. Where the
+        model chooses freely, they hold for an answer without calls.
 
         Raises:
-            InvalidRequest: the tool does not exist, the prompts have no tools, or the call has another constraint too.
+            InvalidRequest: the tool does not exist, the prompts have no tools, or the call has a grammar too.
         """
         choice = options.get("tool_choice", "auto")
         chat = next((each for each in prompts if isinstance(each, Conversation)), None)
         others = [name for name in get_args(Kind) if options.get(name) is not None]
-        if choice == "auto" and chat is not None and chat.tools and set(others) - {"grammar"}:
-            raise InvalidRequest.of(
-                others[0],
-                f"{others[0]} constrains the whole output, so tools cannot be called: leave out tools or {others[0]}",
-            )
+        answers = [name for name in others if name != "grammar"]
+        is_free = choice == "none" or (choice == "auto" and not (chat is not None and chat.tools and answers))
         inputs = options.get("tool_grammars") or {}
         if choice in ("auto", "none") and inputs:
             raise InvalidRequest(f"tool_grammars are for required calls, and tool_choice is {choice!r}: require a call")
-        if choice in ("auto", "none") or all(isinstance(each, Exception) for each in prompts):
+        if is_free or all(isinstance(each, Exception) for each in prompts):
             return options
         if chat is None or self.tokenizer is None:
             raise InvalidRequest(
                 f"tool_choice={choice!r} needs a conversation, whose chat template lists the tools: give a list of "
                 "{role, content} messages as the prompt"
             )
-        if others:
-            raise InvalidRequest(f"tool_choice={choice!r} constrains the output: leave out {others[0]}")
+        if "grammar" in others:
+            raise InvalidRequest.of("grammar", f"tool_choice={choice!r} constrains the output: leave out grammar")
         if chat.tools is None:
             raise InvalidRequest(f"tool_choice={choice!r} needs tools, and the call has none")
         one_call = not options.get("parallel_tool_calls", True)
@@ -394,8 +395,13 @@ class Requests:
         if unknown:
             raise InvalidRequest(f"tool_grammars names no tool of the call: {', '.join(sorted(unknown))}")
         rendered = self.render(chat)
-        grammar = tool_choice_grammar(choice, chat.tools, rendered, self.tokenizer, one_call=one_call, inputs=inputs)
-        return cast(GenerateOptions[Any], {**options, "grammar": calls(grammar)})
+        answer = self.params(options).constraint if choice == "auto" else None
+        if answer is not None:  # errors are about its own parameter
+            parse_bytes(answer.kind, answer.text, answer.parameter)
+        grammar = tool_choice_grammar(
+            choice, chat.tools, rendered, self.tokenizer, one_call=one_call, inputs=inputs, answer=answer
+        )
+        return cast(GenerateOptions[Any], {**options, **dict.fromkeys(answers), "grammar": calls(grammar, answer)})
 
     def prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:
         """Return the prompts of a call, and whether the call is a batch; see `all_prompts`."""

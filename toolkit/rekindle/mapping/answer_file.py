@@ -16,8 +16,7 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.store.entries import CAN_LOCK
 from rekindle.mapping.items import Item
 from rekindle.mapping.shaping import DIGITS
-from rekindle.results.generation import Generation
-from rekindle.results.parsing import parse
+from rekindle.results.generation import Generation, parsed_of
 
 BEGINNING = b'{"place": '
 """First bytes of each line."""
@@ -107,7 +106,7 @@ class AnswerFile:
         generation = Generation.from_dict(self._record(line)["generation"])
         if self._constraint is None:
             return generation
-        value, why = parse(self._constraint, generation.text, generation.finish_reason, generation.stopped_by)
+        value, why = parsed_of(self._constraint, generation)
         return replace(generation, parsed=value, unparsed=why)
 
     def add(self, item: Item, outcome: Outcome, weights: str) -> None:

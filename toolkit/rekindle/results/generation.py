@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
@@ -16,7 +16,7 @@ from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
 from rekindle.core.text.response import Response, ToolCall
 from rekindle.results import data
 from rekindle.results.heat_map import covers, heat_map, token_numbers
-from rekindle.results.parsing import parse
+from rekindle.results.parsing import parse, parse_response
 from rekindle.results.response_card import response_html, response_text
 
 if TYPE_CHECKING:
@@ -224,7 +224,11 @@ class Generation:
             InvalidData: the version is unknown, or a field is missing, unknown or invalid; the message names the field.
         """
         attributes = data.read(written)
-        return Generation(**attributes, **_parsed_attributes(attributes))
+        generation = Generation(**attributes)
+        if generation.constraint is None:
+            return generation
+        value, why = parsed_of(Constraint(generation.constraint, ""), generation)
+        return replace(generation, parsed=value, unparsed=why)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the stored attributes, and the parsed value."""
@@ -297,13 +301,12 @@ _NOT_STORED = ("drawn_in", "origin", "parsed", "unparsed")
 """Attributes valid only in one notebook or process, and the values that `from_dict` parses again."""
 
 
-def _parsed_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `parsed` and `unparsed` for the stored attributes of a generation; empty without a constraint."""
-    if attributes["constraint"] is None:
-        return {}
-    constraint = Constraint(attributes["constraint"], "")
-    value, why = parse(constraint, attributes["text"], attributes["finish_reason"], attributes["stopped_by"])
-    return {"parsed": value, "unparsed": why}
+def parsed_of(constraint: Constraint, generation: Generation) -> tuple[Any, str | None]:
+    """Return `parsed` and `unparsed` of a finished generation. A response with another constraint may call tools."""
+    end, by = generation.finish_reason, generation.stopped_by
+    if generation.response is not None and constraint.kind != "grammar":
+        return parse_response(constraint, generation.response, end, by)
+    return parse(constraint, generation.text, end, by)
 
 
 def generation_html(generation: Generation, calls: str = "") -> str:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rekindle.core.request.constraint import Constraint
+from rekindle.core.text.response import Response
 
 
 def parse(constraint: Constraint, text: str, end: str, stopped_by: str | int | None) -> tuple[Any, str | None]:
@@ -23,3 +24,12 @@ def parse(constraint: Constraint, text: str, end: str, stopped_by: str | int | N
         return constraint.value(text), None
     except ValueError as error:
         return None, f"{type(error).__name__}: {error}"
+
+
+def parse_response(
+    constraint: Constraint, response: Response, end: str, stopped_by: str | int | None
+) -> tuple[Any, str | None]:
+    """Parse the content of a finished answer that may also call tools; see `parse`."""
+    if response.tool_calls:
+        return None, "the answer calls tools"
+    return parse(constraint, response.content, end, stopped_by)

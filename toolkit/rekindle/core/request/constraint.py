@@ -30,12 +30,14 @@ class Constraint:
         text: the schema as JSON, the regular expression, the choices as a JSON list, or the grammar.
         adapter: pydantic's `TypeAdapter` for the type of the value, or None.
         source: the parameter that the constraint was made from; empty for the one with the name of its kind.
+        answer: for a grammar of tool calls or an answer, the constraint on the answer; None for another constraint.
     """
 
     kind: Kind
     text: str
     adapter: Any = field(default=None, compare=False, repr=False)
     source: str = ""
+    answer: "Constraint | None" = field(default=None, compare=False, repr=False)
 
     def __repr__(self) -> str:
         return f"{self.text!r:.80}"
@@ -115,13 +117,18 @@ def grammar(name: str, value: Any) -> Constraint:
     )
 
 
-def calls(grammar: str) -> Constraint:
-    """Return the constraint to the grammar of required calls of tools.
+def calls(grammar: str, answer: Constraint | None = None) -> Constraint:
+    """Return the constraint to the grammar of calls of tools.
+
+    Args:
+        grammar: the grammar.
+        answer: the constraint on an answer without calls, or None if an answer must have calls.
 
     Raises:
         InvalidRequest: the grammar is too long.
     """
-    return Constraint("grammar", checks.text("the grammar of tools", grammar, LONGEST_CONSTRAINT), source="tools")
+    text = checks.text("the grammar of tools", grammar, LONGEST_CONSTRAINT)
+    return Constraint("grammar", text, source="tools", answer=answer)
 
 
 def regex_of(choices: Sequence[str]) -> str:

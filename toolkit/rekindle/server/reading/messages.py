@@ -81,6 +81,7 @@ def read_messages(body: Fields, template: Template) -> MessagesRequest:
     if body.any("thread") is not None:
         message = "thread asks for a conversation held by the server, and this server holds none: send all messages"
         raise ApiError(HTTPStatus.BAD_REQUEST, message, param="thread", code=NO_THREADS)
+    form = "output_format" if body.peek(("output_format",)) else "output_config.format"
     chat = _conversation(body, template)
     options, fields = sampling(body, "max_tokens")
     if stops := body.take("stop_sequences", list):
@@ -88,7 +89,7 @@ def read_messages(body: Fields, template: Template) -> MessagesRequest:
             body.refuse("stop_sequences", "and stop mean the same; give one of them")
         options["stop"], fields["stop"] = stops, "stop_sequences"
     if chat.schema is not None:
-        options["json_schema"], fields["json_schema"] = chat.schema, "output_config"
+        options["json_schema"], fields["json_schema"] = chat.schema, form
     stream = Streaming() if body.flag("stream") else None
     fields["prompt"] = "messages"
     body.finish(NEUTRAL_FIELDS, HINTS)

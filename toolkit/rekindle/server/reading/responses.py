@@ -116,7 +116,7 @@ def read_response(
     if stream_options is not None:
         stream_options.finish({}, ("include_obfuscation", "reasoning_summary_delivery"))
     prompt = [message(each, form) for each in messages]
-    fields["prompt"] = "input"
+    fields |= {"prompt": "input", "json_schema": "text.format"}
     logprobs = _logprobs(body, options, fields)
     options = {**_truncation(body), **options}
     call = Call(prompt, options, None, 1, fields, Streaming() if stream else None)

@@ -66,6 +66,23 @@ def relaxed(schema: Any, is_pattern: Callable[[str], bool]) -> Any:
     return _changed(schema, relax)
 
 
+def moved(schema: Any, place: str) -> Any:
+    """Return a schema with references for another place in a larger schema.
+
+    Args:
+        schema: the schema.
+        place: the place, as a reference such as "#/anyOf/0".
+    """
+
+    def move(part: dict[str, Any]) -> dict[str, Any]:
+        match part.get("$ref"):
+            case str(reference) if reference == "#" or reference.startswith("#/"):
+                return {**part, "$ref": f"{place}{reference[1:]}"}
+        return part
+
+    return _changed(schema, move)
+
+
 def _changed(schema: Any, change: Change) -> Any:
     """Return a schema with a change of each part. The schema has at most `DEEPEST_SCHEMA` levels."""
     match schema:

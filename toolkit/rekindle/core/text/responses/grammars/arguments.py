@@ -40,6 +40,17 @@ def argument_rules(name: str, tool: str, schema: Mapping[str, Any], form: CallFo
     raise InvalidRequest.of("tools", f"a call of {tool!r:.80} cannot be required: its parameters have no grammar")
 
 
+def schema_of_arguments(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a tool for arguments in JSON, as far as a grammar can enforce it; see `argument_rules`."""
+    for candidate in _candidates(schema):
+        try:
+            if _is_served(f"start: {json_of(candidate)}"):
+                return candidate
+        except Exception:  # as in `argument_rules`
+            continue
+    return {"type": "object"}
+
+
 def _candidates(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the schema of a tool, and schemas with fewer and fewer constraints."""
     try:

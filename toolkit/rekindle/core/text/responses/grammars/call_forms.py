@@ -37,6 +37,11 @@ class CallForm:
     tag: tuple[str, str, str] | None = None
     notation: Notation | None = None
 
+    @property
+    def is_json(self) -> bool:
+        """True if a call is JSON without delimiters."""
+        return not self.begin and self.before.startswith("{")
+
 
 _NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
 _FORMS: Final[Sequence[tuple[TemplateData, CallForm]]] = (

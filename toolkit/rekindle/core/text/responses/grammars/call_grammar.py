@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.constraint import Constraint
 from rekindle.core.text.constraints.parser import parse_bytes
+from rekindle.core.text.responses.grammars.answers import call_or_value, term_of
 from rekindle.core.text.responses.grammars.arguments import argument_rules
 from rekindle.core.text.responses.grammars.call_forms import CallForm
 from rekindle.core.text.responses.grammars.inputs import input_of_call
@@ -24,6 +26,7 @@ def call_grammar(
     in_reasoning: bool = False,
     one_call: bool = False,
     inputs: Mapping[str, str] = NO_INPUTS,
+    answer: Constraint | None = None,
 ) -> str:
     """Return the grammar of answers with tool calls, after reasoning if the model reasons.
 
@@ -37,6 +40,7 @@ def call_grammar(
         in_reasoning: whether the prompt has already begun the reasoning.
         one_call: whether "required" means exactly one call.
         inputs: Lark grammars of tools with one text as argument, by name.
+        answer: the constraint on an answer without calls, or None if an answer must have calls.
 
     Raises:
         InvalidRequest: no tool has this name, a tool has no name, or the form has no place for a name.
@@ -51,12 +55,15 @@ def call_grammar(
     if form.notation is not None:
         _check_names(form.notation, candidates)
     terms, is_single = TextTerms(special), one_call or choice != "required"
-    rules = [
-        f"start: {'thought ' if reasoning else ''}{terms.of(form.begin)} {_calls(form, terms, is_single=is_single)} "
-        f"{terms.of(form.end)}"
-    ]
-    if reasoning:
-        rules += _reasoning_rules(*reasoning, in_reasoning, terms)
+    calls = f"{terms.of(form.begin)} {_calls(form, terms, is_single=is_single)} {terms.of(form.end)}"
+    prefix = "thought " if reasoning else ""
+    rules = [*_reasoning_rules(*reasoning, in_reasoning, terms)] if reasoning else []
+    if answer is None:
+        rules.insert(0, f"start: {prefix}{calls}")
+    elif form.is_json and answer.kind == "json_schema":
+        return "\n".join([f"start: {prefix}answer", *rules, f"answer: {call_or_value(candidates, answer.text)}"]) + "\n"
+    else:
+        rules = [f"start: {prefix}(calls | answer)", f"calls: {calls}", f"answer: {term_of(answer)}", *rules]
     rules.append(f"call: {' | '.join(f'call_{place}' for place in range(len(candidates)))}")
     for place, (name, schema) in enumerate(candidates.items()):
         arguments = f"arguments_{place}"
