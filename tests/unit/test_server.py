@@ -407,7 +407,7 @@ async def test_the_model_is_listed_and_known_by_its_name(texts: Session) -> None
 async def test_adapters_are_models_of_their_own_and_go_with_their_names(texts: Session) -> None:
     served, array = app(texts, name="a/b"), np.ones((1, 1), np.float32)
     tensors = {f"model.layers.0.self_attn.q_proj.lora_{side}": array for side in "AB"}
-    await texts.add_adapter("sql", tensors=tensors, config={"r": 1})
+    await texts.add_adapter("sql", tensors=tensors, config={"r": 1, "lora_alpha": 8})
     listed = (await ask(served, "/v1/models")).json["data"]
     assert [(each["id"], each.get("parent")) for each in listed] == [("a/b", None), ("sql", "a/b")]
     assert (await ask(served, "/v1/models/sql")).json == listed[1]
