@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -255,8 +256,8 @@ def test_help_has_a_summary_and_examples_that_parse(capsys: pytest.CaptureFixtur
         assert re.search(r"^[A-Z].*\.$", text, re.MULTILINE), name
         for line in text.partition("examples:")[2].split("\n"):
             if line.strip():
-                command = line.strip().rpartition("| ")[2]
-                _parser().parse_args(shlex.split(command)[1:])
+                words = shlex.split(line.strip().rpartition("| ")[2])[1:]
+                _parser(words[0]).parse_args(words)
                 shown += 1
     assert shown > 20
 
@@ -268,3 +269,40 @@ def test_no_command_prints_the_help_and_a_misspelt_one_a_hint(capsys: pytest.Cap
     with pytest.raises(SystemExit, match="2"):
         main(["genrate"])
     assert capsys.readouterr().err.endswith("rekindle: error: no command 'genrate'; did you mean generate?\n")
+
+
+COMMAND = """\
+import runpy, sys
+sys.argv = ["rekindle", *sys.argv[1:]]
+try:
+    runpy.run_module("rekindle", run_name="__main__")
+finally:
+    print("jax" in sys.modules, len(sys.modules), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        ([], 2),
+        (["genrate"], 2),
+        (["chat", "--help"], 0),
+        (["chat", "--temprature", "1"], 2),
+        (["generate", "--max-tokens", "x"], 2),
+    ],
+)
+def test_help_and_wrong_arguments_do_without_jax(arguments: list[str], status: int) -> None:
+    process = subprocess.run([sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True)
+    assert process.returncode == status, process.stderr
+    imported, count = process.stderr.splitlines()[-1].split()
+    assert imported == "False"
+    assert int(count) < 350  # jax has 700
+
+
+def test_a_process_of_the_command_line_has_the_public_names() -> None:
+    code = "import sys; sys.argv = ['rekindle']; import rekindle; assert 'jax' not in sys.modules; rekindle.Session; "
+    code += "print(sorted(name for name in rekindle.__all__ if not hasattr(rekindle, name)), 'jax' in sys.modules)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "[] True\n"

@@ -15,7 +15,7 @@ import pytest
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli import requirements
-from rekindle.cli.requirements import Requirements
+from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import ago, parse_size
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.device.programs.key import ProgramKey

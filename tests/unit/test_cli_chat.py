@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.cli.chat import command, commands, lines
+from rekindle.cli.chat import commands, conversing, lines
 from rekindle.cli.chat.screen import DIM, ERASE, PLAIN, WAITING, Screen
 from rekindle.cli.chat.talk import Talk
 from rekindle.cli.chat.wrapping import WordWrap, wrap
@@ -178,7 +178,7 @@ def test_an_interrupt_after_the_last_token_keeps_the_turn(
     say: Say, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed = Typed("one", KeyboardInterrupt, "two", "/show", "/undo", "/show", "/nonsense", "/exit", "never")
-    monkeypatch.setattr(command, "open_lines", lambda names, **options: typed)
+    monkeypatch.setattr(conversing, "open_lines", lambda names, **options: typed)
     show, left = Talk.say, iter([False, True])
 
     def interrupted(talk: Talk, text: str | None) -> bool:
@@ -205,7 +205,7 @@ def test_an_interrupt_after_the_last_token_keeps_the_turn(
 
 
 def test_an_edit_that_fails_leaves_the_chat_as_it_was(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "open_lines", lambda names, **options: Typed("one", "/edit two", "/show"))
+    monkeypatch.setattr(conversing, "open_lines", lambda names, **options: Typed("one", "/edit two", "/show"))
     show, calls = Talk.say, iter(["one", None])
 
     def failing(talk: Talk, text: str | None) -> bool:
@@ -282,7 +282,7 @@ def test_the_next_start_offers_the_last_conversation(
     say: Say, own_cache: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def typed(*script: Any, arguments: tuple[str, ...] = ()) -> str:
-        monkeypatch.setattr(command, "open_lines", lambda names, **options: Typed(*script))
+        monkeypatch.setattr(conversing, "open_lines", lambda names, **options: Typed(*script))
         return say(arguments=arguments)[0]
 
     assert "/resume" not in typed("one", "two", "/undo")

@@ -90,7 +90,7 @@ def test_commands_are_known(document: Path) -> None:
         first, *arguments = shlex.split(command.rpartition(" | ")[2].partition(" < ")[0])  # the last one of a pipe
         match [first, *arguments]:
             case ["rekindle", *rest] | ["python", "-m", "rekindle", *rest]:
-                _parser().parse_args(rest)
+                _parser(*rest[:1]).parse_args(rest)
             case ["python", "-m", module, *_]:
                 assert importlib.util.find_spec(module), command
             case ["make", *rest]:

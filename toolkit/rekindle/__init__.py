@@ -4,81 +4,87 @@ session = await rekindle.open()  # a small model; others by name or path
 await session.chat().show("What is the capital of France?")
 """
 
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from warnings import warn
+
 from rekindle.cli import starting
 from rekindle.core.concurrency.collector import collector_paused
 from rekindle.namesake import warn_of_namesake
 
-with starting.announced(), collector_paused():
-    from pathlib import Path
-    from typing import Any
-    from warnings import warn
+_is_deferred = "_is_deferred" not in globals() and starting.is_command()
+"""True in a process of the command line: the first use of a public name imports all names."""
 
-    from rekindle.chats.chat import Chat
-    from rekindle.client.handle import Handle, Stream
-    from rekindle.core.config import Settings
-    from rekindle.core.device.sampling.processing import LogitsRow
-    from rekindle.core.errors import (
-        BatchFailed,
-        CheckpointError,
-        ConfigError,
-        ConstraintFailed,
-        EngineFailed,
-        HostLost,
-        HostRefused,
-        InvalidBatch,
-        InvalidData,
-        InvalidRequest,
-        LogitsNotFinite,
-        ModelError,
-        ModelNotFound,
-        ModelTooLarge,
-        NotRestored,
-        NoWeights,
-        ParametersIgnored,
-        PromptTooLong,
-        QueueFull,
-        RekindleError,
-        ReplicaLost,
-        RequestCancelled,
-        SessionClosed,
-        SessionError,
-        StepTimeout,
-        StorageError,
-        UnsafeStorage,
-        UnsupportedModel,
-        WeightsChanged,
-        likely,
-    )
-    from rekindle.core.messages.record import MessageRecord
-    from rekindle.core.models.families.reading import Family
-    from rekindle.core.policy import Candidate
-    from rekindle.core.ray import Ray
-    from rekindle.core.request.figures import CachedTokens, Timings, Usage
-    from rekindle.core.request.params import SamplingParams
-    from rekindle.core.request.steering import Patch, Steering
-    from rekindle.core.request.tokens import Piece, TokenLogprob
-    from rekindle.core.route import LaneLoad
-    from rekindle.core.scheduler.stats import Stats
-    from rekindle.core.server_settings import ServerSettings
-    from rekindle.core.text.response import Part, ToolCall
-    from rekindle.hosts.hosts import Hosts
-    from rekindle.mapping.results import MapResults
-    from rekindle.results.answers import Answers
-    from rekindle.results.bench import Bench
-    from rekindle.results.comparison import Comparison
-    from rekindle.results.generation import Generation
-    from rekindle.results.inspection.activations import Activations
-    from rekindle.results.inspection.lens import LogitLens
-    from rekindle.results.scores.classes import Classification
-    from rekindle.results.scores.options import Scores
-    from rekindle.results.scores.perplexity import Perplexity
-    from rekindle.results.scores.ranking import Ranking
-    from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
-    from rekindle.session.opening import open, open_sync
-    from rekindle.session.prefix import Prefix
-    from rekindle.session.serving import serve, serve_sync
-    from rekindle.session.session import Session
-    from rekindle.views.cache.view import CachedPath, CacheView
+if TYPE_CHECKING or not _is_deferred:
+    with starting.announced(), collector_paused():
+        from rekindle.chats.chat import Chat
+        from rekindle.client.handle import Handle, Stream
+        from rekindle.core.config import Settings
+        from rekindle.core.device.sampling.processing import LogitsRow
+        from rekindle.core.errors import (
+            BatchFailed,
+            CheckpointError,
+            ConfigError,
+            ConstraintFailed,
+            EngineFailed,
+            HostLost,
+            HostRefused,
+            InvalidBatch,
+            InvalidData,
+            InvalidRequest,
+            LogitsNotFinite,
+            ModelError,
+            ModelNotFound,
+            ModelTooLarge,
+            NotRestored,
+            NoWeights,
+            ParametersIgnored,
+            PromptTooLong,
+            QueueFull,
+            RekindleError,
+            ReplicaLost,
+            RequestCancelled,
+            SessionClosed,
+            SessionError,
+            StepTimeout,
+            StorageError,
+            UnsafeStorage,
+            UnsupportedModel,
+            WeightsChanged,
+            likely,
+        )
+        from rekindle.core.messages.record import MessageRecord
+        from rekindle.core.models.families.reading import Family
+        from rekindle.core.policy import Candidate
+        from rekindle.core.ray import Ray
+        from rekindle.core.request.figures import CachedTokens, Timings, Usage
+        from rekindle.core.request.params import SamplingParams
+        from rekindle.core.request.steering import Patch, Steering
+        from rekindle.core.request.tokens import Piece, TokenLogprob
+        from rekindle.core.route import LaneLoad
+        from rekindle.core.scheduler.stats import Stats
+        from rekindle.core.server_settings import ServerSettings
+        from rekindle.core.text.response import Part, ToolCall
+        from rekindle.hosts.hosts import Hosts
+        from rekindle.mapping.results import MapResults
+        from rekindle.results.answers import Answers
+        from rekindle.results.bench import Bench
+        from rekindle.results.comparison import Comparison
+        from rekindle.results.generation import Generation
+        from rekindle.results.inspection.activations import Activations
+        from rekindle.results.inspection.lens import LogitLens
+        from rekindle.results.scores.classes import Classification
+        from rekindle.results.scores.options import Scores
+        from rekindle.results.scores.perplexity import Perplexity
+        from rekindle.results.scores.ranking import Ranking
+        from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
+        from rekindle.session.opening import open, open_sync
+        from rekindle.session.prefix import Prefix
+        from rekindle.session.serving import serve, serve_sync
+        from rekindle.session.session import Session
+        from rekindle.views.cache.view import CachedPath, CacheView
 
 __version__ = "0.1.0"
 warn_of_namesake(Path(__file__).parent)
@@ -167,8 +173,10 @@ _OPENING = {"AsyncLLM", "Engine", "LLM", "Llama", "Model", "from_pretrained", "l
 
 
 def __getattr__(name: str) -> Any:
-    """Return the object of a former public name, with a deprecation warning."""
+    """Return the object of a former public name, with a deprecation warning, or of a deferred public name."""
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
+    if _is_deferred and not name.startswith("_"):
+        return getattr(importlib.reload(sys.modules[__name__]), name)  # runs this file again, with all imports
     if name not in _RENAMED:
         raise AttributeError(f"module 'rekindle' has no attribute {name!r}{_cure(name)}", name=name)
     warn(f"rekindle.{name} is now rekindle.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)

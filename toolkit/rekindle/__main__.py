@@ -7,24 +7,35 @@ import signal
 import sys
 import threading
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from time import monotonic
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import rekindle
-from rekindle.cli import demo, follow, info, lm_eval, precompile, replicas, serve
-from rekindle.cli.cache import command as cache
-from rekindle.cli.chat import command as chat
-from rekindle.cli.generate import command as generate
-from rekindle.cli.models import command as models
+from rekindle.cli import starting
 from rekindle.cli.parser import CommandParser, add_command
+from rekindle.core.concurrency.collector import collector_paused
 from rekindle.core.errors import RekindleError
 
 DESCRIPTION = """\
 LLM inference in JAX. `rekindle chat` opens a small model and chats with it.
 `rekindle COMMAND --help` has the arguments of a command, and examples.
 The Python API can do more."""
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "chat": ("chat.command", "chat with a model; the line /help lists the commands of a chat"),
+    "generate": ("generate.command", "generate from one prompt, and stream the text to stdout"),
+    "demo": ("demo", "answer a few questions with the default model"),
+    "models": ("models.command", "list the model families, and the sizes that fit this machine"),
+    "info": ("info", "show versions, devices and the cache; with MODEL, its architecture and memory needs"),
+    "serve": ("serve", "serve clients of OpenAI's API over HTTP until Ctrl-C, and print the base_url"),
+    "precompile": ("precompile", "compile a model's programs in advance, for this machine or for another"),
+    "cache": ("cache.command", "list, measure, explain, verify, prune or clear the cache directory"),
+    "follow": ("follow", "serve sessions that another process opens with hosts="),
+    "replicas": ("replicas", "list or stop the replicas of a Ray cluster, including kept ones"),
+    "lm-eval": ("lm_eval", "run lm-eval's tasks (--model rekindle)"),
+}
+"""The module in `cli/` and the summary of each command; a command alone imports its module."""
 INTERRUPTED = 128 + signal.SIGINT
 BROKEN_PIPE = 128 + 13  # SIGPIPE, absent on some systems
 GRACE_SECONDS = 1.0
@@ -42,9 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: from argparse, with 0 for --help and --version, and 2 for invalid arguments.
     """
-    parser = _parser()
-    parser.check_command(sys.argv[1:] if argv is None else argv)
-    arguments = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = _parser(*words[:1])
+    parser.check_command(words)
+    arguments = parser.parse_args(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a model may write characters that the terminal's encoding lacks
     try:
@@ -62,32 +74,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _leave(BROKEN_PIPE) if argv is None else BROKEN_PIPE
 
 
-def _parser() -> CommandParser:
+def _parser(name: str | None = None) -> CommandParser:
+    """Return the parser, with the arguments of one command; others have a name and a summary alone."""
     parser = CommandParser(prog="rekindle", description=DESCRIPTION, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"rekindle {rekindle.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    command = partial(add_command, commands)
-    chat.add_arguments(command("chat", "chat with a model; the line /help lists the commands of a chat", chat.EXAMPLES))
-    generate.add_arguments(
-        command("generate", "generate from one prompt, and stream the text to stdout", generate.EXAMPLES)
-    )
-    demo.add_arguments(command("demo", "answer a few questions with the default model"))
-    models.add_arguments(
-        command("models", "list the model families, and the sizes that fit this machine", models.EXAMPLES)
-    )
-    summary = "show versions, devices and the cache; with MODEL, its architecture and memory needs"
-    info.add_arguments(command("info", summary, info.EXAMPLES))
-    summary = "serve clients of OpenAI's API over HTTP until Ctrl-C, and print the base_url"
-    serve.add_arguments(command("serve", summary, serve.EXAMPLES))
-    summary = "compile a model's programs in advance, for this machine or for another"
-    precompile.add_arguments(command("precompile", summary, precompile.EXAMPLES))
-    summary = "list, measure, explain, verify, prune or clear the cache directory"
-    cache.add_arguments(command("cache", summary, cache.EXAMPLES))
-    follow.add_arguments(command("follow", "serve sessions that another process opens with hosts=", follow.EXAMPLES))
-    summary = "list or stop the replicas of a Ray cluster, including kept ones"
-    replicas.add_arguments(command("replicas", summary))
-    summary = "run lm-eval's tasks (--model rekindle)"
-    lm_eval.add_arguments(command("lm-eval", summary, prefix_chars=lm_eval.NO_PREFIX, add_help=False))
+    for command, (module, summary) in COMMANDS.items():
+        if command != name:
+            add_command(commands, command, summary)
+            continue
+        with starting.announced(), collector_paused():
+            content: Any = import_module(f"rekindle.cli.{module}")
+        examples, options = getattr(content, "EXAMPLES", ()), getattr(content, "PARSER_OPTIONS", {})
+        content.add_arguments(add_command(commands, command, summary, examples, **options))
     parser.names = commands.choices
     return parser
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 import rekindle
 from rekindle.cli import requirements
-from rekindle.cli.requirements import Requirements
+from rekindle.cli.models.planning import Requirements
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.engine.loading.blueprint import Blueprint

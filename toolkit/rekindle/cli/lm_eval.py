@@ -5,8 +5,8 @@ from argparse import ArgumentParser, Namespace
 
 from rekindle.core.errors import not_installed
 
-NO_PREFIX = "\0"
-"""Prefix character of a parser without flags, so that the harness receives all arguments unchanged."""
+PARSER_OPTIONS = {"prefix_chars": "\0", "add_help": False}
+"""Options of a parser without flags, so that the harness receives all arguments unchanged."""
 
 
 HELP = """\

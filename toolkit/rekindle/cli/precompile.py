@@ -11,7 +11,7 @@ from typing import Final
 import jax
 
 from rekindle.cli import requirements
-from rekindle.cli.requirements import Requirements
+from rekindle.cli.models.planning import Requirements
 from rekindle.core.buckets import Bucket
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.device.programs.key import PACKAGES, Target

@@ -1,13 +1,15 @@
 """Arguments of generating commands: the sampling parameters, an adapter and the opening of the model."""
 
 from argparse import ArgumentParser, Namespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import rekindle
 from rekindle.cli import requirements
 from rekindle.core.config import Precompile
 from rekindle.core.request.params import SamplingOptions, SamplingParams
-from rekindle.session.session import Session
+
+if TYPE_CHECKING:
+    from rekindle.session.session import Session
 
 ADAPTER: Final = "adapter"
 """The name of the adapter given with --adapter."""
@@ -59,7 +61,7 @@ def options_of(arguments: Namespace) -> SamplingOptions:
     return sampling
 
 
-def open_session(arguments: Namespace, model: str, precompile: Precompile) -> Session:
+def open_session(arguments: Namespace, model: str, precompile: Precompile) -> "Session":
     """Open a model in the shapes of a notebook's session, so that each finds the programs compiled by the other.
 
     Args:

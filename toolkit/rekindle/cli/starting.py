@@ -4,10 +4,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from importlib import import_module
 from pathlib import Path
 from threading import Timer
 from typing import Any, Final
 from uuid import uuid4
+
+from rekindle.core.concurrency.collector import collector_paused
 
 PATIENCE_SECONDS: Final = 0.7
 """The time without a word in a terminal."""
@@ -20,6 +23,22 @@ INTERRUPTED: Final = 128 + 2
 
 Draw = Callable[[str], None]
 """Show a text in place of the former text; the empty text removes the line."""
+
+
+def deferred(module: str, name: str) -> Callable[[Any], int]:
+    """Return a function that imports a module at its first call, and calls a function of the module.
+
+    Args:
+        module: the full name of the module.
+        name: the name of the function.
+    """
+
+    def run(arguments: Any) -> int:
+        with announced(), collector_paused():
+            function: Callable[[Any], int] = getattr(import_module(module), name)
+        return function(arguments)
+
+    return run
 
 
 @contextmanager
@@ -41,7 +60,7 @@ def announced() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if _is_command():
+        if is_command():
             raise SystemExit(INTERRUPTED) from None  # without the traceback of an import
         raise
     finally:
@@ -58,10 +77,10 @@ def _screen() -> Draw | None:
     if getattr(shell, "kernel", None) is not None:
         return _cell()
     on_terminal = sys.stderr is not None and sys.stderr.isatty() and "--quiet" not in sys.orig_argv
-    return _write if on_terminal and (shell is not None or _is_command()) else None
+    return _write if on_terminal and (shell is not None or is_command()) else None
 
 
-def _is_command() -> bool:
+def is_command() -> bool:
     """Return True for `rekindle` and `python -m rekindle`."""
     # The name of a module that is run is known only after the imports of its package.
     is_module = sys.argv[:1] == ["-m"] and "rekindle" in sys.orig_argv

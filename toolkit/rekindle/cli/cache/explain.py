@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.listing import content_of
-from rekindle.cli.requirements import Requirements
+from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.lowering import program_name
 from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS

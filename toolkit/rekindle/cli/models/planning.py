@@ -1,0 +1,70 @@
+"""Requirements of a model with some settings: its limits, its programs, and their store."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+
+from rekindle.cli.requirements import settings_of
+from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.core.concurrency.progress import Report
+from rekindle.core.config import Settings
+from rekindle.core.device.devices import candidate_places, place_from, places_of
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.store import ProgramStore
+from rekindle.core.device.programs.targets import devices_of
+from rekindle.core.engine.loading.blueprint import Blueprint
+from rekindle.core.engine.loading.planning import fewest, plan
+from rekindle.core.engine.loading.stores import PROGRAMS, program_store
+from rekindle.core.errors import ConfigError
+from rekindle.core.store.directory import cache_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """The requirements of a model, as `open` would plan them.
+
+    Attributes:
+        blueprint: the plan for the devices sharing the model.
+        devices: all devices of the target or of this machine.
+        store: the store of the model's programs.
+    """
+
+    blueprint: Blueprint
+    devices: Sequence[jax.Device]
+    store: ProgramStore
+
+    @classmethod
+    def of(cls, arguments: Namespace, report: Report, *, compiles: bool = False) -> "Requirements":
+        """Plan the model of the arguments of `add_arguments`, downloading it if necessary.
+
+        Args:
+            arguments: the parsed arguments.
+            report: the callback for progress.
+            compiles: whether a step may be compiled to measure the memory left for the pool.
+
+        Raises:
+            ModelError: the model cannot be opened.
+            ConfigError: the settings do not fit the model, or nothing can be compiled for the target.
+            StorageError: the cache directory cannot be used.
+        """
+        target: str | None = arguments.target
+        devices = jax.devices() if target is None else devices_of(target)
+        settings = _settings(arguments)
+        places = places_of(settings) if target is None else _places(target, devices, settings)
+        checkpoint = open_checkpoint(arguments.model, report, revision=arguments.revision)
+        place = fewest(checkpoint, settings, places)
+        blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=compiles, report=report)
+        return cls(blueprint, devices, program_store(cache_dir(PROGRAMS), blueprint))
+
+
+def _places(target: str, devices: Sequence[jax.Device], settings: Settings) -> list[Place]:
+    tensor, data = settings.tensor, settings.data
+    if data * (tensor or 1) > len(devices):
+        raise ConfigError(f"{target} has {len(devices)} devices, and the mesh has data={data}, tensor={tensor or 1}")
+    return candidate_places(devices, data) if tensor is None else [place_from(devices, tensor, data)]
+
+
+def _settings(arguments: Namespace) -> Settings:
+    return Settings(**settings_of(arguments), precompile="lazy")  # "lazy" allows any number of programs
