@@ -119,13 +119,13 @@ def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implement
     Args:
         shape: (pages, sides, kv_heads, page_size, head_dim), with one side for keys and one for values, or a single
             side for both, as in latent attention.
-        dtype: float32, bfloat16 or int8. For int8, each position of a head has a scale of its own.
+        dtype: float32, bfloat16 or int8. For int8, each position of a head has a scale for each 64 numbers.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
         (pages, stored sides, kv_heads, page_size, width), equal to `shape` except for "tpu" (see `tpu.form`), and for
-        int8, with four bytes more per row (see `xla.scaled`). The dtype is `dtype`, but "xla" and "cpu" store the bits
-        of bfloat16 in uint16. The content is arbitrary.
+        int8, with four bytes more for each 64 numbers of a row (see `xla.scaled`). The dtype is `dtype`, but "xla" and
+        "cpu" store the bits of bfloat16 in uint16. The content is arbitrary.
 
     Raises:
         ValueError: the implementation is unknown, or cannot serve this pool.

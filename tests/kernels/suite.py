@@ -194,8 +194,9 @@ class Suite:
         self.skip_unserved(shape)
         self.check_rows(shape, [90, 1, 20, 0, 53][:splits])
 
-    def test_rows_over_int8_with_a_window_a_soft_cap_and_sinks(self) -> None:
-        shape = Shape(dtype="int8", window=33, soft_cap=2.0, sinks=True, group=3, pages_per_sequence=8)
+    @pytest.mark.parametrize("head_dim", [64, 160])
+    def test_rows_over_int8_with_a_window_a_soft_cap_and_sinks(self, head_dim: int) -> None:
+        shape = Shape(1, 3, head_dim, dtype="int8", window=33, soft_cap=2.0, sinks=True, pages_per_sequence=8)
         self.skip_unserved(shape)
         self.check_rows(shape, [90, 1, 0, 128, 53])
 
@@ -260,8 +261,9 @@ class Suite:
         self.skip_unserved(shape)
         self.check_blocks(shape, [(4, 3), (0, 2)], 1)
 
-    def test_blocks_over_int8_with_a_window_a_soft_cap_and_sinks(self) -> None:
-        shape = Shape(dtype="int8", window=33, soft_cap=2.0, sinks=True, group=3, pages_per_sequence=8)
+    @pytest.mark.parametrize("head_dim", [64, 160])
+    def test_blocks_over_int8_with_a_window_a_soft_cap_and_sinks(self, head_dim: int) -> None:
+        shape = Shape(1, 3, head_dim, dtype="int8", window=33, soft_cap=2.0, sinks=True, pages_per_sequence=8)
         self.skip_unserved(shape)
         self.check_blocks(shape, [(4, 3), (0, 2)], 1)
 
@@ -309,6 +311,24 @@ class Suite:
         np.testing.assert_array_equal(numbers[2, :, :, 3], blocks[2])
         assert any((numbers[0, :, :, 3] == blocks[i]).all() for i in (0, 1, 3))
         assert not numbers[1].any()
+
+    @pytest.mark.parametrize("head_dim", [96, 256])
+    def test_each_64_numbers_of_int8_have_a_scale_of_their_own(self, head_dim: int) -> None:
+        shape = Shape(dtype="int8", head_dim=head_dim)
+        self.skip_unserved(shape)
+        kv = np.random.default_rng(0).standard_normal((1, 2, shape.kv_heads, 1, head_dim))
+        sizes = 1000.0 ** np.arange(-(-head_dim // 64))
+        kv *= np.repeat(sizes, 64)[:head_dim]
+        pages = self.stored(np.zeros(shape.pool(1)), shape.dtype)
+        ones = jnp.ones(1, jnp.int32)
+        with self.running():
+            after = api.write(pages, jnp.asarray(kv, jnp.float32), ones, ones, implementation=self.implementation)
+            numbers = self.loaded(after, shape.dtype, head_dim)[1, :, :, 1]
+        for start in range(0, head_dim, 64):
+            written, given = (each[..., start : start + 64] for each in (numbers, kv[0, :, :, 0]))
+            step = np.abs(given).max(-1, keepdims=True) / 127
+            assert (np.abs(written - given) <= 0.5001 * step).all()
+            assert (np.abs(written - given) > 0).any(), "int8 has no more bits than these"
 
     def test_numbers_of_any_size_are_written_as_int8_of_their_own_row(self) -> None:
         """Check rows of zeros, tiny, huge, infinite and missing numbers, each beside a usual one."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rekindle_kernels.gpu.refs import Ref, columns_of, load, within
-from rekindle_kernels.xla.scaled import SCALE_BYTES
+from rekindle_kernels.xla.scaled import GROUP, SCALE_BYTES, stored_groups
 
 LOG2E = math.log2(math.e)
 MASKED = -1e30
@@ -72,8 +72,9 @@ class Context:
     soft_cap: float | None
 
     @property
-    def _scaled(self) -> bool:
-        return bool(self.pool.dtype == jnp.int8)
+    def _groups(self) -> int:
+        """The number of scales of a position; 0 for numbers without."""
+        return stored_groups(self.pool.shape[1]) if self.pool.dtype == jnp.int8 else 0
 
     def visit(
         self, sums: Sums, q: jax.Array, positions: jax.Array, readable: jax.Array | None, mask: jax.Array | None
@@ -92,8 +93,8 @@ class Context:
             positions, self.page_size
         )
         scores = _dot(q, self._tile(keys_at, readable), 1) * self.scale
-        if self._scaled:
-            scores *= self._scales(keys_at, readable)[None]
+        if self._groups == 1:
+            scores *= self._scales(keys_at, readable, 0)[None]
         if self.soft_cap is not None:
             scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
         scores = scores * LOG2E
@@ -107,22 +108,28 @@ class Context:
         values_at = keys_at + (self.sides - 1) * self.kv_heads * self.page_size
         values = self._tile(values_at, readable)
         total = sums.total * shrink + weights.sum(axis=1)
-        if self._scaled:
-            weights *= self._scales(values_at, readable)[None]
+        if self._groups == 1:
+            weights *= self._scales(values_at, readable, 0)[None]
         part = _dot(weights.astype(values.dtype), values, 0)
         return Sums(peak, total, sums.weighted * shrink[:, None] + part)
 
     def _tile(self, rows: jax.Array, readable: jax.Array | None) -> jax.Array:
-        """Load rows of numbers, zeros where they are not readable."""
-        head_dim = self.pool.shape[1] - (SCALE_BYTES if self._scaled else 0)
+        """Load rows of numbers, zeros where they are not readable. Codes with one scale stay as they are."""
+        head_dim = self.pool.shape[1] - SCALE_BYTES * self._groups
         columns = columns_of(head_dim)
         mask = within(columns, head_dim, None if readable is None else readable[:, None])
-        return load(self.pool, rows[:, None], columns, mask=mask).astype(products_dtype(self.pool.dtype))
+        numbers = load(self.pool, rows[:, None], columns, mask=mask)
+        if self._groups > 1:
+            scales = self._scales(rows, readable, 0)[:, None]
+            for group in range(1, self._groups):
+                scales = jnp.where(columns < group * GROUP, scales, self._scales(rows, readable, group)[:, None])
+            numbers = numbers.astype(jnp.float32) * scales
+        return numbers.astype(products_dtype(self.pool.dtype))
 
-    def _scales(self, rows: jax.Array, readable: jax.Array | None) -> jax.Array:
-        """Load the scales of rows of int8, (keys,) float32; zeros where they are not readable."""
+    def _scales(self, rows: jax.Array, readable: jax.Array | None, group: int) -> jax.Array:
+        """Load the scales of a group of rows of int8, (keys,) float32; zeros where they are not readable."""
         places = jnp.arange(SCALE_BYTES, dtype=jnp.int32)[None]
-        columns = self.pool.shape[1] - SCALE_BYTES + places
+        columns = self.pool.shape[1] - SCALE_BYTES * (self._groups - group) + places
         mask = None if readable is None else readable[:, None]
         parts = load(self.pool, rows[:, None], columns, mask=mask).astype(jnp.int32)
         bits = jnp.left_shift(parts & 0xFF, 8 * places).sum(axis=1, dtype=jnp.int32)

@@ -26,10 +26,15 @@ def value_dtype(pages: jax.Array) -> jnp.dtype:
 
 
 def unpack(stored: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """Convert stored rows to numbers of `value_dtype`, and the factor of each row; None for factors of 1."""
+    """Convert stored rows to numbers of `value_dtype`, and the factor of each row; None for factors of 1.
+
+    Rows of int8 with one scale have it as the factor: it costs a product for each position, not for each number.
+    """
     if stored.dtype == jnp.int8:
         codes, scales = scaled.split(stored)
-        return codes.astype(value_dtype(stored)), scales
+        if scales.shape[-1] > 1:
+            return scaled.dequantize(stored), None
+        return codes.astype(value_dtype(stored)), scales[..., 0]
     return lax.bitcast_convert_type(stored, value_dtype(stored)), None
 
 

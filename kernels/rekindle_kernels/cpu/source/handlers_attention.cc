@@ -154,7 +154,7 @@ ffi::ErrorOr<Attention> describe(ffi::Buffer<ffi::F32>& q, ffi::AnyBuffer& pages
                                     "pages (pages, 1 or 2, kv_heads, page_size, width)"));
   const auto type = pages.element_type();
   const int64_t heads = shape[shape.size() - 2], head_dim = shape[shape.size() - 1];
-  const int64_t width = type == ffi::S8 ? head_dim + kScaleBytes : head_dim;
+  const int64_t width = type == ffi::S8 ? scaled_width(head_dim) : head_dim;
   if (pool[0] < 1 || pool[2] < 1 || pool[3] < 1 || pool[4] != width || heads % pool[2] != 0)
     return ffi::Unexpected(
         ffi::Error::InvalidArgument("attention expects pages of the queries' head_dim, with at least "

@@ -61,9 +61,15 @@ static inline int64_t stored_scratch(int64_t rows, int64_t in) {
 constexpr int64_t kTile = 64;
 constexpr int64_t kSegment = 512;
 
-// A position of a head in pages of int8: `head_dim` codes up to this size, and the bytes of their float32 scale.
+// A position of a head in pages of int8: `head_dim` codes up to this size, and a float32 scale for each group of them.
 constexpr int kLargestCode = 127;
-constexpr int64_t kScaleBytes = 4;
+constexpr int64_t kScaleGroup = 64;
+
+// Returns the number of scales of a position of a head in pages of int8, and the bytes of the position.
+static inline int64_t scale_groups(int64_t head_dim) { return (head_dim + kScaleGroup - 1) / kScaleGroup; }
+static inline int64_t scaled_width(int64_t head_dim) {
+  return head_dim + scale_groups(head_dim) * static_cast<int64_t>(sizeof(float));
+}
 
 // Attention over a pool of pages, [pages][sides][kv_heads][page_size][width], with sides for keys and values, or a
 // single side for both.
@@ -72,7 +78,7 @@ struct Attention {
   const void* pages;  // float, bfloat16 or int8
   float* out;         // like q
   int64_t pool, sides, kv_heads, page_size, head_dim, heads;
-  int64_t width;        // head_dim, and `kScaleBytes` more for int8
+  int64_t width;        // head_dim, or `scaled_width` of it for int8
   int64_t table_width;  // pages in a row of the table
   float scale;
   int64_t window;      // 0 for all positions
@@ -95,13 +101,14 @@ struct AttentionPart {
 // Returns the size of one query head's partial sums.
 static inline int64_t attention_state(int64_t head_dim) { return (head_dim + 15) / 16 * 16 + 32; }
 
-// Returns the floats of room for a query, and for the keys of a tile.
+// Returns the floats of room for a query, for the keys of a tile, and for the scales of its keys and values.
 static inline int64_t query_room(int64_t head_dim) { return head_dim + 4; }
 static inline int64_t keys_room(int64_t head_dim) { return (head_dim + 3) * kTile; }
+static inline int64_t scales_room(int64_t head_dim) { return 2 * scale_groups(head_dim) * kTile; }
 
 // Returns the floats of scratch for a part with so many query heads.
 static inline int64_t attention_scratch(int64_t heads, int64_t head_dim) {
-  return heads * (query_room(head_dim) + 2 * attention_state(head_dim)) + keys_room(head_dim);
+  return heads * (query_room(head_dim) + 2 * attention_state(head_dim)) + keys_room(head_dim) + scales_room(head_dim);
 }
 
 // y = x / sqrt(mean(x * x) + eps) * weight, row by row.

@@ -8,6 +8,7 @@
 
 namespace {
 
+using rekindle::kScaleGroup;
 using rekindle::kTile;
 
 // Positions of one tile: [begin, end) counts from the tile's first position.
@@ -34,7 +35,7 @@ struct Widened {
   using Sums = Vec;
   using OfValues = Widened;               // the products of weights and values
   static constexpr int kDepth = 1;        // numbers in a unit
-  static constexpr bool kScaled = false;  // whether each position has a scale
+  static constexpr bool kScaled = false;  // whether positions have scales
 
   static int64_t count(int64_t head_dim) { return head_dim; }
 

@@ -1,4 +1,4 @@
-// Rows of int8 with their scale: a position of a head in pages of int8 (see xla/scaled.py).
+// Rows of int8 with their scales: a position of a head in pages of int8 (see xla/scaled.py).
 #pragma once
 
 #include "integers.h"
@@ -18,10 +18,10 @@ inline Vec load(const int8_t* from) {
 #endif
 }
 
-// Returns the scale of a row.
-inline float scale_of(const int8_t* row, int64_t head_dim) {
+// Returns the scale of a group of a row.
+inline float scale_of(const int8_t* row, int64_t head_dim, int64_t group) {
   float scale;
-  std::memcpy(&scale, row + head_dim, sizeof scale);
+  std::memcpy(&scale, row + head_dim + group * sizeof scale, sizeof scale);
   return scale;
 }
 
@@ -68,30 +68,40 @@ inline void store_bytes(int8_t* to, Signed whole, int64_t count) {
 #endif
 }
 
-// Converts one row of numbers to codes and a scale. A NaN or an infinity gives a scale that is not finite.
-inline void quantize_row(const float* x, int64_t head_dim, int8_t* to) {
-  const float largest = largest_size(x, head_dim), scale = largest * (1.0f / rekindle::kLargestCode);
-  std::memcpy(to + head_dim, &scale, sizeof scale);
+// Converts one group of numbers to codes, and returns its scale. A NaN or an infinity gives a scale that is not finite.
+inline float quantize_group(const float* x, int64_t count, int8_t* to) {
+  const float largest = largest_size(x, count), scale = largest * (1.0f / rekindle::kLargestCode);
   if (!usable(largest)) {
-    std::memset(to, 0, head_dim);
-    return;
+    std::memset(to, 0, count);
+    return scale;
   }
   const Vec factor = splat(rekindle::kLargestCode / largest);
   int64_t d = 0;
-  for (; d + kLanes <= head_dim; d += kLanes) store_bytes(to + d, rounded(load(x + d) * factor), kLanes);
-  if (d < head_dim) store_bytes(to + d, rounded(load_first(x + d, head_dim - d) * factor), head_dim - d);
+  for (; d + kLanes <= count; d += kLanes) store_bytes(to + d, rounded(load(x + d) * factor), kLanes);
+  if (d < count) store_bytes(to + d, rounded(load_first(x + d, count - d) * factor), count - d);
+  return scale;
 }
 
 void quantize(const float* x, int64_t rows, int64_t head_dim, int8_t* to) {
-  for (int64_t row = 0; row < rows; ++row)
-    quantize_row(x + row * head_dim, head_dim, to + row * (head_dim + rekindle::kScaleBytes));
+  for (int64_t row = 0; row < rows; ++row, x += head_dim, to += rekindle::scaled_width(head_dim)) {
+    int8_t* scales = to + head_dim;
+    for (int64_t d = 0; d < head_dim; d += rekindle::kScaleGroup, scales += sizeof(float)) {
+      const float scale = quantize_group(x + d, least(rekindle::kScaleGroup, head_dim - d), to + d);
+      std::memcpy(scales, &scale, sizeof scale);
+    }
+  }
 }
 
 // Multiplies numbers of a tile by the scales of its positions, and by a factor. All calls round alike: no product is
 // fused with a sum of the caller.
-inline __attribute__((noinline)) void scale_all(float* numbers, const float* scales, float factor) {
+inline __attribute__((noinline)) void scale_all(const float* numbers, const float* scales, float factor, float* to) {
   for (int64_t i = 0; i < rekindle::kTile; i += kLanes)
-    store(numbers + i, load(numbers + i) * load(scales + i) * splat(factor));
+    store(to + i, load(numbers + i) * load(scales + i) * splat(factor));
+}
+
+// Adds numbers of a tile to others.
+inline __attribute__((noinline)) void add_all(const float* numbers, float* to) {
+  for (int64_t i = 0; i < rekindle::kTile; i += kLanes) store(to + i, load(to + i) + load(numbers + i));
 }
 
 }  // namespace
