@@ -83,6 +83,7 @@ def say_steps(dtype: str, rows: int, context: int, rounds: int) -> None:
 def main(options: Sequence[str] | None = None) -> None:
     """Print the machine's state and all measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=MODEL, help="model of the quality (default: the embedded one)")
     parser.add_argument("--positions", type=int, default=1024, help="positions of prose; 0 skips it (default: 1024)")
     parser.add_argument("--rounds", type=int, default=21, help="steps of each dtype; 0 skips them (default: 21)")
     parser.add_argument("--rows", type=int, nargs="*", default=[32, 1], help="rows of the steps (default: 32 and 1)")
@@ -90,7 +91,7 @@ def main(options: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16"], help="of weights (default: both)")
     arguments = parser.parse_args(options)
     print(", ".join(f"{key} {value}" for key, value in describe().items()))
-    checkpoint = open_checkpoint(MODEL)
+    checkpoint = open_checkpoint(arguments.model)
     for dtype in arguments.dtypes:
         if arguments.positions:
             say_quality(checkpoint, dtype, arguments.positions)

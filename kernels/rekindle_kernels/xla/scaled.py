@@ -42,7 +42,7 @@ def quantize(numbers: jax.Array) -> jax.Array:
     *outer, head_dim = numbers.shape
     groups = groups_of(head_dim)
     spare = [(0, 0)] * len(outer) + [(0, groups * GROUP - head_dim if groups > 1 else 0)]
-    numbers = jnp.pad(numbers.astype(jnp.float32), spare).reshape(*outer, groups, -1)
+    numbers = jnp.pad(numbers.astype(jnp.float32), spare, mode="edge").reshape(*outer, groups, -1)
     largest = jnp.abs(numbers).max(axis=-1, keepdims=True)
     usable = jnp.isfinite(largest) & (largest >= SMALLEST)
     codes = lax.round(numbers * (LARGEST / jnp.where(usable, largest, 1.0)), lax.RoundingMethod.TO_NEAREST_EVEN)

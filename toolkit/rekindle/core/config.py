@@ -84,7 +84,7 @@ class Settings:
             None is "int16" on CPUs, where there is no "bfloat16", and float32 for FP8 in any case. Elsewhere it is
             "bfloat16", or "exact" if `dtype` is float32, and there are no integers.
         kv_dtype: data type of keys and values in pages: "float32", "bfloat16" or "int8". None is `dtype`. "int8" has
-            one scale for each position of a head, so it holds 1.8 to 3.9 times the positions in the same memory, and a
+            a scale for each 64 numbers of a head, so it holds 1.8 to 3.8 times the positions in the same memory, and a
             position is rounded alike whatever is computed with it. Excludes models with latent attention.
         page_size: tokens per page, a multiple of 16. Default 64.
         num_pages: number of pages in the pool, including one for padding. None fits the pool to `pool_bytes`.

@@ -255,11 +255,11 @@ def _check_chunks(settings: Settings, model: ModelConfig, max_context: int) -> N
 
 
 def _check_scales(model: ModelConfig) -> None:
-    """Refuse pages of int8 for entries that one scale does not fit."""
+    """Refuse pages of int8 for entries that are not heads."""
     if any(attention.latent is not None for attention in model.attentions):
         raise ConfigError(
             'kv_dtype must not be "int8" for this model, whose layers have latent attention: its pages hold a latent '
-            "and a rotary key of other sizes side by side, and int8 has one scale for both. Leave it out, or pass "
+            "and a rotary key of other sizes side by side, and the scales of int8 are for heads. Leave it out, or pass "
             '"bfloat16"'
         )
 
