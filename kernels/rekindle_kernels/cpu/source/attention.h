@@ -26,8 +26,8 @@ struct Tile {
   Ahead<typename Kind::Number>* ahead;    // null for all but the first rows
 };
 
-// Computes scores of `Rows` rows for a few vectors of positions, each as one sum over units in order. Nothing is fetched
-// if `ahead` is null.
+// Computes scores of `Rows` rows for a few vectors of positions, each as one sum over units in order. Nothing is
+// fetched if `ahead` is null.
 template <typename Kind, int Rows, int Across = across(Rows)>
 void score(const float* q, int64_t of_query, const typename Kind::Unit* transposed, int64_t units,
            float (*scores)[kTile], Ahead<typename Kind::Number>* ahead) {

@@ -70,8 +70,8 @@ ffi::Future write(ffi::ThreadPool pool, ffi::AnyBuffer pages, Blocks kv, Indices
                   ffi::Result<ffi::AnyBuffer> written) {
   const auto shape = pages.dimensions(), block = kv.dimensions();
   if (shape.size() != 5 || block[1] != shape[1] || block[2] != shape[2] ||
-      (pages.element_type() == ffi::S8 ? scaled_width(block[4]) : block[4]) != shape[4] || ids.dimensions()[0] != block[0] ||
-      offsets.dimensions()[0] != block[0])
+      (pages.element_type() == ffi::S8 ? scaled_width(block[4]) : block[4]) != shape[4] ||
+      ids.dimensions()[0] != block[0] || offsets.dimensions()[0] != block[0])
     return invalid(
         "writing expects pages (pages, sides, kv_heads, page_size, width), blocks (blocks, "
         "sides, kv_heads, block_tokens, head_dim), and a page and an offset of each block");
