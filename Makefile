@@ -95,7 +95,7 @@ test-native: $(VENV)/.dev
 
 test-cpus: $(VENV)/.dev
 	$(BEGINS)
-	@$(BIN)/python -m tests.cpus $(ONE_BY_ONE) $(TOGETHER) $(CPU_TESTS)
+	@$(BIN)/python -m tests.cpus $(if $(DEEP),--all) $(ONE_BY_ONE) $(TOGETHER) $(CPU_TESTS)
 	$(PASSED)
 
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
