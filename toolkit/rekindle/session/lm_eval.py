@@ -19,6 +19,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.concurrency.waits import blocked
 from rekindle.core.config import SettingsOptions
+from rekindle.core.content import short_digest
 from rekindle.core.errors import ConfigError
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.scoring.computing import ScoredSequence, ScoringBar, score_all, scores_of
@@ -95,8 +96,8 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
 
     @property
     def tokenizer_name(self) -> str:
-        """Name of the tokenizer in lm-eval's caches."""
-        return self._name.replace("/", "__")
+        """Name of the tokenizer in lm-eval's caches of rendered prompts, with a digest of the chat template."""
+        return f"{self._name.replace('/', '__')}-{short_digest(self._tokens.chat_template)}"
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """Return the model's chat template, or None if `chat_template` is False."""
