@@ -1,6 +1,6 @@
 """One request and its answer: the body, the model, the connection."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,21 +18,27 @@ from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError, api_error_of
 from rekindle.server.explicit import check_explicit, with_explicit, with_explicit_piece
 from rekindle.server.gate import Gate
-from rekindle.server.guards import reply
+from rekindle.server.guards import large_reply, reply
 from rekindle.server.keepalive import KeepAlive
 from rekindle.server.limits import Limits
 from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields, parse_body
+from rekindle.server.reading.json_body import LARGE
 from rekindle.server.responses import KeptResponses
-from rekindle.server.streaming import EventStream, run_until_disconnect, wait_all
+from rekindle.server.streaming import EventStream, cancel, run_until_disconnect, wait_all
 from rekindle.server.tracing.log import Notices
 from rekindle.server.tracing.spans import record
+from rekindle.server.work import on_thread
 from rekindle.server.writing.common import Chunks, Head
 
 T = TypeVar("T")
 
 JSON: Final = "application/json"
+LARGE_ANSWER: Final = 10_000
+"""Values in an answer from which on its writing takes more than a few milliseconds."""
+ALTERNATIVES: Final = 8
+"""About the values beside a token with log-probabilities."""
 BROWSER_HEADERS = frozenset({"origin", "sec-fetch-site"})
 """Headers in requests of browsers for other sites' pages; pages cannot leave them out."""
 
@@ -67,17 +73,40 @@ class Exchange:
         body: the fields of the body, without the model.
         model: the model, held until the end of the answer.
         service: the server's models and rules.
+        is_large: whether reading the body and its call belongs on a thread.
     """
 
     request: Request
     body: Fields
     model: ServedModel
     service: Service
+    is_large: bool = False
 
     @property
     def limits(self) -> Limits:
         """The bounds on prompts and streams."""
         return self.service.limits
+
+    async def read(self, reader: Callable[..., T], *facts: Any) -> T:
+        """Return the request in the body by a reader, which takes the body and facts about the server.
+
+        Raises:
+            ApiError: the body is invalid.
+        """
+        if not self.is_large:
+            return reader(self.body, *facts)
+        return await on_thread(partial(reader, self.body, *facts))
+
+    async def reply(self, write: Callable[[], Any], size: int) -> ASGIApp:
+        """Return the JSON response with a value.
+
+        Args:
+            write: returns the value.
+            size: about the number of values in it.
+        """
+        if size < LARGE_ANSWER:
+            return reply(write())
+        return await on_thread(lambda: large_reply(write()))
 
     async def admit(self) -> None:
         """Wait while the model is paused.
@@ -113,9 +142,25 @@ class Exchange:
         await self.admit()
         options = self.model.without_unread(call.options, strict=self.body.strict)
         try:
+            if self.is_large:
+                return await self._submit_on_thread(call, options)
             return await self.model.session.submit_all(call.prompt, n=call.n, adapter=self.model.adapter, **options)
         except RekindleError as error:
             raise api_error_of(error, {**call.fields, "adapter": "model"}) from error
+
+    async def _submit_on_thread(self, call: Call, options: Mapping[str, Any]) -> list[Handle]:
+        """Submit a large call on a thread, which checks its parameters and parses its grammars."""
+        session, handles = self.model.session, list[Handle]()
+
+        def submit() -> None:
+            handles.extend(session.submit_all_sync(call.prompt, n=call.n, adapter=self.model.adapter, **options))
+
+        try:
+            await on_thread(submit)
+        except anyio.get_cancelled_exc_class():
+            cancel(handles)
+            raise
+        return handles
 
     async def head(self, kind: str) -> Head:
         """Return the head of a new answer with the session's fingerprint, and `kind` as prefix of its id."""
@@ -153,11 +198,18 @@ class Exchange:
         except RekindleError as error:
             raise api_error_of(error, call.fields) from error
         record(self.model.name, generations)
-        return reply(write(generations))
+        return await self.reply(lambda: write(generations), sum(map(_size, generations)))
 
     async def _complete(self, handles: Sequence[Handle], call: Call) -> list[Generation]:
         generations = await wait_all(handles)
         return await with_explicit(self.model, call, generations) if call.reports.explicit else generations
+
+
+def _size(generation: Generation) -> int:
+    """Return about the number of values in an answer."""
+    tokens = len(generation.prompt_token_ids) + len(generation.token_ids)
+    alternatives = len(generation.logprobs or ()) + len(generation.prompt_logprobs or ())
+    return tokens + ALTERNATIVES * alternatives
 
 
 def check_type(request: Request) -> None:
@@ -239,22 +291,32 @@ class Endpoint:
         request = Request(scope, receive, send)
         service, convention = self._service, self._convention
         convention.check(request)
-        body = parse_body(await read_body(request, service.limits), strict=service.strict)
+        data = await read_body(request, service.limits)
+        parse = partial(parse_body, data, strict=service.strict)
+        body = parse() if len(data) < LARGE else await on_thread(parse)
+        is_large = len(data) >= LARGE or bool(body.peek(("tools",)))  # tools may have grammars
         name = convention.model_in(body, service.models)
         if (early := await convention.early(name, body, service.models)) is not None:
             await early(scope, receive, send)
             return
-        serve = partial(self._serve, request, body, name)
+        serve = partial(self._serve, request, body, name, is_large)
         await (KeepAlive(serve, service.limits) if convention.streams(body) else serve)(scope, receive, send)
 
     async def _serve(
-        self, request: Request, body: Fields, name: str | None, scope: Scope, receive: Receive, send: Send
+        self,
+        request: Request,
+        body: Fields,
+        name: str | None,
+        is_large: bool,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         """Serve a body by the model of a name."""
         use = self._service.models.use(name)
         async with AsyncExitStack() as uses:
             model = await run_until_disconnect(receive, lambda: uses.enter_async_context(use))
-            response = await self.answer(Exchange(request, body, model, self._service))
+            response = await self.answer(Exchange(request, body, model, self._service, is_large))
             await response(scope, receive, send)
 
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rekindle.server.errors import INVALID, PARTING_SECONDS, ApiError, api_error_of, error_object, shutdown_error
-from rekindle.server.writing.common import json_bytes
+from rekindle.server.writing.common import json_bytes, large_json_bytes
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "0.0.0.0"})
 """Host names of the local machine, in addition to all names under ".localhost" (RFC 6761)."""
@@ -23,6 +23,11 @@ OPEN_PATHS = frozenset({"/", "/health"})
 def reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a JSON response."""
     return Response(json_bytes(value), status, headers, "application/json")
+
+
+def large_reply(value: Any) -> Response:
+    """Return a JSON response with a value of any size; see `large_json_bytes`."""
+    return Response(large_json_bytes(value), media_type="application/json")
 
 
 def error_reply(error: ApiError, scope: Scope) -> Response:

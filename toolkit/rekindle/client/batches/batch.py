@@ -129,7 +129,7 @@ class Batch:
     def _token_ids(self, prompt: Prompt | Exception, shared: dict[int, int]) -> tuple[int, ...]:
         if isinstance(prompt, Exception):
             raise prompt
-        ids = prompt if isinstance(prompt, tuple) else self.preparer.token_ids(prompt)
+        ids = prompt if isinstance(prompt, tuple) else self.preparer.token_ids(prompt, self.variants[0])
         ids = self.preparer.cut(ids, self.variants[0])
         check_length(ids, self.preparer.capacity, self.variants[0].max_tokens != 0)
         return tuple(map(shared.setdefault, ids, ids))

@@ -13,6 +13,7 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import (
     Request,
     check_bans,
+    check_count,
     check_length,
     check_scored,
     check_token_ids,
@@ -28,6 +29,8 @@ TOKENIZED_AT_ONCE = 2
 """Requests tokenized at once, each in a worker thread."""
 ROOM = 256
 """Tokens of output beside a cut prompt, for output without a limit."""
+LEAST_BYTES = 4
+"""Bytes of the longest token of any vocabulary, at least. Shorter texts need no look at the vocabulary."""
 QUICK = 4096
 """Largest count of numbers in a submission without texts that surely takes less than a millisecond."""
 
@@ -72,7 +75,7 @@ class Preparer:
     def outcome(self, submit: Submit) -> Request | Exception:
         """Return the request of a submission, or the error that makes it impossible to serve."""
         try:
-            ids = self.cut(self.token_ids(submit.prompt), submit.params)
+            ids = self.cut(self.token_ids(submit.prompt, submit.params), submit.params)
             check_length(ids + submit.output_prefix.token_ids, self.capacity, submit.params.max_tokens != 0)
             check_scored(ids, submit.params)
             return self._request(submit, ids)
@@ -87,23 +90,44 @@ class Preparer:
         """
         self._request(Submit(0, (), params), ())
 
-    def token_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return the token ids of a prompt of any kind and length.
+    def token_ids(self, prompt: Prompt, params: SamplingParams | None = None) -> tuple[int, ...]:
+        """Return the token ids of a prompt of any kind.
+
+        Args:
+            prompt: the prompt.
+            params: the parameters of a request with the prompt, so that a text surely too long is not tokenized; None
+                for a prompt of any length.
 
         Raises:
             InvalidRequest: the prompt cannot be tokenized, is empty, or has a token outside the vocabulary.
+            PromptTooLong: the prompt surely does not fit.
         """
         if isinstance(prompt, tuple):
             return check_token_ids("token_ids", prompt, self.vocab_size)
         if isinstance(prompt, Continued):
-            return self.token_ids(prompt.prefix) + self._more(prompt.more)
+            return self.token_ids(prompt.prefix, params) + self._more(prompt.more, params)
         if self.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
         if isinstance(prompt, Verbatim):
-            return check_token_ids("prompt", self.tokenizer.encode_chat(prompt), self.vocab_size)
+            return check_token_ids("prompt", self.tokenizer.encode_chat(self._fitting(prompt, params)), self.vocab_size)
         if isinstance(prompt, str):
-            return check_token_ids("prompt", self.tokenizer.encode(prompt), self.vocab_size)
-        return check_token_ids("messages", self.tokenizer.encode_chat(self.rendered(prompt)), self.vocab_size)
+            return check_token_ids("prompt", self.tokenizer.encode(self._fitting(prompt, params)), self.vocab_size)
+        rendered = self._fitting(self.rendered(prompt), params)
+        return check_token_ids("messages", self.tokenizer.encode_chat(rendered), self.vocab_size)
+
+    def _fitting(self, text: str, params: SamplingParams | None) -> str:
+        """Return a text unless it surely has more tokens than the context.
+
+        Raises:
+            PromptTooLong: each token has too few bytes for the text.
+        """
+        if params is None or params.truncate_prompt_tokens is not None or len(text) <= LEAST_BYTES * self.capacity:
+            return text
+        longest = None if self.tokenizer is None else self.tokenizer.longest_token
+        if longest is not None:
+            tokens = -(-len(text.encode("utf-8", "surrogatepass")) // longest)
+            check_count(tokens, self.capacity, params.max_tokens != 0, at_least=True)
+        return text
 
     def cut(self, ids: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
         """Return the tokens of a prompt, cut to `truncate_prompt_tokens` if there are more."""
@@ -199,11 +223,11 @@ class Preparer:
         # A word without tokens bans nothing, and a word with an unknown token is never generated.
         return tuple(word for word in words if word and max(word) < self.vocab_size)
 
-    def _more(self, prompt: Prompt) -> tuple[int, ...]:
+    def _more(self, prompt: Prompt, params: SamplingParams | None) -> tuple[int, ...]:
         """Return the tokens of a continuation, without the tokenizer's tokens around a whole prompt."""
         if isinstance(prompt, str) and self.tokenizer is not None:
-            return tuple(self.tokenizer.encode_chat(prompt))
-        return self.token_ids(prompt)
+            return tuple(self.tokenizer.encode_chat(self._fitting(prompt, params)))
+        return self.token_ids(prompt, params)
 
 
 def _numbers(prompt: Prompt) -> float:

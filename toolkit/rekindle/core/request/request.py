@@ -141,15 +141,24 @@ def check_length(prompt: Sequence[int], capacity: int, output: bool = True) -> N
     Raises:
         PromptTooLong: the prompt does not fit `capacity`.
     """
+    check_count(len(prompt), capacity, output)
+
+
+def check_count(tokens: int, capacity: int, output: bool = True, *, at_least: bool = False) -> None:
+    """Check a number of tokens, as `check_length` does; `at_least` if the prompt may have more.
+
+    Raises:
+        PromptTooLong: the prompt does not fit `capacity`.
+    """
     longest = capacity - 1 if output else capacity
-    if len(prompt) > longest:
-        beside = " with one token of output" if output else ""
+    if tokens > longest:
+        beside, least = " with one token of output" if output else "", "at least " if at_least else ""
         error = PromptTooLong.of(
             "prompt",
-            f"the prompt has {len(prompt)} tokens; at most {longest} fit{beside}. "
+            f"the prompt has {least}{tokens} tokens; at most {longest} fit{beside}. "
             "Shorten it, or raise max_context or num_pages in open(), up to what the model was made for",
         )
-        error.tokens, error.most = len(prompt), longest
+        error.tokens, error.most = tokens, longest
         raise error
 
 

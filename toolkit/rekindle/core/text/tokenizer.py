@@ -7,9 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.text.token_lengths import longest_token
 
 if TYPE_CHECKING:
     import tokenizers
+
+
+LONG = 4096
+"""Tokens from which on their decoding takes more than a millisecond."""
 
 
 class Tokenizer:
@@ -81,6 +86,11 @@ class Tokenizer:
         """Tokens of one letter. Tokens decoded after them keep a leading space."""
         return self._encode("a", False)
 
+    @cached_property
+    def longest_token(self) -> int | None:
+        """Most bytes of a text in one token; None for a tokenizer that may leave parts of texts out."""
+        return longest_token(self.backend)
+
     def encode_open(self, text: str) -> list[int]:
         """Return the token ids of a raw prompt to be extended: with special tokens before it, and none after it."""
         return [*self.opening_ids, *self.encode(text, add_special_tokens=False)]
@@ -116,7 +126,11 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids. Invalid UTF-8 becomes U+FFFD, and ids outside the vocabulary are ignored."""
-        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        tokens = list(ids)
+        if len(tokens) < LONG:
+            return self.backend.decode(tokens, skip_special_tokens=skip_special_tokens)
+        (text,) = self.backend.decode_batch([tokens], skip_special_tokens=skip_special_tokens)  # releases the GIL
+        return str(text)
 
 
 def wrap(backend: tokenizers.Tokenizer, bos: str | None, eos: str | None) -> None:

@@ -18,7 +18,7 @@ from rekindle.server.writing.messages import MessageChunks, message_object
 
 async def create_message(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/messages: the next message of a conversation, in Anthropic's API."""
-    request = read_messages(exchange.body, template_of(exchange.model))
+    request = await exchange.read(read_messages, template_of(exchange.model))
     head = Head(f"msg_{uuid4().hex}", int(time()), exchange.model.name)
     handles = await exchange.submit(request.call)
     if request.call.streaming is not None:
@@ -31,7 +31,7 @@ async def create_message(exchange: Exchange) -> ASGIApp:
 async def count_message_tokens(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/messages/count_tokens: the number of tokens in a conversation."""
     model = exchange.model
-    prompt, options = read_count(exchange.body, template_of(model))
+    prompt, options = await exchange.read(read_count, template_of(model))
     used = model.without_unread(options, strict=exchange.body.strict)
     try:
         count = await run_sync(lambda: model.session.count_tokens(prompt, **used))

@@ -34,7 +34,7 @@ from rekindle.server.writing.judging import (
 
 async def rank(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/rerank, /v2/rerank and /rerank: documents by their relevance to a query."""
-    request, session = read_ranking(exchange.body, exchange.limits.prompts), exchange.model.session
+    request, session = await exchange.read(read_ranking, exchange.limits.prompts), exchange.model.session
     lengths = request.lengths
     query, *documents = await run_sync(_cut, session, [request.query, *request.documents], lengths)
 
@@ -50,7 +50,7 @@ async def rank(exchange: Exchange) -> ASGIApp:
 
 async def score_pairs(exchange: Exchange) -> ASGIApp:
     """Serve POST /score and /v1/score: the relevance of each document to its query."""
-    request, session = read_score(exchange.body, exchange.limits.prompts), exchange.model.session
+    request, session = await exchange.read(read_score, exchange.limits.prompts), exchange.model.session
     by_query: dict[str, list[int]] = {}
     for index, (query, _) in enumerate(request.pairs):
         by_query.setdefault(query, []).append(index)
@@ -74,7 +74,7 @@ async def score_pairs(exchange: Exchange) -> ASGIApp:
 
 async def classify(exchange: Exchange) -> ASGIApp:
     """Serve POST /classify and /v1/classify: the classes of texts."""
-    request = read_classes(exchange.body, exchange.limits.prompts, exchange.model.form)
+    request = await exchange.read(read_classes, exchange.limits.prompts, exchange.model.form)
     head = Head.new("classify", exchange.model.name)
     classes, tokens = await exchange.run(lambda: _classes(exchange, request))
     return reply(classes_object(head, classes, tokens, activation=request.activation))
@@ -82,7 +82,10 @@ async def classify(exchange: Exchange) -> ASGIApp:
 
 async def pool(exchange: Exchange) -> ASGIApp:
     """Serve POST /pooling and /v1/pooling: embeddings, or the outputs of a classification head."""
-    request, session = read_pooling(exchange.body, exchange.limits.prompts, exchange.model.form), exchange.model.session
+    request, session = (
+        await exchange.read(read_pooling, exchange.limits.prompts, exchange.model.form),
+        exchange.model.session,
+    )
     head = Head.new("pool", exchange.model.name)
     task = request.task or ("classify" if session.labels is not None else "embed")
 

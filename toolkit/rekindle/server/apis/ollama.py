@@ -50,7 +50,7 @@ from rekindle.server.writing.ollama import (
 
 async def chat(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/chat: the next message of a conversation, in Ollama's API."""
-    request = read_ollama_chat(exchange.body, template_of(exchange.model))
+    request = await exchange.read(read_ollama_chat, template_of(exchange.model))
     return await _answer(exchange, request, request.call, in_chat=True)
 
 
@@ -58,7 +58,7 @@ async def generate(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/generate: the answer to a prompt."""
     tokenizer = exchange.model.session.tokenizer
     has_template = tokenizer is not None and tokenizer.chat_template is not None
-    request = read_ollama_generate(exchange.body, template_of(exchange.model) if has_template else None)
+    request = await exchange.read(read_ollama_generate, template_of(exchange.model) if has_template else None)
     call = request.call
     if call is not None and request.context:
         call = await run_sync(_after_context, exchange, call, request.context)
@@ -124,7 +124,7 @@ def _after_context(exchange: Exchange, call: Call, context: Sequence[int]) -> Ca
 
 async def embed(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/embed: vectors of texts."""
-    request, start = read_ollama_embed(exchange.body, exchange.limits.prompts), perf_counter()
+    request, start = await exchange.read(read_ollama_embed, exchange.limits.prompts), perf_counter()
     _keep(exchange, request.keep_alive)
     if not request.texts:
         return reply({"model": exchange.model.name, "embeddings": []})
@@ -135,7 +135,7 @@ async def embed(exchange: Exchange) -> ASGIApp:
 
 async def create_embedding(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/embeddings: the vector of a text."""
-    request = read_ollama_embedding(exchange.body)
+    request = await exchange.read(read_ollama_embedding)
     _keep(exchange, request.keep_alive)
     if not request.texts:
         return reply({"embedding": []})

@@ -17,7 +17,7 @@ from rekindle.server.writing.completion import CompletionChunks, completion
 
 async def create_chat_completion(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/chat/completions: the next message of a conversation."""
-    request = read_chat(exchange.body, exchange.model.form)
+    request = await exchange.read(read_chat, exchange.model.form)
     head, handles = await exchange.head("chatcmpl"), await exchange.submit(request.call)
     if request.call.streaming is not None:
         chunks = ChatChunks(head, request, [handle.record for handle in handles])
@@ -27,7 +27,7 @@ async def create_chat_completion(exchange: Exchange) -> ASGIApp:
 
 async def create_completion(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/completions: the continuation of a text."""
-    request = read_completion(exchange.body, exchange.limits.prompts)
+    request = await exchange.read(read_completion, exchange.limits.prompts)
     if request.is_mixed:
         request = replace(request, call=await run_sync(_with_ids, exchange.model.session, request.call))
     head, handles = await exchange.head("cmpl"), await exchange.submit(request.call)

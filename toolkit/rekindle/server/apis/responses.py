@@ -143,11 +143,11 @@ async def _read(exchange: Exchange) -> ResponseRequest:
     earlier = [] if previous is None else await exchange.service.responses.conversation(previous)
     if earlier is None:
         raise _missing(previous, HTTPStatus.BAD_REQUEST, "previous_response_id")
-    names = references_in(exchange.body)
+    names = await exchange.read(references_in)
     targets = await exchange.service.responses.items(names) if names else {}
     if unknown := [name for name in names if name not in targets]:
         raise _missing_item(unknown[0])
-    return read_response(exchange.body, exchange.model.form, earlier, targets)
+    return await exchange.read(read_response, exchange.model.form, earlier, targets)
 
 
 def _keep(responses: KeptResponses, request: ResponseRequest, complete: dict[str, Any]) -> None:

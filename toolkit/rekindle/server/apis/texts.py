@@ -9,7 +9,6 @@ from starlette.types import ASGIApp
 
 from rekindle.server.errors import invalid_field
 from rekindle.server.exchange import Exchange
-from rekindle.server.guards import reply
 from rekindle.server.models.served import ServedModel
 from rekindle.server.models.session import ServedSession
 from rekindle.server.reading.judging import PoolRequest
@@ -26,28 +25,33 @@ from rekindle.server.writing.texts import embeddings, pieces_object, tokens_obje
 
 async def create_embeddings(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/embeddings: vectors of texts."""
-    request = read_embedding(exchange.body, exchange.limits.prompts, exchange.model.form)
+    request = await exchange.read(read_embedding, exchange.limits.prompts, exchange.model.form)
     vectors, count = await exchange.run(lambda: vectors_of(exchange, request))
-    return reply(embeddings(vectors, exchange.model.name, count, request.encoding))
+    return await exchange.reply(lambda: embeddings(vectors, exchange.model.name, count, request.encoding), vectors.size)
 
 
 async def tokenize(exchange: Exchange) -> ASGIApp:
     """Serve POST /tokenize: the tokens of a text or a conversation."""
     model = exchange.model
-    request = read_tokenize(exchange.body, model.form)
+    request = await exchange.read(read_tokenize, model.form)
     options = model.without_unread(request.options, strict=exchange.body.strict)
     tokens = await run_sync(_tokens, model.session, replace(request, options=options))
-    if not (request.with_texts or request.with_pieces):
-        return reply(tokens_object(tokens, model.longest, None))
-    texts = [model.session.decode([token]) for token in tokens]
-    return reply(pieces_object(tokens, texts) if request.with_pieces else tokens_object(tokens, model.longest, texts))
+
+    def write() -> dict[str, Any]:
+        if not (request.with_texts or request.with_pieces):
+            return tokens_object(tokens, model.longest, None)
+        text_of = {token: model.session.decode([token]) for token in set(tokens)}
+        texts = [text_of[token] for token in tokens]
+        return pieces_object(tokens, texts) if request.with_pieces else tokens_object(tokens, model.longest, texts)
+
+    return await exchange.reply(write, len(tokens))
 
 
 async def detokenize(exchange: Exchange) -> ASGIApp:
     """Serve POST /detokenize: the text of tokens."""
-    tokens = read_detokenize(exchange.body)
+    tokens = await exchange.read(read_detokenize)
     text = await run_sync(exchange.model.session.decode, tokens)
-    return reply({"prompt": text, "content": text})  # vLLM's name, and llama.cpp's
+    return await exchange.reply(lambda: {"prompt": text, "content": text}, len(tokens))  # vLLM's name, and llama.cpp's
 
 
 def _tokens(session: ServedSession, request: TokenizeRequest) -> Sequence[int]:

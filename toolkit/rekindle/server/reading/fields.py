@@ -7,6 +7,7 @@ from typing import Any, NoReturn, TypeVar
 from rekindle.core.errors import likely
 from rekindle.core.request.checks import preview
 from rekindle.server.errors import invalid_field
+from rekindle.server.reading.json_body import LARGE, LargeBodyDecoder
 
 T = TypeVar("T")
 
@@ -161,7 +162,10 @@ def parse_body(body: bytes, *, strict: bool = False) -> Fields:
         ApiError: the body is not a JSON object.
     """
     try:
-        value = json.loads(body, parse_constant=_reject_constant)
+        if len(body) < LARGE:
+            value = json.loads(body, parse_constant=_reject_constant)
+        else:
+            value = LargeBodyDecoder(_reject_constant).decode(body.decode(json.detect_encoding(body), "surrogatepass"))
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}"
         raise invalid_field(None, f"the body is not JSON: {error.msg} at {position}") from None

@@ -23,6 +23,8 @@ SECONDS: Final[Mapping[str, float]] = {
     **{"s": 1.0, "m": 60.0, "h": 3600.0},
 }
 """The units of durations, as in Go."""
+LONGEST_DURATION: Final = 1000
+"""Most characters of a duration."""
 _FOREVER: Final = 1e300
 """A number of seconds beyond all others. Larger integers are no floats."""
 _PART: Final = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
@@ -166,7 +168,7 @@ def _seconds(value: Any) -> float | None:
     sign, text = (-1, value[1:]) if isinstance(value, str) and value[:1] == "-" else (1, value)
     if text == "0":
         return 0.0
-    if not isinstance(text, str) or not re.fullmatch(f"({_PART})+", text, re.ASCII):
+    if not isinstance(text, str) or len(text) > LONGEST_DURATION or not re.fullmatch(f"({_PART})+", text, re.ASCII):
         return None
     return sign * sum(float(number) * SECONDS[unit] for number, unit in re.findall(_PART, text))
 

@@ -12,6 +12,8 @@ from rekindle.server.reading.chat import message, template_in, tools_in
 from rekindle.server.reading.completion import texts
 from rekindle.server.reading.fields import Fields
 
+MOST_TOKENS = 2**20
+"""Most token ids to decode; few contexts are longer."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True, False),
     "embed_dtype": ("float32",),
@@ -145,6 +147,8 @@ def _read_content(body: Fields) -> TokenizeRequest:
 def read_detokenize(body: Fields) -> list[int]:
     """Return the token ids to decode; raise ApiError if the field is missing or invalid."""
     tokens = body.require("tokens", list)
+    if len(tokens) > MOST_TOKENS:
+        body.refuse("tokens", f"must be at most {MOST_TOKENS:,} token ids, got {len(tokens):,}")
     if not all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in tokens):
         body.refuse("tokens", f"must be a list of token ids, got {preview(tokens)}")
     body.finish({})

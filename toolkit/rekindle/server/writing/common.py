@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import time
@@ -104,6 +104,8 @@ class CompletionEvents:
         return [event({**self._head, "choices": [], "usage": usage(generations, self._call.choices)}), DONE]
 
 
+STEP: Final = 10_000
+"""Items or characters of a value that are written at once."""
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """Escapes for characters valid in JSON strings but treated as line ends by some clients."""
 
@@ -112,6 +114,34 @@ def json_bytes(value: Any) -> bytes:
     """Return a value as one line of JSON in UTF-8, with lone surrogates escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
     return text.encode("utf-8", "backslashreplace")
+
+
+def large_json_bytes(value: Any) -> bytes:
+    """Return a value as `json_bytes`, in steps, between which other threads run."""
+    return b"".join(_pieces(value))
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    match value:
+        case dict():
+            for place, (name, each) in enumerate(value.items()):
+                yield (b"," if place else b"{") + json_bytes(name) + b":"
+                yield from _pieces(each)
+            yield b"}" if value else b"{}"
+        case list() | str() if len(value) > STEP:
+            begin, end = (b"[", b"]") if isinstance(value, list) else (b'"', b'"')
+            yield begin
+            for start in range(0, len(value), STEP):
+                yield b"," if start and isinstance(value, list) else b""
+                yield json_bytes(value[start : start + STEP])[1:-1]
+            yield end
+        case list() if value and isinstance(value[0], dict | list):
+            for place, each in enumerate(value):
+                yield b"," if place else b"["
+                yield from _pieces(each)
+            yield b"]"
+        case _:
+            yield json_bytes(value)
 
 
 def event(value: Any) -> bytes:
