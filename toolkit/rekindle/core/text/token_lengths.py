@@ -1,4 +1,4 @@
-"""The longest text of one token: a text of many times its bytes surely has too many tokens."""
+"""The longest text of one token, as a lower bound for the number of tokens in a text."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Tokenizer:
 
     @cached_property
     def longest_token(self) -> int | None:
-        """Most bytes of a text in one token; None for a tokenizer that may leave parts of texts out."""
+        """Most bytes of a text in one token; None if parts of texts may become no token."""
         return longest_token(self.backend)
 
     def encode_open(self, text: str) -> list[int]:
