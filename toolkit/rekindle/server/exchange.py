@@ -20,7 +20,7 @@ from rekindle.server.explicit import check_explicit, with_explicit, with_explici
 from rekindle.server.gate import Gate
 from rekindle.server.guards import large_reply, reply
 from rekindle.server.keepalive import KeepAlive
-from rekindle.server.limits import Limits
+from rekindle.server.limits import Limits, on_thread
 from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields, parse_body
@@ -29,7 +29,6 @@ from rekindle.server.responses import KeptResponses
 from rekindle.server.streaming import EventStream, cancel, run_until_disconnect, wait_all
 from rekindle.server.tracing.log import Notices
 from rekindle.server.tracing.spans import record
-from rekindle.server.work import on_thread
 from rekindle.server.writing.common import Chunks, Head
 
 T = TypeVar("T")

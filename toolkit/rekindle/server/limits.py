@@ -1,6 +1,18 @@
 """Bounds on request bodies and on buffers for clients."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
+from anyio.to_thread import run_sync
+
+T = TypeVar("T")
+
+AT_ONCE: Final = 4
+"""Large requests read or written at once. Threads for other work stay free."""
+_LIMITER: RunVar[CapacityLimiter] = RunVar("rekindle-large-requests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +36,13 @@ class Limits:
     unread_seconds: float = 60.0
     first_seconds: float = 2.0
     quiet_seconds: float = 15.0
+
+
+async def on_thread(work: Callable[[], T]) -> T:
+    """Return the result of work on a thread. The work waits while `AT_ONCE` others run."""
+    try:
+        limiter = _LIMITER.get()
+    except LookupError:
+        limiter = CapacityLimiter(AT_ONCE)
+        _LIMITER.set(limiter)
+    return await run_sync(work, limiter=limiter)
