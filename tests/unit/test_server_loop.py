@@ -13,8 +13,7 @@ import pytest
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import app
 from rekindle.server.errors import ApiError
-from rekindle.server.reading.fields import parse_body
-from rekindle.server.reading.json_body import LARGE, MOST_PARTS
+from rekindle.server.reading.fields import LARGE, MOST_PARTS, parse_body
 from rekindle.server.writing.common import json_bytes, large_json_bytes
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
@@ -191,5 +190,5 @@ def test_a_text_that_is_surely_too_long_is_not_tokenized(session: Session, monke
     ):
         reply = anyio.run(partial(ask, server, path, {**body, "max_tokens": 1}))
         assert reply.status == 400
-        assert "the prompt has at least" in reply.error["message"]
+        assert "1023 tokens" in reply.error["message"]
         assert reply.error["code"] == "context_length_exceeded"

@@ -23,8 +23,7 @@ from rekindle.server.keepalive import KeepAlive
 from rekindle.server.limits import Limits, on_thread
 from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.reading.call import Call
-from rekindle.server.reading.fields import Fields, parse_body
-from rekindle.server.reading.json_body import LARGE
+from rekindle.server.reading.fields import LARGE, Fields, parse_body
 from rekindle.server.responses import KeptResponses
 from rekindle.server.streaming import EventStream, cancel, run_until_disconnect, wait_all
 from rekindle.server.tracing.log import Notices
