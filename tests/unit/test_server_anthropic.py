@@ -408,7 +408,7 @@ def test_hints_are_taken_and_misspelt_fields_are_not() -> None:
         ("output_format", {"type": "text", "schema": {}}),
         ("tool_choice", {"type": "any"}),
         ("tool_choice", {"type": "tool"}),
-        ("tools", [{"type": "web_search_20250305", "name": "web_search"}]),
+        ("tools", [{"type": "bash_20250124", "name": "bash"}]),
         ("tools", [{"name": "f"}]),
         ("system", 5),
         ("system", [{"type": "image"}]),
@@ -513,3 +513,19 @@ def test_the_variables_of_a_template_with_tools_are_known(serve: Serve) -> None:
     for template in (HERMES, ALTERNATING):
         (model,) = OneModel(serve("", template), None).open_models()
         assert "tools" in template_of(model).variables
+
+
+def test_tools_that_anthropic_runs_are_left_out_unless_one_is_chosen() -> None:
+    hosted = {"type": "web_search_20250305", "name": "web_search"}
+    own = {"name": "f", "input_schema": {"type": "object"}}
+    fields = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "tools": [hosted, own]}
+    template = Template(MessageForm(), frozenset())
+    body = Fields({**fields, "fallbacks": [], "thinking": {"type": "disabled", "block_binding": "x"}})
+    tools = read_messages(body, template).call.options["tools"]
+    assert [each["function"]["name"] for each in tools] == ["f"]
+    assert "'web_search_20250305'" in body.notes[0]
+    for change in ({"tool_choice": {"type": "tool", "name": "web_search"}}, {"tools": [{"type": "bash_20250124"}]}):
+        with pytest.raises(ApiError):
+            read_messages(Fields({**fields, **change}), template)
+    with pytest.raises(ApiError, match="are not served"):
+        read_messages(Fields(fields, strict=True), template)

@@ -201,6 +201,9 @@ def test_a_strict_server_refuses_hints_that_another_ignores() -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
         ({"top_logprobs": 2}, "top_logprobs"),
+        ({"thinking": {"type": "yes"}}, "thinking.type"),
+        ({"thinking": {"type": "disabled", "x": 1}}, "thinking.x"),
+        ({"enable_thinking": "no"}, "enable_thinking"),
         ({"logprobs": 2}, "logprobs"),
         ({"response_format": {}}, "response_format.type"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
@@ -290,3 +293,28 @@ def test_a_field_that_is_not_known_is_told_what_it_may_have_meant(fields: dict[s
     with pytest.raises(ApiError) as caught:
         completion(**fields)
     assert caught.value.message.endswith(hint)
+
+
+def test_the_wish_for_reasoning_has_several_forms() -> None:
+    fields: dict[str, Any]
+    for fields in ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}):
+        assert chat(**fields).call.options["chat_template_kwargs"] == {"reasoning_effort": "none"}
+        with_effort = chat(**fields, reasoning_effort="low").call.options
+        assert with_effort["chat_template_kwargs"] == {"reasoning_effort": "low"}
+    for fields in ({"thinking": {"type": "enabled", "budget_tokens": 9}}, {"enable_thinking": True}):
+        assert chat(**fields).call.options["chat_template_kwargs"] == {"enable_thinking": True, "thinking": True}
+    assert chat(thinking={"type": "auto"}).call.options["chat_template_kwargs"] is None
+
+
+def test_edges_that_other_servers_take() -> None:
+    options = chat(max_tokens=6.0, seed=3.0, top_k=4.0, temperature=0.5, top_logprobs=0).call.options
+    assert [type(options[name]) for name in ("max_tokens", "seed", "top_k")] == [int] * 3
+    assert chat(max_tokens=6.5).call.options["max_tokens"] == 6.5, "for the session to refuse"
+    for source, content in (
+        ({"role": "assistant", "content": None, "reasoning_content": "Hm."}, ""),
+        ({"role": "assistant", "content": None, "refusal": "No."}, "No."),
+        ({"role": "tool", "content": None, "tool_call_id": "1"}, ""),
+        ({"role": "user", "content": None}, None),
+        ({"role": "assistant", "content": None}, None),
+    ):
+        assert message(source, FORM)["content"] == content

@@ -10,6 +10,7 @@ from time import time
 from typing import Any, Protocol
 
 from rekindle.core.text.chat import unread_variables
+from rekindle.core.text.rendering.efforts import SWITCHES
 from rekindle.core.text.response import MessageForm
 from rekindle.core.text.responses.formats import PLAIN, format_of
 from rekindle.server.errors import ApiError, invalid_field
@@ -67,8 +68,10 @@ class ServedModel:
         if not variables or tokenizer is None:
             return options
         unread = unread_variables(variables, tokenizer.chat_template, tokenizer.tool_template)
-        if unread and strict:
-            name, note = next(iter(unread.items()))
+        has_switch = any(name in variables and name not in unread for name in SWITCHES)
+        notes = {name: note for name, note in unread.items() if not (has_switch and name in SWITCHES)}
+        if notes and strict:
+            name, note = next(iter(notes.items()))
             raise invalid_field(name if name == "reasoning_effort" else "chat_template_kwargs", note)
         return {**options, "chat_template_kwargs": {n: v for n, v in variables.items() if n not in unread} or None}
 

@@ -37,6 +37,8 @@ SAMPLING: Mapping[str, str] = {
 """The keyword of the session for each field of a body."""
 SAMPLING_ONLY = ("seed", "top_p", "top_k", "min_p")
 """Keywords without effect at temperature 0. Clients send them anyway, so they are dropped."""
+INTEGERS = ("max_tokens", "min_tokens", "seed", "top_k")
+"""Keywords with integers, which some clients write as floats."""
 _LEAST_SEED = -(2**63)
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
@@ -115,6 +117,11 @@ class Call:
         return self.options.get("tool_choice", "auto") not in ("auto", "none")
 
 
+def whole_number(value: Any) -> Any:
+    """Return a float without a fraction as an integer, and any other value as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the sampling keywords of a body, and the field of each.
 
@@ -127,9 +134,9 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
     for field, keyword in SAMPLING.items():
         value = body.any(field)
         if value is not None:
-            options[keyword], fields[keyword] = value, field
+            options[keyword], fields[keyword] = whole_number(value) if keyword in INTEGERS else value, field
     for field in limits:
-        value = body.any(field)
+        value = whole_number(body.any(field))
         if value is not None and "max_tokens" not in options:
             no_limit = field == "max_tokens" and type(value) is int and value == -1  # as in llama.cpp
             options["max_tokens"], fields["max_tokens"] = None if no_limit else value, field

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rekindle.core.request.checks import preview
+from rekindle.core.text.rendering.efforts import EFFORT, SWITCHES
 from rekindle.core.text.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming, token_reports
 from rekindle.server.reading.fields import Fields
@@ -64,7 +66,7 @@ def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
     options.setdefault("max_tokens", None)
     logprobs = body.flag("logprobs")
     top = body.take("top_logprobs", int)
-    if top is not None and not logprobs:
+    if top and not logprobs:
         body.refuse("top_logprobs", "requires logprobs=true")
     if logprobs:
         options["logprobs"], fields["logprobs"] = top or 0, "top_logprobs"
@@ -106,7 +108,17 @@ def message(source: Mapping[str, Any], form: MessageForm) -> dict[str, Any]:
     reasoning = next((result.pop(name) for name in REASONING if name in result), None)
     if reasoning is not None and form.reasoning_key is not None:
         result[form.reasoning_key] = reasoning
+    if result.get("content") is None:
+        _add_content(result, has_reasoning=reasoning is not None)
     return result
+
+
+def _add_content(message: dict[str, Any], *, has_reasoning: bool) -> None:
+    """Add the content that other fields of a message are in place of: a refusal, reasoning alone, or no result."""
+    if isinstance(message.get("refusal"), str):
+        message["content"] = message["refusal"]
+    elif message.get("role") == "tool" or (has_reasoning and "tool_calls" not in message):
+        message["content"] = ""
 
 
 def _tool_call(call: Any, form: MessageForm) -> Any:
@@ -130,6 +142,20 @@ def tools_in(body: Fields) -> dict[str, Any]:
     return dict(read_tools(body, nested=True).options)
 
 
+def _thinking(body: Fields) -> dict[str, Any]:
+    """Take the wish for reasoning, in the forms of other servers, as variables of the chat template."""
+    thinks, thinking = body.take("enable_thinking", bool), body.take_fields("thinking")
+    if thinking is not None:
+        kind = thinking.take("type", str)
+        if kind not in ("adaptive", "auto", "disabled", "enabled"):
+            thinking.refuse("type", f"must be enabled, disabled, adaptive or auto, got {preview(kind)}")
+        thinking.finish({}, ("budget_tokens",))
+        thinks = kind == "enabled" if kind in ("disabled", "enabled") else thinks
+    if thinks is None:
+        return {}
+    return dict.fromkeys(SWITCHES, True) if thinks else {EFFORT: "none"}
+
+
 def template_in(body: Fields) -> dict[str, Any]:
     """Take the options of the chat template, as keywords of the session."""
     variables = dict(body.take("chat_template_kwargs", dict) or {})
@@ -137,6 +163,7 @@ def template_in(body: Fields) -> dict[str, Any]:
         value = body.any(name)
         if value is not None:
             variables[name] = value
+    variables = {**_thinking(body), **variables}
     stays_open = body.flag("continue_final_message")
     if stays_open and variables.get("add_generation_prompt") is False:
         del variables["add_generation_prompt"]  # required by vLLM, implied here

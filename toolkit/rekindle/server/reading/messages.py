@@ -12,7 +12,7 @@ from rekindle.server.errors import ApiError
 from rekindle.server.reading.blocks import Messages
 from rekindle.server.reading.call import Call, Streaming, sampling
 from rekindle.server.reading.chat import message as chat_message
-from rekindle.server.reading.fields import Fields
+from rekindle.server.reading.fields import Fields, name_list
 from rekindle.server.reading.tools.offer import single_call
 
 HINTS: Final = frozenset(
@@ -24,6 +24,7 @@ HINTS: Final = frozenset(
         "cache_control",
         "context_management",
         "diagnostics",
+        "fallbacks",
         "inference_geo",
         "metadata",
         "service_tier",
@@ -33,6 +34,8 @@ HINTS: Final = frozenset(
     }
 )
 """Fields without effect on the answer. The prefix cache needs no marks."""
+HOSTED: Final = ("code_execution_", "mcp_toolset", "tool_search_tool_", "web_fetch_", "web_search_")
+"""Starts of the types of tools that Anthropic's servers run."""
 NEUTRAL_FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {"mcp_servers": ([],)}
 NO_THREADS: Final = "thread_unsupported_request"
 """The error code after which Anthropic's client goes on without a conversation held by the server."""
@@ -173,7 +176,7 @@ def _thinking(body: Fields, variables: Collection[str]) -> tuple[dict[str, Any],
     if thinking is None:
         return {}, True
     kind, display = thinking.take("type", str), thinking.take("display", str)
-    thinking.finish({}, ("budget_tokens",))
+    thinking.finish({}, ("block_binding", "budget_tokens"))
     if kind not in ("enabled", "adaptive", "between_tools", "disabled"):
         thinking.refuse("type", f"must be enabled, adaptive, between_tools or disabled, got {preview(kind)}")
     shows = display != "omitted"
@@ -219,7 +222,14 @@ def _schema(form: Fields | None) -> dict[str, Any] | None:
 def _tools(body: Fields) -> tuple[list[dict[str, Any]], str, bool]:
     """Take the tools, the tool choice as in the session, and whether an answer has at most one call."""
     choice, one_call = _choice(body)
-    tools = body.take("tools", list) or []
+    entries = body.take("tools", list) or []
+    hosted = [] if body.strict else [each for each in entries if _is_hosted(each)]
+    if hosted:
+        if choice in [each.get("name") for each in hosted]:
+            body.refuse("tool_choice", f"names {preview(choice)}, which Anthropic's servers run: name another tool")
+        kinds = name_list([each["type"] for each in hosted])
+        body.note(f"tools of the types {kinds} are left out: this server runs no tools")
+    tools = [each for each in entries if body.strict or not _is_hosted(each)]
     if not tools and choice not in ("auto", "none"):
         body.refuse("tool_choice", "requires tools")
     return [_tool(body, place, each) for place, each in enumerate(tools)], choice, one_call
@@ -238,6 +248,12 @@ def _choice(body: Fields) -> tuple[str, bool]:
     if kind not in ("auto", "any", "none"):
         choice.refuse("type", f"must be auto, any, none, or tool with a name; got {preview(kind)}")
     return "required" if kind == "any" else kind, one_call
+
+
+def _is_hosted(tool: Any) -> bool:
+    """Return True for a tool that Anthropic's servers run."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    return isinstance(kind, str) and kind.startswith(HOSTED)
 
 
 def _tool(body: Fields, place: int, tool: Any) -> dict[str, Any]:

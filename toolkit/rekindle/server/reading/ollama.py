@@ -9,7 +9,7 @@ from typing import Any, Final
 from rekindle.core.request.checks import preview
 from rekindle.core.text.rendering.efforts import EFFORT
 from rekindle.server.errors import invalid_field
-from rekindle.server.reading.call import SAMPLING_ONLY, Call, Streaming
+from rekindle.server.reading.call import INTEGERS, SAMPLING_ONLY, Call, Streaming, whole_number
 from rekindle.server.reading.chat import message as chat_message
 from rekindle.server.reading.chat import tools_in
 from rekindle.server.reading.constraint import ANY_OBJECT
@@ -185,7 +185,7 @@ def _options(body: Fields) -> tuple[dict[str, Any], dict[str, str]]:
     options: dict[str, Any] = {}
     for name, keyword in OPTIONS.items():
         if (value := source.any(name)) is not None:
-            options[keyword] = value
+            options[keyword] = whole_number(value) if keyword in INTEGERS else value
     source.finish(NEUTRAL_OPTIONS, OPTION_HINTS)
     most = options.get("max_tokens")
     options["max_tokens"] = None if type(most) is int and most <= 0 else most  # as in Ollama: until the model ends
