@@ -891,7 +891,10 @@ class Session:
 
     @property
     def weights_version(self) -> int:
-        """Number of the weights in use: 0 for those of `open`, and one more after each `update_weights`."""
+        """Number of the weights in use: 0 for those of `open`, and one more after each `update_weights`.
+
+        Sessions on the same kept replicas share weights: an `update_weights` of one raises the number in all.
+        """
         return self._client.weights_version
 
     @property
