@@ -509,7 +509,7 @@ async def test_a_model_whose_engine_failed_opens_anew() -> None:
 async def test_an_error_of_an_opening_is_an_answer_and_the_next_request_tries_again() -> None:
     one = FakeSource(0.5, failures=1)
     async with pool_of(one=one) as pool:
-        with pytest.raises(ApiError, match="the model 'one' cannot be opened: the file is damaged") as raised:
+        with pytest.raises(ApiError, match="the model 'one' cannot be opened; the log of the server") as raised:
             async with pool.use("one"):
                 pass
         assert raised.value.status == 503

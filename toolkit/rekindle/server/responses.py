@@ -13,7 +13,7 @@ from time import time
 from typing import Any, Final, TypeVar
 
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
-from rekindle.server.tracing.log import LOG
+from rekindle.server.tracing.log import LOG, without_paths
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ class KeptResponses:
         try:
             self._store.put(entry.response["id"], entry.json)
         except Exception as error:  # nobody waits for it: the client still gets its answer
-            LOG.warning("the response %s is not kept: %s", entry.response["id"], error)
+            LOG.warning("the response %s is not kept: %s", entry.response["id"], without_paths(error))
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Run work after all earlier work. Its wait takes no thread: a slow disk would leave none to other requests."""
@@ -246,7 +246,7 @@ class OnDisk:
             part.replace(self._directory / f"{name}.json")
             self._unlink(self._sizes.add(name, len(data)))
         except OSError as error:  # such as a full disk: the client still gets its answer
-            LOG.warning("a response is kept in memory alone: %s", error)
+            LOG.warning("a response is kept in memory alone: %s", without_paths(error))
             self._others.put(name, data)
             with suppress(OSError):
                 part.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from rekindle.server.errors import ApiError
 from rekindle.server.models.open_model import OpenModel
 from rekindle.server.models.served import ModelCard, ServedModel, card_of, cards_of
 from rekindle.server.models.session import ServedSession
-from rekindle.server.tracing.log import LOG
+from rekindle.server.tracing.log import LOG, without_paths
 
 
 class ModelSource(Protocol):
@@ -233,7 +233,7 @@ class ModelPool:
             try:
                 await session.add_adapter(name, path)
             except RekindleError as error:
-                LOG.error("%s opened without its adapter %s: %s", base, name, error)
+                LOG.error("%s opened without its adapter %s: %s", base, name, without_paths(error))
                 if changes.get(name) == path:
                     del changes[name]
         for name in set(session.adapters).difference(self._adapters_of(base)):  # some were removed meanwhile
@@ -288,10 +288,10 @@ async def _close(base: str, session: ServedSession) -> None:
         try:
             await session.close()
         except Exception as error:  # the server goes on without the model
-            LOG.error("%s did not close in order: %s", base, error)
+            LOG.error("%s did not close in order: %s", base, without_paths(error))
 
 
 def _not_opened(base: str, error: RekindleError) -> ApiError:
-    LOG.error("%s did not open: %s", base, error)
-    message = f"the model {base!r} cannot be opened: {error}"
+    LOG.error("%s did not open: %s", base, without_paths(error))
+    message = f"the model {base!r} cannot be opened; the log of the server has the reason"
     return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, "model_not_opened")

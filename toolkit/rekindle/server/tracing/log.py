@@ -1,6 +1,7 @@
 """The server's log. Each line during a request has the id of its trace."""
 
 import logging
+import re
 from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Final
@@ -27,6 +28,18 @@ class Notices:
             if note not in self._logged and len(self._logged) < MOST_NOTICES:
                 self._logged.add(note)
                 LOG.warning("a request has parts without effect: %s", note)
+
+
+_PATH: Final = re.compile(
+    r"""(?<=')(?:~|[A-Za-z]:)?[\\/][^'\n]+(?=')|(?<=")(?:~|[A-Za-z]:)?[\\/][^"\n]+(?=")"""
+    r"""|(?<![\w:/\\.~-])(?:~|[A-Za-z]:)?[\\/][^\s'",;()]*[^\s'",;:().]"""
+)
+"""An absolute path: in quotes, or up to a space."""
+
+
+def without_paths(error: Exception) -> str:
+    """Return the message of an error with the last part of each absolute path alone."""
+    return _PATH.sub(lambda match: re.split(r"[\\/]", match[0].rstrip("\\/"))[-1], str(error))
 
 
 class TraceFormatter(logging.Formatter):
