@@ -152,7 +152,9 @@ def test_a_model_without_a_template_cannot_chat(
 ) -> None:
     monkeypatch.setattr(rekindle, "open_sync", fake_opening(byte_tokenizer, None))
     assert main(["chat", "fake"]) == 1
-    assert "has no chat template, so it cannot chat" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "has no chat template, so it cannot chat" in said
+    assert "--chat-template FILE, or use rekindle generate" in said
     with pytest.raises(SystemExit, match="2"):
         main(["chat", "fake", "-m", "other"])
     assert "there are two models" in capsys.readouterr().err
@@ -397,3 +399,19 @@ def test_ctrl_c_in_a_terminal_stops_the_answer_and_ctrl_d_leaves(patient: str, m
         wait_for(f"Ctrl-D or /exit leaves the chat.*{typing}.*{prompt}")
         send("\x04")
         assert process.wait(PATIENCE) == 0
+
+
+def test_a_model_without_a_template_is_told_before_its_weights_are_read(
+    families: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the model was opened")
+
+    monkeypatch.setattr(rekindle, "open_sync", never)
+    assert main(["chat", str(families / "qwen3")]) == 1
+    assert "--chat-template FILE" in capsys.readouterr().err
+    with pytest.raises(AssertionError, match="was opened"):
+        main(["serve", str(families / "qwen3"), "--port", "0"])
+    said = capsys.readouterr().err
+    assert "has no chat template, so chats are refused" in said
+    assert "/v1/completions" in said

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -143,3 +143,14 @@ async def test_top_p_0_takes_the_likeliest_token(serve: Serve) -> None:
         assert (await ask(app(session), path, body)).status == 200, name
     answer = await session.generate([USER], top_p=0, temperature=0.7)
     assert (answer.content, answer.seed) == ("ok", None)
+
+
+async def test_a_model_without_a_template_names_the_options_of_the_server(serve: Serve) -> None:
+    session = serve("ok", cast("str", None))
+    for name, (path, body) in bodies([USER]).items():
+        reply = await ask(app(session), path, body)
+        assert reply.status == 400, name
+        assert "--chat-template FILE" in reply.body.decode(), name
+        assert "open(" not in reply.body.decode(), name
+    counted = await ask(app(session), "/v1/messages/count_tokens", {"messages": [USER]})
+    assert "--chat-template FILE" in counted.error["message"]

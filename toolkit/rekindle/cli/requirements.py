@@ -34,6 +34,17 @@ def add_chat_template(parser: ArgumentParser) -> None:
     parser.add_argument("--chat-template", type=_template, metavar="FILE", help=text)
 
 
+def lacks_template(model: str) -> bool:
+    """Return True for a model for texts whose files have no chat template; False for a model without local files."""
+    from rekindle.core.checkpoints.open import open_checkpoint
+
+    if not Path(model).expanduser().exists():  # a model on the hub is downloaded by the session alone
+        return False
+    checkpoint = open_checkpoint(model)
+    tokenizer = checkpoint.tokenizer
+    return checkpoint.uses.generates and (tokenizer is None or tokenizer.chat_template is None)
+
+
 def add_adapters(parser: ArgumentParser) -> None:
     """Add the argument for adapters."""
     text = "a LoRA adapter saved by PEFT, as the model NAME for clients; may be repeated"

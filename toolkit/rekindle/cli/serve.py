@@ -106,6 +106,11 @@ def serve(arguments: Namespace) -> int:
         return 0
     if arguments.keep_alive is not None:
         raise ConfigError("--keep-alive is for a server of several models: name another one, or leave it out")
+    if arguments.chat_template is None and not arguments.quiet and requirements.lacks_template(names[0]):
+        _say(
+            f"{names[0]} has no chat template, so chats are refused: give the template of its family with "
+            "--chat-template FILE, or send texts to /v1/completions"
+        )
     opening = rekindle.open_sync(
         names[0],
         progress=not arguments.quiet,

@@ -24,6 +24,10 @@ INVALID = "invalid_request_error"
 UNAVAILABLE = "service_unavailable_error"
 PARTING_SECONDS = 1.0
 """Seconds for sending the error about a shutdown to a client."""
+NO_TEMPLATE: Final = (
+    "the model has no chat template, so it takes texts alone, at /v1/completions; for chats, the server needs the "
+    "template of the model's family: rekindle serve --chat-template FILE, or chat_template in the model's table"
+)
 RETRY_SECONDS = 1
 """Value of the `Retry-After` header when the queue is full, in seconds."""
 HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
@@ -128,6 +132,8 @@ def api_error_of(error: Exception, fields: Mapping[str, str]) -> ApiError:
 
 def _invalid(error: Exception, message: str, fields: Mapping[str, str]) -> ApiError:
     keyword = error.parameter if isinstance(error, InvalidRequest) else None
+    if keyword == "chat_template":
+        return ApiError(HTTPStatus.BAD_REQUEST, NO_TEMPLATE, param=fields.get("prompt", "messages"))
     param = None if keyword is None else fields.get(keyword, keyword)
     if not isinstance(error, PromptTooLong):
         return ApiError(HTTPStatus.BAD_REQUEST, message, param=param)

@@ -4,7 +4,7 @@ from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 
-from rekindle.cli import sampling
+from rekindle.cli import requirements, sampling
 from rekindle.cli.chat import commands
 from rekindle.cli.chat.branches import messages_text
 from rekindle.cli.chat.commands import Leave
@@ -26,8 +26,11 @@ def chat(arguments: Namespace) -> int:
     loaded = None if arguments.load is None else commands.read_messages(Path(arguments.load).expanduser())
     screen, keeps = Screen(quiet=arguments.quiet), not arguments.no_history
     lines = open_lines(commands.names(), coloured=screen.coloured, keeps=keeps)
+    if arguments.chat_template is None and requirements.lacks_template(model):
+        raise _no_template(model)
     with sampling.open_session(arguments, model, "background") as session:
-        _check_template(session)
+        if session.tokenizer is None or session.tokenizer.chat_template is None:
+            raise _no_template(session.name)
         last_chat = LastChat(session.name) if keeps and lines.interactive else None
         talk = Talk(session, lines, screen, options, last_chat)
         if lines.interactive:
@@ -60,11 +63,11 @@ def _whole(count: float) -> str:
     return f"{count:.0f} s" if count >= 1 else "less than 1 s"
 
 
-def _check_template(session: Session) -> None:
-    """Raise InvalidRequest if the model has no chat template."""
-    tokenizer = session.tokenizer
-    if tokenizer is None or tokenizer.chat_template is None:
-        raise InvalidRequest(f"{session.name} has no chat template, so it cannot chat: use rekindle generate")
+def _no_template(model: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{model} has no chat template, so it cannot chat: give the template of its family with --chat-template FILE, "
+        "or use rekindle generate"
+    )
 
 
 def _take(talk: Talk, lines: Lines) -> None:

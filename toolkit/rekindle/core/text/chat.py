@@ -56,9 +56,10 @@ def render(
         InvalidRequest: there is no template, an argument is malformed, or the template rejects the arguments.
     """
     if template is None:
-        raise InvalidRequest(
+        raise InvalidRequest.of(
+            "chat_template",
             "the model has no chat template, so messages cannot be rendered to a prompt: pass the prompt as str, or "
-            "open the model with the template of its family, as in open(..., chat_template=...)"
+            "open the model with the template of its family, as in open(..., chat_template=...)",
         )
     check_messages(messages)
     if tools is not None:
