@@ -23,6 +23,8 @@ MEANINGS: Final = {
 
 NO_VALUE: Final = "(nothing)"
 """Placeholder for an empty value."""
+PLAIN_NUMBERS: Final = "weights as plain numbers"
+"""The numerics of a session without packed weights."""
 MAX_CHARACTERS = 80
 """Maximum length of a value in the text; `RestoreReport.differences` has up to 160 characters of it."""
 
@@ -133,7 +135,8 @@ def _bar(name: str, seconds: float, whole: float, colour: str) -> str:
 
 def difference_text(part: str, here: str, there: str) -> str:
     """Format one differing part of a key: its label, the stored value, and the value in this process."""
-    return f"{part_label(part)}: {_value_text(there)} there, {_value_text(here)} here"
+    empty = PLAIN_NUMBERS if part == "numerics" else NO_VALUE
+    return f"{part_label(part)}: {_value_text(there) or empty} there, {_value_text(here) or empty} here"
 
 
 def part_label(part: str) -> str:
@@ -143,4 +146,4 @@ def part_label(part: str) -> str:
 
 def _value_text(value: str) -> str:
     """Return a value as one printable line. Values come from files, so invisible characters are escaped."""
-    return markup.one_line(markup.spelled(value), MAX_CHARACTERS) or NO_VALUE
+    return markup.one_line(markup.spelled(value), MAX_CHARACTERS)
