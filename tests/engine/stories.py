@@ -72,7 +72,8 @@ def known_answers(model: Path) -> list[list[int]]:
     """Return the answer of each question, from sessions that restore nothing."""
     answers = []
     for question in QUESTIONS:
-        with rekindle.open_sync(model, progress=False, **(BASE | {"restore": "off"})) as session:
+        off: SettingsOptions = {"restore": "off", "disk_cache_bytes": 0}
+        with rekindle.open_sync(model, progress=False, **(BASE | off)) as session:
             answers.append(ask(session, question))
     return answers
 

@@ -183,7 +183,7 @@ TAKEN: list[tuple[str, Any, Any]] = [
     *(("min_p", end, float(end)) for end in (0, 1.0)),
     *(("repetition_penalty", end, end) for end in (1e-3, 1e3)),
     *((f"{of}_penalty", end, float(end)) for of in ("frequency", "presence") for end in (-2, 2, 2.0)),
-    *((name, True, True) for name in ("ignore_eos", "keep_stop")),
+    *((name, True, True) for name in ("ignore_eos", "skip_special_tokens")),
     *(("min_tokens", end, end) for end in (0, 256)),
     *(("logprobs", end, end) for end in (0, 2**31 - 1, None)),
     *(("prompt_logprobs", end, end) for end in (0, None)),

@@ -318,3 +318,11 @@ def test_edges_that_other_servers_take() -> None:
         ({"role": "assistant", "content": None}, None),
     ):
         assert message(source, FORM)["content"] == content
+
+
+def test_fields_without_an_effect_alone_are_dropped_since_clients_send_them_anyway() -> None:
+    asked = completion(include_stop_str_in_output=True, truncation_side="right", max_tokens=4)
+    assert asked.call.options == {"max_tokens": 4}
+    both = completion(truncation_side="right", truncate_prompt_tokens=9, include_stop_str_in_output=True, stop="a")
+    assert both.call.options["truncation_side"] == "right"
+    assert both.call.options["keep_stop"] is True

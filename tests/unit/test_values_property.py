@@ -63,13 +63,18 @@ def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
     with fake_session(fake_loaded_engine(limits, tokenizer=byte_tokenizer)) as session:
         one = np.ones((1, 1), np.float32)
         tensors = {f"model.layers.0.self_attn.q_proj.lora_{side}": one for side in "AB"}
-        session.add_adapter_sync("a", tensors=tensors, config={"r": 1})
+        session.add_adapter_sync("a", tensors=tensors, config={"r": 1, "lora_alpha": 1})
         yield session
 
 
 def beside(name: str) -> dict[str, Any]:
     """Return what has to be given with a parameter."""
-    return {"logprobs": 0} if name == "logprobs_of" else {}
+    needed: dict[str, dict[str, Any]] = {
+        "logprobs_of": {"logprobs": 0},
+        "truncation_side": {"truncate_prompt_tokens": 5},
+        "keep_stop": {"stop": "x"},
+    }
+    return needed.get(name, {})
 
 
 def served(session: Session, options: dict[str, Any]) -> bool:

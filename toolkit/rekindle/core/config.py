@@ -22,6 +22,7 @@ SamplingDefaults = Literal["model", "neutral"]
 WeightsChoice = Literal["auto", "packed", "dequantized"]
 Activations = Literal["int16", "int8", "bfloat16", "exact"]
 Quantize = Literal["int8", "int4"]
+DEFAULT_CHUNK: Final = 512
 AXES: Final = ("data", "tensor")
 """Axis names of a device mesh."""
 
@@ -181,7 +182,7 @@ class Settings:
     max_running: int = 32
     max_waiting: int = 256
     max_prefill_tokens: int = 512
-    prefill_chunk: int = 512
+    prefill_chunk: int = DEFAULT_CHUNK
     ticks: Ticks = "alternate"
     deterministic: bool = False
     policy: Policy = "fcfs"
@@ -254,6 +255,11 @@ class Settings:
         for name in ("tensor", "max_adapters", "max_adapter_rank"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 1)
+        if self.prefill_chunk != DEFAULT_CHUNK and self.prefill_chunk > self.max_prefill_tokens:
+            raise ConfigError(
+                f"prefill_chunk is {self.prefill_chunk}, and max_prefill_tokens leaves room for "
+                f"{self.max_prefill_tokens} tokens in a tick: raise max_prefill_tokens, or leave out prefill_chunk"
+            )
         if self.num_pages is not None and self.pool_bytes is not None:
             raise ConfigError("num_pages and pool_bytes both say how large the pool of pages is: give one of them")
         if self.decode_steps > buckets.MAX_STEPS:
@@ -266,6 +272,8 @@ class Settings:
             )
 
     def _check_choices(self) -> None:
+        if self.device == "":
+            raise ConfigError('device must name a platform, such as "gpu" or "gpu:1", and is empty: leave it out')
         if not callable(self.route):
             _one_of("route", self.route, tuple(ROUTES), "or a function of a request and the lanes")
         if not callable(self.policy):

@@ -1,7 +1,7 @@
 """Opening of models: `open` and `open_sync`."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
 from os import PathLike
@@ -20,7 +20,7 @@ from rekindle.core.engine.building import build
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import Build, EngineThread
 from rekindle.core.engine.wiring import Compose
-from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion
+from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion, warn
 from rekindle.core.keywords import spelled_out
 from rekindle.core.models.families.reading import Family
 from rekindle.core.ray import Ray
@@ -30,6 +30,7 @@ from rekindle.hosts.hosts import Hosts
 from rekindle.notebook.log import tell_restored
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 from rekindle.session.operations.adapters import AdapterSource, with_room_for
+from rekindle.session.operations.idle_settings import idle_settings
 from rekindle.session.session import Session
 
 PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."
@@ -109,7 +110,9 @@ def open(
 
     new_client = partial(EngineClient, checked.max_waiting, has_weights=checked.weights is not None)
     shows = progress if show_restored is None else show_restored
-    return Opening(str(model), build_engine, new_client, progress, adapters, shows_restored=shows)
+    for sentence in idle_settings(checked):
+        warn(sentence, RuntimeWarning)
+    return Opening(str(model), build_engine, new_client, progress, adapters, checked, shows_restored=shows)
 
 
 open_sync = blocking(open)
@@ -192,13 +195,14 @@ class Opening(Eventual[Session]):
         new_client: Callable[[], EngineClient],
         progress: bool,
         adapters: Mapping[str, AdapterSource],
+        settings: Settings,
         *,
         shows_restored: bool,
     ):
         super().__init__()
         self._shows_restored = shows_restored
         self._name, self._build, self._new_client, self._progress = name, build, new_client, progress
-        self._adapters = adapters
+        self._adapters, self._settings = adapters, settings
 
     def __repr__(self) -> str:
         return f"<rekindle.Opening of {self._name!r}: await it, or enter it with 'async with'>"
@@ -224,6 +228,8 @@ class Opening(Eventual[Session]):
                 ):
                     bars.say(f"{programs.summary}. {PREPARING}")
             session = _session(engine, client, self._name, self._progress)
+            for sentence in _idle_for_model(self._settings, session._loaded_engine):
+                warn(f"{self._name}: {sentence}", RuntimeWarning)
             for name, source in self._adapters.items():
                 yield from session._adapters.add(name, source, None, None)
             if self._shows_restored:
@@ -232,6 +238,26 @@ class Opening(Eventual[Session]):
         except BaseException:
             engine.stop()
             raise
+
+
+def _idle_for_model(settings: Settings, loaded_engine: LoadedEngine) -> Iterator[str]:
+    """Yield a sentence about each setting that this model or its pool leaves nothing to do."""
+    limits, form = loaded_engine.limits, loaded_engine.deployment.form
+    if settings.activations is not None and not form.kinds:
+        yield (
+            f"activations={settings.activations!r} has no effect, as it is for packed weights, and these are plain "
+            "numbers: leave it out, or pack them by quantize="
+        )
+    if settings.max_context is not None and settings.max_context > limits.max_context:
+        yield (
+            f"max_context is {settings.max_context:,}, and the pool of pages has room for {limits.max_context:,} "
+            "tokens: a larger pool_bytes makes room for longer requests"
+        )
+    if settings.host_cache_bytes and settings.prefix_cache and not limits.pool.host_pages:
+        yield (
+            f"host_cache_bytes={settings.host_cache_bytes:,} has no effect, as a page takes {limits.pool.page_bytes:,} "
+            "bytes; nothing is cached in host memory or on disk"
+        )
 
 
 def _session(engine: EngineThread, client: EngineClient, name: str, progress: bool) -> Session:

@@ -230,6 +230,13 @@ class SamplingParams:
                 f"prompt_logprobs_from={params.prompt_logprobs_from} needs prompt_logprobs: the number of alternatives "
                 "per token, 0 for none"
             )
+        if params.truncation_side != "left" and params.truncate_prompt_tokens is None:
+            raise InvalidRequest(
+                f"truncation_side={params.truncation_side!r} needs truncate_prompt_tokens: the number of tokens to "
+                "keep of a longer prompt"
+            )
+        if params.keep_stop and not params.stop:
+            warn("keep_stop=True has no effect without stop: the texts that end the request", ParametersIgnored)
         params._check_constraint()
         if params.top_p == 0:
             return replace(params, temperature=0.0, top_p=1.0)

@@ -39,6 +39,11 @@ SAMPLING_ONLY = ("seed", "top_p", "top_k", "min_p")
 """Keywords without effect at temperature 0. Clients send them anyway, so they are dropped."""
 INTEGERS = ("max_tokens", "min_tokens", "seed", "top_k")
 """Keywords with integers, which some clients write as floats."""
+IDLE_ALONE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "keep_stop": ("stop", (True, False)),
+    "truncation_side": ("truncate_prompt_tokens", ("left", "right")),
+}
+"""Keywords without effect without another one, with their values. Clients send them anyway, so they are dropped."""
 _LEAST_SEED = -(2**63)
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
@@ -144,6 +149,9 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
     if entry is not None:
         field, keyword, value = entry
         options[keyword], fields[keyword] = value, field
+    for keyword, (other, values) in IDLE_ALONE.items():
+        if options.get(other) in (None, "", []) and options.get(keyword) in values:
+            options.pop(keyword, None)
     if type(seed := options.get("seed")) is int and _LEAST_SEED <= seed < -1:
         options["seed"] = seed % 2**64  # vLLM takes signed seeds
     if options.get("temperature") == 0:

@@ -94,6 +94,7 @@ class Blueprint:
             state_bytes=programs.state_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),
         )
+        _check_context(settings, limits)
         programs = _programs(config, settings, limits, (form, kv_dtype), place)
         return cls(checkpoint, place, form, kv_dtype, limits, programs, budget)
 
@@ -221,6 +222,16 @@ class Blueprint:
             precision = self.programs.jax_settings.values["jax_default_matmul_precision"] or "default"
             rows = f"products of {precision} precision"
         return f"{rows}, {self.form} ({self.form.digest})" if self.form.kinds else rows
+
+
+def _check_context(settings: Settings, limits: EngineLimits) -> None:
+    """Refuse a pool of a given size that has no room for the given context."""
+    name = "num_pages" if settings.num_pages is not None else "pool_bytes" if settings.pool_bytes is not None else None
+    if name is not None and settings.max_context is not None and settings.max_context > limits.max_context:
+        raise ConfigError(
+            f"max_context is {settings.max_context:,}, and by {name} the pool of pages has room for "
+            f"{limits.max_context:,} tokens: raise {name}, or lower max_context"
+        )
 
 
 def kv_dtype_of(settings: Settings, dtype: jnp.dtype, platform: str) -> jnp.dtype:

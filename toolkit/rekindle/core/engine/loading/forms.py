@@ -29,6 +29,7 @@ def weight_form(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype, pl
     if settings.quantize is not None:
         return _quantized(checkpoint, settings, dtype, place)
     if settings.weights != "packed" and not _is_packed_by_default(checkpoint, settings, dtype, place):
+        _activations(checkpoint, settings, dtype, place)  # checks the setting, which is idle here
         return wide
     shapes = expected_shapes(checkpoint.config)
     kinds = kinds_in(checkpoint.tensors, shapes)
