@@ -88,7 +88,7 @@ COMPILED: Final = (
 """What compilers for other devices see, and the tests that show it to them."""
 FACES: Final = ("toolkit/rekindle/core/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
 """What notebooks show."""
-SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolkit/rekindle/core/text/responses/")
+SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolkit/rekindle/core/text/")
 """What clients of the server see."""
 
 SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "tests/watchdog.py")

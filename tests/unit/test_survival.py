@@ -201,7 +201,7 @@ WRITES = re.compile(r"os\.replace|open\([^)\n]*\"[wax]b?\+?\"|\.write_bytes\(|\.
 
 
 def test_each_writer_of_files_is_in_this_list() -> None:
-    """A module that begins to write files belongs here, with the identity of its content above."""
+    """Check that each module that writes files is listed, with the identity of its content above."""
     writers = set[str]()
     for package in (Path(rekindle.__file__).parent, Path(rekindle_kernels.__file__ or build.__file__).parent):
         for path in package.rglob("*.py"):

@@ -81,7 +81,7 @@ WRONG_PROMPTS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("prompt", "cure"), WRONG_PROMPTS, ids=lambda value: str(value)[:24])
+@pytest.mark.parametrize(("prompt", "cure"), WRONG_PROMPTS, ids=range(len(WRONG_PROMPTS)))
 def test_a_wrong_prompt_has_a_cure(texts: Session, prompt: Any, cure: str) -> None:
     with pytest.raises(rekindle.InvalidRequest) as raised:
         texts.generate_sync(prompt)

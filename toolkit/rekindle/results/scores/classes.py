@@ -26,7 +26,7 @@ class Classification:
 
     @property
     def independent(self) -> bool:
-        """Whether the classes are independent (multi-label, or numbers), rather than mutually exclusive."""
+        """True for independent classes (multi-label, or numbers), False for mutually exclusive ones."""
         return self.activation != "softmax"
 
     @property
