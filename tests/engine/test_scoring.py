@@ -100,7 +100,7 @@ def test_an_option_after_a_conversation_or_token_ids_follows_its_tokens(session:
         ("  ", [" a"], "the option ' a' adds no token after the prompt"),
         ("", [" a"], "the prompt is empty"),
         ([QUESTION], [" a"], "one prompt was expected"),
-        (None, [" a"], "give either a prompt or token_ids"),
+        (None, [" a"], "the prompt is None; give a text"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(session: rekindle.Session, prompt: Any, options: Any, said: str) -> None:

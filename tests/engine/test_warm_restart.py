@@ -3,6 +3,7 @@
 import errno
 import gc
 import json
+import logging
 import os
 import random
 import re
@@ -224,16 +225,25 @@ print(json.dumps([answer.token_ids, answer.cached_tokens, session.stats.compilat
 
 
 def test_open_tells_what_came_back_where_it_draws_progress(
-    cache: Path, model: Path, capsys: pytest.CaptureFixture[str]
+    cache: Path, model: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    def told() -> list[str]:
+        lines = [line for line in caplog.messages if line.startswith(f"{model}: ")]
+        caplog.clear()
+        return lines
+
+    caplog.set_level(logging.INFO, "rekindle")
     with open_session(model):
-        assert capsys.readouterr().err == ""
+        assert told() == []
     with rekindle.open_sync(model, **SETTINGS):
-        assert re.search(rf"restored: {PROGRAMS} .*; saved .* of compiling$", capsys.readouterr().err, re.MULTILINE)
+        (line,) = told()
+        assert re.search(rf": {PROGRAMS} .*, 0 compiled; .*; saved .* of compiling$", line)
     with rekindle.open_sync(model, **(SETTINGS | {"restore": "off", "precompile": "lazy"})):
-        assert "restored" not in capsys.readouterr().err
+        (line,) = told()
+        assert ": 0 programs loaded" in line
     with rekindle.open_sync(model, progress=False, show_restored=True, **SETTINGS):
-        assert "restored: " in capsys.readouterr().err
+        assert f": {PROGRAMS} " in told()[0]
+    assert capsys.readouterr().err == ""
 
 
 @FAMILIES

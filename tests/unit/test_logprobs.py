@@ -134,7 +134,7 @@ LIMITS = st.fixed_dictionaries(
         "prefill_chunk": st.sampled_from([512, 32, 16]),
         "max_prefill_tokens": st.sampled_from([512, 48, 16]),
     }
-)
+).filter(lambda limits: limits["prefill_chunk"] in (512, 16) or limits["max_prefill_tokens"] > 16)
 
 
 def check(asks: list[tuple[int, SamplingOptions]], limits: dict[str, Any], order: int) -> int:

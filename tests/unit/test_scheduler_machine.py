@@ -31,7 +31,7 @@ ROOMY = st.fixed_dictionaries(
         "decode_steps": st.sampled_from([1, 1, 4, 16]),
         "host_cache_bytes": st.just(0),
     }
-)
+).filter(lambda limits: limits["prefill_chunk"] in (512, 16) or limits["max_prefill_tokens"] > 16)
 CROWDED = st.fixed_dictionaries(
     WAYS
     | {

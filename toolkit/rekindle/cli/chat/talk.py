@@ -71,9 +71,9 @@ class Talk:
             RekindleError: the request failed, and the conversation is unchanged.
         """
         stream = self.chat.stream(text)
-        self.screen.wait()
         try:
             with hidden_keys():
+                self.screen.wait()
                 for part in stream.parts():
                     self.screen.part(part)
         except KeyboardInterrupt:

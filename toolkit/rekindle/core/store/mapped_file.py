@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -59,15 +60,12 @@ class _Descriptor:
 
     def __init__(self, path: Path):
         self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        finalize(self, os.close, self.number)
 
     @property
     def stamp(self) -> Stamp:
         """Stamp of the file now."""
         return _stamp(os.fstat(self.number))
-
-    def __del__(self) -> None:
-        if hasattr(self, "number"):
-            os.close(self.number)
 
 
 def stamps_of(files: Iterable[Path]) -> dict[Path, Stamp]:
