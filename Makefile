@@ -36,7 +36,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-peers test-ray test-all test-deep test-arm mutants first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-peers test-ray test-real test-all test-deep test-arm mutants first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -60,6 +60,7 @@ help:
 	@echo "make test-peers    vLLM's and llama.cpp's server tests against a running server; says how"
 	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
 	@echo "make test-ray      replicas in actors of Ray, which die and are found again"
+	@echo "make test-real     a published model, Gemma 3 270M: downloads 240 MB once"
 	@echo "make docs          the site of README, guides, tutorials and all public names, in build/site/html"
 	@echo
 	@echo "make test-arm      the C++ kernels for NEON, on an emulated ARM: half an hour"
@@ -149,6 +150,12 @@ test-peers: $(VENV)/.dev
 test-ray: $(VENV)-ray/.dev
 	$(BEGINS)
 	@$(VENV)-ray/bin/python $(PYTEST) -W default tests/replicas
+	$(PASSED)
+
+# Programs are compiled as users have them, since these run for longer than they compile.
+test-real: $(VENV)/.dev
+	$(BEGINS)
+	@$(BIN)/python $(PYTEST) $(if $(DEEP),,--optimized) tests/real
 	$(PASSED)
 
 # What `make test` and the tiers of this environment hold between them.

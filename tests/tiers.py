@@ -150,6 +150,12 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "toolkit/rekindle/replicas/",
         "tests/replicas/",
     ),
+    "test-real": (
+        "kernels/rekindle_kernels/xla/",
+        "toolkit/rekindle/core/checkpoints/gguf/",
+        "tests/goldens/real/",
+        "tests/real/",
+    ),
     "docs": ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "toolkit/rekindle/__init__.py", "tutorials/"),
 }
 """The files and folders that call for each tier: its target in the Makefile, and what it alone tests."""

