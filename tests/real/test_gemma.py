@@ -98,6 +98,8 @@ def test_packed_weights_restarts_and_html(model: Path) -> None:
         assert answer.text.startswith("</s> $40</p>\n<p>Price: <s>$"), "an HTML tag is text"
         assert answer.finish_reason == "length"
         session.save_sync()
+    with opened(model) as session:  # lazily, the first pages from disk compile their copy
+        assert greedy(session).cached_tokens == 896
     with opened(model) as session:
         restarted = greedy(session)
         assert restarted.token_ids == first.token_ids
