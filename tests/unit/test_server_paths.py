@@ -15,7 +15,7 @@ from rekindle.server.tracing.log import without_paths
     [
         ("no model '/srv/my models/b': there is no such directory", "no model 'b': there is no such directory"),
         ("/srv/models/b/config.json: text_config: rope", "config.json: text_config: rope"),
-        ("[Errno 13] Permission denied: '/root/.cache/x/'", "[Errno 13] Permission denied: 'x'"),
+        ("[Errno 13] Permission denied: '/srv/models/x/'", "[Errno 13] Permission denied: 'x'"),
         ("~/models/b.gguf is cut, and /a/b (c) too.", "b.gguf is cut, and b (c) too."),
         ("C:\\\\models\\\\b.gguf: cut", "b.gguf: cut"),
         ("owner/name has no file; see https://host/a/b, 1/2 and/or models/x.gguf", None),
