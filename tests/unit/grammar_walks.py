@@ -17,6 +17,7 @@ def walk(
     *,
     rare: Collection[str] = (),
     closing: Collection[str] = (),
+    endings: Collection[str] = (),
 ) -> list[int]:
     """Return the tokens of a random text of a grammar, which is as likely to end as to go on where it may end.
 
@@ -26,13 +27,20 @@ def walk(
         end: the token that ends an answer.
         rare: characters that are chosen only where there is no other, as exponents that are too large for numbers.
         closing: marks that end a part beside brackets and quotes.
+        endings: texts that end a free text, written whole after 60 tokens where the grammar allows them.
     """
     random, tokens = Random(seed), list[int]()
     ends = [token for mark in (*"\"},]\n<>/')", *closing) for token in text.encode_chat(mark)]
     unwanted = [token for mark in rare for token in text.encode_chat(mark)]
     matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
+    spellings = [text.encode_chat(ending) for ending in endings]
     while not matcher.is_stopped() and not (matcher.is_accepting() and random.random() < 0.5):
+        whole = [each for each in spellings if len(tokens) > 60 and matcher.validate_tokens(each) == len(each)]
+        if whole:
+            assert matcher.consume_tokens(whole[0])
+            tokens += whole[0]
+            continue
         mask = matcher.compute_bitmask()
         allowed = [token for token in range(text.vocab_size) if token != end and mask[token // 8] >> token % 8 & 1]
         allowed = [token for token in allowed if token not in unwanted] or allowed

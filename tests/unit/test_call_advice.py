@@ -86,7 +86,8 @@ def test_a_required_call_is_served_whatever_a_tool_has_in_its_schema(
     (end,) = text.encode_chat(END)
     names = set()
     for seed in range(8):
-        answer = text.decode(walk(grammar, vocabulary, text, seed, end), skip_special_tokens=False)
+        tokens = walk(grammar, vocabulary, text, seed, end, endings=["\n</parameter>"])
+        answer = text.decode(tokens, skip_special_tokens=False)
         parser = ResponseParser(template)
         parser.feed(answer)
         for call in parser.finish()[0]["tool_calls"]:
