@@ -31,7 +31,7 @@ def run(tests: list[str]) -> int:
     name, flags = next(iter(build.INSTRUCTION_SETS[build.architecture()].items()))
     if name == library.instruction_set():
         return 0
-    with rebuilt(BUILD, name, name, *flags) as copy:
+    with rebuilt(BUILD, name, *flags) as copy:
         return _run(copy, "AVX2", tests, f", our kernels for {name}")
 
 
