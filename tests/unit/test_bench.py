@@ -7,6 +7,7 @@ from rekindle.session import bench
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.cards import as_read, shown
+from tests.unit.sessions import ended_blocking
 
 MEASURED = Bench("a-model", "cpu:0, float32", 128, 0.25, {1: 50.0, 8: 200.0}, 10**8, 10**10, 3, 2.0, 1)
 
@@ -19,11 +20,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_it_is_measured_with_as_many_as_run_at_once_and_no_prompt_is_cached() -> None:
+def test_it_is_measured_with_as_many_as_run_at_once_and_leaves_nothing_in_caches_and_statistics() -> None:
     limits = fake_limits(page_size=16, num_pages=64, max_context=512, max_running=3)
     with fake_session(fake_loaded_engine(limits)) as session:
+        session.generate_sync(token_ids=[1, 2], max_tokens=2)
+        before = session.stats.scheduler, session.metrics_text()
         found = [session.bench_sync() for _ in range(2)]
-        stats = session.stats.scheduler
+        ended_blocking(session)
+        stats, metrics = session.stats.scheduler, session.metrics_text()
+        (first_token,) = session._client.first_tokens
     assert [list(each.speeds) for each in found] == [[1, 3]] * 2
     for each in found:
         assert each.first_token > 0
@@ -31,8 +36,18 @@ def test_it_is_measured_with_as_many_as_run_at_once_and_no_prompt_is_cached() ->
         assert each.prompt_tokens == bench.PROMPT
         assert each.bandwidth is not None
         assert each.others == 0
-    assert stats.computed_tokens == stats.prompt_tokens, "the cache had none of the prompts"
+    assert (stats.prompt_tokens, stats.computed_tokens) == (before[0].prompt_tokens, before[0].computed_tokens)
+    assert (stats.cached_pages, stats.free_pages, stats.host_pages) == (0, stats.pages, 0)
+    assert first_token, "the dashboard has the time of the user's request alone"
+    assert _latencies(metrics) == _latencies(before[1])
     assert (stats.running, stats.waiting) == (0, 0)
+
+
+def _latencies(metrics: str) -> list[str]:
+    """Return the lines of the histograms and of the ended requests."""
+    lines = [line for line in metrics.splitlines() if "seconds" in line or "finish" in line]
+    assert len(lines) > 20
+    return lines
 
 
 @pytest.mark.usefixtures("quick")

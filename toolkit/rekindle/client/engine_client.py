@@ -187,9 +187,11 @@ class EngineClient:
         if handle is None:
             return
         before = handle.record.first_token
-        self.latencies.take(message, handle.record)  # before delivery, so that a woken caller sees the count
+        counts = not handle.record.synthetic
+        if counts:
+            self.latencies.take(message, handle.record)  # before delivery, so that a woken caller sees the count
         handle.record.deliver(message)
-        if before is None and handle.record.first_token is not None:
+        if counts and before is None and handle.record.first_token is not None:
             self.first_tokens.append((perf_counter(), handle.record.first_token))
 
     def _send(self, request_id: int | None) -> None:

@@ -74,6 +74,11 @@ class Record:
             self.pieces.close()
 
     @property
+    def synthetic(self) -> bool:
+        """True for a load to measure, which is in no statistics."""
+        return self._submission.synthetic
+
+    @property
     def done(self) -> bool:
         """True if the request has ended: finished, failed or cancelled."""
         return self.pieces.closed

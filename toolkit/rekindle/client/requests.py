@@ -199,6 +199,11 @@ class Requests:
         """Submit a request for prompt logprobs or hidden states; its output is not parsed."""
         return self._submit(replace(self._submission(prompt, params, {}, None), pooling=pooling))
 
+    def measure(self, prompt: tuple[int, ...], tokens: int) -> Handle:
+        """Submit a load to measure: an answer of `tokens` tokens that leaves nothing in caches and statistics."""
+        params = self.params({"max_tokens": tokens, "ignore_eos": True, "temperature": 0, "cache_salt": token_hex()})
+        return self._submit(replace(self._submission(prompt, params, {}, None), synthetic=True))
+
     def hold(self, prefix: Prompt) -> Handle:
         """Submit a request that computes a prefix and holds it in the prefix cache until it is withdrawn."""
         return self._submit(replace(self._submission(unanswered(prefix), self.params({}), {}, None), hold=True))

@@ -28,7 +28,7 @@ class Submission:
         progress: whether a wait for the first token draws the compilation that the engine awaits.
         adapter: the adapter named by the parameters; the client finds it.
         repetition: see `Submit`.
-        turn: see `Submit`.
+        turn, synthetic: see `Submit`.
         label: the text of the prompt, or the last user message of a conversation, for displays; None for token ids.
     """
 
@@ -44,6 +44,7 @@ class Submission:
     adapter: AdapterUse | None = None
     repetition: RepetitionLimit | None = None
     turn: Turn | None = None
+    synthetic: bool = False
     label: str | None = None
 
     def message(self, request_id: int) -> Submit:
@@ -59,4 +60,5 @@ class Submission:
             adapter=self.adapter,
             repetition=self.repetition,
             turn=self.turn,
+            synthetic=self.synthetic,
         )

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
-from secrets import token_hex
 from statistics import mean, median
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,7 @@ PROMPT = 128
 FIRST_TOKENS = 3
 """Number of measured first tokens; the median counts."""
 SHORT, LONG = 15, 48
-"""Tokens of the other prompts, and of their answers. Together they stay below one page of 64, so none is cached."""
+"""Tokens of the other prompts, and of their answers."""
 SECONDS = 5.0
 """Longest time for the answers of one number in flight; a slow model generates fewer tokens in it."""
 LONG_WAIT = 1.0
@@ -63,9 +62,9 @@ def bench(session: Measured, *, progress: bool | None = None) -> Waits[Bench]:
     """Measure the speed of this machine with this session, in about half a minute: `await session.bench()`.
 
     Measured are the time to the first token of a new prompt of 128 tokens, and tokens per second with 1, 8 and 32
-    requests in flight, or with `max_running` if it is smaller. All prompts are random and have a cache salt of their
-    own, so the prefix cache has none of them. Programs still being compiled are awaited first, and one unmeasured
-    round compiles the others; the result has their number.
+    requests in flight, or with `max_running` if it is smaller. All prompts are random: none is in the prefix cache, and
+    none enters it. The session's counters of prompts and its latencies leave these requests out. Programs still being
+    compiled are awaited first, and one unmeasured round compiles the others; the result has their number.
 
     The memory bandwidth of the device is measured too, because it bounds the speed: a step reads all weights once.
 
@@ -120,7 +119,7 @@ class _Loads:
 
     def __init__(self, requests: Requests):
         limits = requests.loaded_engine.limits
-        self._requests, self._random, self._salt = requests, Random(), token_hex()
+        self._requests, self._random = requests, Random()
         slots = limits.groups * limits.max_running * len(requests.loaded_engine.lanes)
         self.counts = sorted({min(count, slots) for count in IN_FLIGHT})
         self.prompt_tokens = max(1, min(PROMPT, limits.max_context - 2))
@@ -161,14 +160,8 @@ class _Loads:
         return answers
 
     def _submit(self, prompt_tokens: int, tokens: int) -> Handle:
-        options: Any = {
-            "token_ids": [self._random.randrange(self._requests.vocab_size) for _ in range(prompt_tokens)],
-            "max_tokens": tokens,
-            "ignore_eos": True,
-            "temperature": 0,
-            "cache_salt": self._salt,
-        }
-        return self._requests.submit_one(None, options, wait=True)
+        prompt = [self._random.randrange(self._requests.vocab_size) for _ in range(prompt_tokens)]
+        return self._requests.measure(tuple(prompt), tokens)
 
 
 def bandwidth_of(place: Place | None) -> float | None:

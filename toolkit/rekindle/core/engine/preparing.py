@@ -192,6 +192,7 @@ class Preparer:
             changes=changes,
             repetition=submit.repetition,
             turn=submit.turn,
+            synthetic=submit.synthetic,
         )
         check_bans(request, self.vocab_size)
         return request if params.constraint is None else self._constrained(request, params.constraint)

@@ -91,7 +91,7 @@ class Submit(OfRequest):
         pooling: the pooling of the prompt's hidden states; None for none.
         started: see `Admit`.
         adapter: the request's adapter; None for none.
-        turn, repetition: see `Request`.
+        turn, repetition, synthetic: see `Request`.
     """
 
     prompt: Prompt
@@ -104,6 +104,7 @@ class Submit(OfRequest):
     adapter: AdapterUse | None = None
     repetition: RepetitionLimit | None = None
     turn: Turn | None = None
+    synthetic: bool = False
 
     def __str__(self) -> str:
         adapter = "" if self.adapter is None else f", with adapter {self.adapter.name}"

@@ -78,6 +78,7 @@ class Request:
         repetition: the limit of repetition in the output, or None.
         turn: the turn of the assistant in the output, if its parts matter to its end: its stop strings end the content
             alone. None for another output.
+        synthetic: whether it is a load to measure: its pages enter no cache, and its figures no statistics.
     """
 
     id: int
@@ -96,6 +97,7 @@ class Request:
     changes: Changes | None = None
     repetition: RepetitionLimit | None = None
     turn: Turn | None = None
+    synthetic: bool = False
 
     @property
     def initial_tokens(self) -> tuple[int, ...]:

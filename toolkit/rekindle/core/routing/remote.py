@@ -121,6 +121,7 @@ def _submit(request: Request, started: bool) -> Submit:
         output_prefix=OutputPrefix(request.output_prefix),
         pooling=request.pooling,
         started=started,
+        synthetic=request.synthetic,
     )
 
 

@@ -168,7 +168,8 @@ class Planner:
         group.running.join(state)
         for used in filter(None, (lease.tip, begun_after)):
             self._writeback.use(group.cache, used)
-        table.counts.add_admitted(state.prefill_end, cached, again=state.started)
+        if not state.request.synthetic:
+            table.counts.add_admitted(state.prefill_end, cached, again=state.started)
         if state.has_states:
             table.counts.stateless_tokens += min(lease.published, state.prefill_end) - state.computed
         if not state.started:

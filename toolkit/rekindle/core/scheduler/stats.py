@@ -41,7 +41,7 @@ class SchedulerStats(_Counters):
         device_losses: losses of all pages on the device through a damaged program; running requests restarted.
         ended: requests ended for any reason. A request continued in another lane counts as ended in the first.
         ticks: plans made.
-        prompt_tokens: tokens in the prompts of started requests: the sum of the next four.
+        prompt_tokens: tokens in the prompts of started requests, except `session.bench()`: the sum of the next four.
         device_hit_tokens, host_hit_tokens, disk_hit_tokens: prompt tokens found in the prefix cache, by tier.
         computed_tokens: prompt tokens computed.
         recomputed_tokens: tokens computed again for requests after a preemption.

@@ -72,6 +72,8 @@ class RequestState:
         if request.hold:
             longest = publishable = len(request.prompt) // limits.pool.page_size * limits.pool.page_size
             tokens = tokens[:longest]
+        elif request.synthetic:
+            publishable = 0
         elif limits.one_shape:  # a prefill would recompute the output with another program, to other low bits
             publishable = len(request.prompt)
         rope_rule = RopeLengthRule(limits.long_from, limits.grows)
