@@ -26,6 +26,8 @@ ONE_BY_ONE := --rerun-failed 3
 WIDE := $(ONE_BY_ONE) -m "wide and not deep and not tutorial and not older_kernel"
 endif
 PYTEST := -m pytest $(ONE_BY_ONE)
+# Widths that no other member has are wide, and sanitizers and other instruction sets find most in them.
+NATIVE := $(ONE_BY_ONE) $(if $(DEEP),,-m "not deep")
 
 # The first and the last line of a tier's recipe, by which `.ci/run` knows whether a change calls for it, and how long
 # it takes.
@@ -89,8 +91,8 @@ test-unit test-engine test-mesh test-kernels test-notebook: test-%: $(VENV)/.dev
 
 test-native: $(VENV)/.dev
 	$(BEGINS)
-	@$(BIN)/python -m tests.sanitized address,undefined $(ONE_BY_ONE) $(TOGETHER) $(NATIVE_TESTS)
-	@$(BIN)/python -m tests.instruction_sets $(if $(DEEP),,--last) $(ONE_BY_ONE) $(TOGETHER) -k "not xla" $(NATIVE_TESTS)
+	@$(BIN)/python -m tests.sanitized address,undefined $(NATIVE) $(TOGETHER) $(NATIVE_TESTS)
+	@$(BIN)/python -m tests.instruction_sets $(if $(DEEP),,--last) $(NATIVE) $(TOGETHER) -k "not xla" $(NATIVE_TESTS)
 	@$(BIN)/python $(PYTEST) -m "" tests/kernels/test_threads.py
 	$(PASSED)
 

@@ -223,6 +223,7 @@ def test_new_weights_and_a_sleep_leave_adapters_as_they_are(
     assert session.stats.compilations == compilations
 
 
+@pytest.mark.wide
 def test_a_session_after_a_restart_finds_programs_and_prefixes_of_the_same_numbers(
     model: Path, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,7 +183,14 @@ def test_a_way_that_is_not_served_is_refused_unless_another_is_asked_for(
 
 
 @pytest.mark.parametrize("model", ["llama-tied", pytest.param("qwen3", marks=pytest.mark.wide)])
-@pytest.mark.parametrize(("labels", "config"), [(3, {}), (1, {}), (2, {"problem_type": "multi_label_classification"})])
+@pytest.mark.parametrize(
+    ("labels", "config"),
+    [
+        (3, {}),
+        pytest.param(1, {}, marks=pytest.mark.wide),
+        pytest.param(2, {"problem_type": "multi_label_classification"}, marks=pytest.mark.wide),
+    ],
+)
 def test_classes_are_those_of_the_head(
     families: Path, tmp_path: Path, model: str, labels: int, config: dict[str, Any]
 ) -> None:

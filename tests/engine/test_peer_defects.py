@@ -54,6 +54,7 @@ def test_1_no_buffer_is_written_after_its_dispatch(session: rekindle.Session, mo
         np.testing.assert_array_equal(packed, at_dispatch)
 
 
+@pytest.mark.wide
 def test_2_logit_bias_and_repetition_penalty_are_applied(session: rekindle.Session) -> None:
     free = session.generate_sync(token_ids=PROMPT, max_tokens=40, ignore_eos=True).token_ids
     banned = session.generate_sync(
@@ -101,6 +102,7 @@ print(json.dumps([before == after, heavy]))
 """
 
 
+@pytest.mark.wide
 def test_11_importing_changes_nothing_and_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [True, []]

@@ -32,7 +32,7 @@ def total_after(session: rekindle.Session, prompt: str, option: str) -> float:
     return math.fsum(score.logprob for score in tail if score is not None)
 
 
-@pytest.mark.parametrize("prompt", [QUESTION, LONG + QUESTION])
+@pytest.mark.parametrize("prompt", [pytest.param(QUESTION, marks=pytest.mark.wide), LONG + QUESTION])
 def test_options_are_scored_as_the_ends_of_whole_texts(session: rekindle.Session, prompt: str) -> None:
     scores = session.score_sync(prompt, OPTIONS)
     expected = [total_after(session, prompt, option) for option in OPTIONS]

@@ -119,6 +119,7 @@ def test_scores_and_embeddings_have_the_bits_of_no_cache(cached: rekindle.Sessio
     assert scores[0] == scores[1]
 
 
+@pytest.mark.wide
 @FAMILIES
 def test_states_come_back_after_a_restart_without_a_compilation(
     families: Path,

@@ -257,6 +257,7 @@ def test_a_session_of_shapes_alone_compiles_and_serves_once_it_has_all_tensors(
         assert (session.stats.compilations, session.weights_version) == (compilations, 1)
 
 
+@pytest.mark.wide
 def test_new_weights_of_a_quantized_session_are_quantized(model: Path, others: dict[str, Any]) -> None:
     originals = load_file(model / "model.safetensors")
     with rekindle.open_sync(model, progress=False, quantize="int8", precompile="all", **SMALL) as session:

@@ -282,7 +282,7 @@ class Suite:
         self.check_write(shape, 16, [(3, 0), (1, 0)])
 
     @pytest.mark.parametrize(("head_dim", "dtype"), HEADS)
-    @pytest.mark.parametrize("tokens", [1, 16])
+    @pytest.mark.parametrize("tokens", [pytest.param(1, marks=pytest.mark.wide), 16])
     def test_writing_changes_the_named_places_and_nothing_else(self, dtype: str, head_dim: int, tokens: int) -> None:
         shape = Shape(dtype=dtype, head_dim=head_dim, page_size=32)
         self.skip_unserved(shape)

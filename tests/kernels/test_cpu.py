@@ -124,13 +124,17 @@ def test_contexts_of_several_segments_have_the_same_bits(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-@pytest.mark.parametrize("head_dim", [1, 7, 20, 64, 70, 256])
-@pytest.mark.parametrize("page_size", [1, 10, 64])
+@pytest.mark.parametrize(
+    "head_dim", [1, 20, 256, *(pytest.param(width, marks=pytest.mark.wide) for width in (7, 64, 70))]
+)
+@pytest.mark.parametrize("page_size", [1, 10, pytest.param(64, marks=pytest.mark.wide)])
 def test_any_page_size_and_head_dim_have_the_same_bits(head_dim: int, page_size: int, dtype: str) -> None:
     check_bits(Shape(head_dim=head_dim, page_size=page_size, dtype=dtype), 150, 16, 37, 0)
 
 
-@pytest.mark.parametrize("head_dim", [1, 7, 20, 64, 65, 100, 256])
+@pytest.mark.parametrize(
+    "head_dim", [1, 65, 256, *(pytest.param(width, marks=pytest.mark.wide) for width in (7, 20, 64, 100))]
+)
 def test_int8_is_written_with_the_same_bits_by_one_token_or_by_many(head_dim: int) -> None:
     """Check against the portable form too, whose bits the definition fixes."""
     kv = np.random.default_rng(0).standard_normal((3, 2, 2, 16, head_dim)) * 10.0 ** np.arange(-8, 8)[:, None]
@@ -143,7 +147,7 @@ def test_int8_is_written_with_the_same_bits_by_one_token_or_by_many(head_dim: in
     np.testing.assert_array_equal(whole[ids], scaled.quantize(blocks))
 
 
-@pytest.mark.parametrize("head_dim", [20, 64, 256])
+@pytest.mark.parametrize("head_dim", [20, *(pytest.param(width, marks=pytest.mark.wide) for width in (64, 256))])
 def test_queries_over_int8_are_rounded_to_16_bits(head_dim: int) -> None:
     shape = Shape(dtype="int8", head_dim=head_dim, pages_per_sequence=8)
     contexts, visible = Contexts(shape, [(0, 128), (0, 70)]), np.asarray([128, 70], np.int32)

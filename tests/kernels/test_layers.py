@@ -32,7 +32,7 @@ def random(*shape: int) -> Array:
     return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     rows=st.integers(1, 60), inputs=st.sampled_from([1, 7, 64, 577, 1030]),
     outputs=st.lists(st.sampled_from([1, 8, 31, 32, 45, 128]), min_size=1, max_size=3), dtype=st.sampled_from(DTYPES),
@@ -54,7 +54,7 @@ def test_a_linear_layer_over_joined_matrices_is_the_product(
     np.testing.assert_array_equal(np.asarray(added), onto + np.asarray(y))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     counts=st.lists(st.sampled_from([0, 1, 2, 17, 50]), min_size=1, max_size=6), inputs=st.sampled_from([7, 64]),
     outputs=st.sampled_from([24, 64, 100]), dtype=st.sampled_from(DTYPES),
@@ -72,7 +72,7 @@ def test_rows_are_multiplied_with_the_weight_of_their_group(
     np.testing.assert_allclose(np.asarray(y), wanted, rtol=5e-6, atol=3e-5 * np.sqrt(inputs))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     counts=st.lists(st.sampled_from([0, 1, 2, 17, 50]), min_size=2, max_size=5), inputs=st.sampled_from([7, 64]),
     rank=st.sampled_from([1, 16, 45]), outputs=st.sampled_from([24, 100]), dtype=st.sampled_from(DTYPES),

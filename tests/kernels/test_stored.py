@@ -153,7 +153,7 @@ def test_products_are_those_of_the_numbers(implementation: Implementation, name:
 LARGE = ("4:128:0:", "8:128::zeros", "8:512::", "8:128:0:biases", "4:256:0:zeros", "float8:128", "float8:512")
 
 
-@pytest.mark.parametrize("rows", [1, 5, 200])
+@pytest.mark.parametrize("rows", [5, *(pytest.param(rows, marks=pytest.mark.wide) for rows in (1, 200))])
 @pytest.mark.parametrize("name", LARGE)
 def test_codes_with_large_groups_are_multiplied_with_bfloat16(
     implementation: Implementation, name: str, rows: int
@@ -207,7 +207,9 @@ def test_rows_of_native_products_do_not_depend_on_the_rows_beside_them(activatio
             np.testing.assert_array_equal(np.asarray(y)[::7].view(np.int32), alone[: -(-rows // 7)].view(np.int32))
 
 
-@pytest.mark.parametrize("activations", ["int16", "int8", "exact"])
+@pytest.mark.parametrize(
+    "activations", ["int16", *(pytest.param(form, marks=pytest.mark.wide) for form in ("int8", "exact"))]
+)
 def test_native_products_of_float_codes_are_those_of_float32_weights(activations: Activations) -> None:
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)

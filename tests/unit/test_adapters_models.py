@@ -26,11 +26,12 @@ FLOAT = jnp.dtype("float32")
 
 
 FEW = ("deepseek-v3", "gpt2", "llama-tied", "mistral-own-head", "qwen3-next")
+CHEAP = ("gpt2", "llama-tied", "mistral-own-head")
 """Families with each way in which rows of weights are joined, ordered or turned."""
 
 
 def cost(family: str) -> tuple[pytest.MarkDecorator, ...]:
-    return () if family in FEW else (pytest.mark.wide,) if family in COVERING else (pytest.mark.deep,)
+    return () if family in CHEAP else (pytest.mark.wide,) if family in {*FEW, *COVERING} else (pytest.mark.deep,)
 
 
 @pytest.mark.parametrize(

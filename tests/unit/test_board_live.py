@@ -439,6 +439,7 @@ with fake_session() as session:
 """
 
 
+@pytest.mark.wide
 def test_in_a_script_it_is_a_table_of_text_and_imports_no_widgets() -> None:
     said = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True

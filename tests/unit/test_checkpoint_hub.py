@@ -80,7 +80,8 @@ def cache(families: Path, tmp_path: Path) -> Path:
     return tmp_path / "hub"
 
 
-@pytest.mark.parametrize("offline", [pytest.param(True, marks=pytest.mark.wide), False])
+@pytest.mark.wide
+@pytest.mark.parametrize("offline", [True, False])
 def test_a_cached_model_opens_without_the_hub(offline: bool, cache: Path) -> None:
     opened = open_elsewhere(MODEL, cache, offline=offline)
     assert opened["tensors"] == 39
@@ -99,7 +100,8 @@ def test_a_revision_is_a_model_of_its_own(cache: Path, families: Path) -> None:
     assert f"'{MODEL}@v2.0'" in open_elsewhere(MODEL, cache, offline=True, revision="v2.0")["error"]
 
 
-@pytest.mark.parametrize("offline", [True, pytest.param(False, marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("offline", [True, False])
 def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_path: Path) -> None:
     said = open_elsewhere("nobody/nothing", tmp_path / "hub", offline=offline)["error"]
     assert "'nobody/nothing'" in said
@@ -228,6 +230,7 @@ def test_a_revision_is_given_once_and_only_for_the_hub(families: Path) -> None:
         rekindle.open("owner/name", revision=3)  # type: ignore[arg-type]
 
 
+@pytest.mark.wide
 def test_a_model_that_the_hub_does_not_have_is_named(hub: str, tmp_path: Path) -> None:
     assert "'nobody/nothing'" in open_elsewhere("nobody/nothing", tmp_path / "hub", endpoint=hub)["error"]
 

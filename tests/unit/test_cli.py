@@ -201,6 +201,7 @@ def test_interrupting_a_generation_exits_130_without_a_traceback(patient: str) -
     assert first
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.usefixtures("interruptible")
 def test_interrupting_the_compiler_does_not_wait_for_it(
@@ -218,6 +219,7 @@ def test_interrupting_the_compiler_does_not_wait_for_it(
     assert not [name for name in stored if name.startswith("step of")], "it has ended before the step was compiled"
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
 def test_a_reader_that_goes_away_is_no_error_to_speak_of(patient: str) -> None:
     with running("generate", "-m", patient, "Hello", "--max-tokens", "16000", "--ignore-eos", "--quiet") as process:
@@ -301,6 +303,7 @@ def test_help_and_wrong_arguments_do_without_jax(arguments: list[str], status: i
     assert int(count) < 350  # jax has 700
 
 
+@pytest.mark.wide
 def test_a_process_of_the_command_line_has_the_public_names() -> None:
     code = "import sys; sys.argv = ['rekindle']; import rekindle; assert 'jax' not in sys.modules; rekindle.Session; "
     code += "print(sorted(name for name in rekindle.__all__ if not hasattr(rekindle, name)), 'jax' in sys.modules)"

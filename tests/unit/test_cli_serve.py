@@ -26,7 +26,7 @@ from tests.unit.sockets import ask
 from tests.waiting import PATIENCE
 
 TEXT = "/v1/completions"
-SETTINGS = ["--page-size", "16", "--max-context", "64", "--max-running", "2", "--max-prefill-tokens", "16", "--quiet"]
+SETTINGS = ["--page-size", "16", "--max-context", "64", "--max-running", "1", "--max-prefill-tokens", "16", "--quiet"]
 TEMPLATE = "{{ messages[0].content }}"
 KEY = {"authorization": "Bearer key"}
 

@@ -134,6 +134,7 @@ def test_a_value_within_itself_has_a_digest() -> None:
     assert content_digest(values) != content_digest([1])
 
 
+@pytest.mark.wide
 def test_digests_are_the_same_in_every_process() -> None:
     """Sets and names are in another order in each process, and addresses are others."""
     code = (

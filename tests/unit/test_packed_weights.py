@@ -91,7 +91,11 @@ def checkpoint_of(family: str, families: Path) -> Checkpoint:
 FIRST = ("qwen2", "glm4", "granite-hybrid-moe")
 
 
-@pytest.mark.parametrize("shard", [WHOLE, Shard(0, 2), Shard(1, 2)], ids=["whole", "first", "second"])
+@pytest.mark.parametrize(
+    "shard",
+    [WHOLE, pytest.param(Shard(0, 2), marks=pytest.mark.wide), Shard(1, 2)],
+    ids=["whole", "first", "second"],
+)
 @pytest.mark.parametrize(
     "family", [family if family in FIRST else pytest.param(family, marks=pytest.mark.wide) for family in MODELS]
 )

@@ -37,6 +37,7 @@ def test_hangs():
 """
 
 
+@pytest.mark.wide
 def test_a_suite_runs_in_a_copy_and_its_failures_are_counted_by_reason(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,11 +66,12 @@ def test_it_comes_after_the_adjustments_and_before_the_temperature() -> None:
 @pytest.mark.parametrize(
     ("options", "function"),
     [
-        (
+        pytest.param(
             {"repetition_penalty": 1.7},
             lambda logits, row: jnp.where(
                 row.in_prompt | (row.counts > 0), jnp.where(logits > 0, logits / 1.7, logits * 1.7), logits
             ),
+            marks=pytest.mark.wide,
         ),
         pytest.param(
             {"frequency_penalty": 1.3},
