@@ -35,11 +35,12 @@ LARGE: Final = 1 << 16
 """Bytes of a body from which on its parsing takes more than a few milliseconds."""
 MOST_PARTS: Final = 250_000
 """Most objects and lists in a large body; each takes a hundred bytes of memory or more."""
-_SPACE: Final = r"[ \t\n\r]*"
-_TEXT: Final = r'"[^"\\\x00-\x1f]*"'
+_SPACE: Final = r"[ \t\n\r]*+"
+_TEXT: Final = r'"[^"\\\x00-\x1f]{0,1000}+"'
 _SCALAR: Final = rf"(?:{_TEXT}|-?(?:0|[1-9]\d{{0,30}})(?:\.\d{{1,30}})?(?:[eE][-+]?\d{{1,3}})?|true|false|null)"
-_VALUES: Final = re.compile(rf"(?:{_SPACE}{_SCALAR}{_SPACE},){{8,8192}}", re.ASCII)
-_FIELDS: Final = re.compile(rf"(?:{_SPACE}{_TEXT}{_SPACE}:{_SPACE}{_SCALAR}{_SPACE},){{8,8192}}", re.ASCII)
+# Possessive, because a long text behind few values would be walked through once more for each of its characters.
+_VALUES: Final = re.compile(rf"(?:{_SPACE}{_SCALAR}{_SPACE},){{8,8192}}+", re.ASCII)
+_FIELDS: Final = re.compile(rf"(?:{_SPACE}{_TEXT}{_SPACE}:{_SPACE}{_SCALAR}{_SPACE},){{8,8192}}+", re.ASCII)
 _END: Final = re.compile(rf"{_SPACE}([,\]}}])?{_SPACE}")
 _START: Final = re.compile(_SPACE)
 Scan = Callable[[str, int], tuple[Any, int]]
