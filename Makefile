@@ -9,7 +9,7 @@ TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.
 GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
 VERSIONS_TESTS := $(if $(DEEP),tests/engine/test_jax_settings.py,-m "not deep") tests/engine/test_open.py tests/unit/test_program_store.py
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
-NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
+NEWEST_PYTHON ?= $(shell for python in python3.14 $$(ls -d ~/.pyenv/versions/3.14*/bin/python 2>/dev/null) python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
 # A test that ended its process would be run again in the next, and end that: the first is enough.
 WORKERS := --numprocesses auto --maxprocesses 4 --max-worker-restart 0
@@ -38,7 +38,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-peers test-ray test-real test-all test-deep test-arm mutants first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -69,6 +69,7 @@ help:
 	@echo "make mutants       changes in the files that you changed which no test notices (MUTANTS='--sample 20 FILE...')"
 	@echo "make lint          format, style, types and layers"
 	@echo "make format        rewrite the files as 'make lint' wants them"
+	@echo "make release-check what can be checked of a release, and what is left for a person"
 	@echo "make first-minutes README's first ten minutes in fresh environments, with a table of waits (FIRST='--environments uv-3.13')"
 	@echo "make screenshot    the README's picture of a notebook"
 	@echo "make film          the README's film of a restart"
@@ -174,6 +175,10 @@ test-arm: $(VENV)/.dev
 mutants: $(VENV)/.dev
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
+# All of it, or RELEASE='files pages'.
+release-check: $(VENV)-release/.dev
+	@$(VENV)-release/bin/python -m tests.release $(RELEASE)
+
 screenshot: $(VENV)-browser/.dev
 	@$(VENV)-browser/bin/python -m tests.browser.chromium
 	@$(VENV)-browser/bin/python -m tests.browser.screenshot
@@ -236,8 +241,9 @@ $(VENV)-ray/.dev: EXTRAS := [test,ray]
 $(VENV)-clients/.dev: EXTRAS := [clients]
 $(VENV)-browser/.dev: EXTRAS := [browser]
 $(VENV)-docs/.dev: EXTRAS := [docs]
+$(VENV)-release/.dev: EXTRAS := [release]
 
-STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest lm-eval ray clients browser docs))
+STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest lm-eval ray clients browser docs release))
 $(STAMPS): pyproject.toml .ci/environment kernels/rekindle_kernels/cpu/build.py $(wildcard kernels/rekindle_kernels/cpu/source/*)
 	@.ci/environment $(@D) $(PYTHON) '.$(EXTRAS)' $(OPTIONS)
 	@touch $@

@@ -19,10 +19,13 @@ from setuptools.build_meta import *  # noqa: F403
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import _StaticPth, editable_wheel
+from setuptools.command.egg_info import egg_info
 
 from rekindle_kernels.cpu.build import BUNDLED, BuildFailed, build, compiler
 
 LIBRARY = Path("rekindle_kernels", "cpu", BUNDLED)
+RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
+"""A Markdown link or picture with a path of the repository: its mark of a picture, its text and its path."""
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
@@ -88,6 +91,34 @@ class BdistWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         """Return (python, ABI, platform): there is no Python in the library."""
         return ("py3", "none", "any" if self.root_is_pure else super().get_tag()[2])
+
+
+class EggInfo(egg_info):
+    """Describes a distribution by a README whose links work outside the repository."""
+
+    def run(self) -> None:
+        """See `setuptools.Command`."""
+        metadata = self.distribution.metadata
+        source = metadata.project_urls["Source"]
+        metadata.long_description = absolute_links(metadata.long_description, source, f"v{metadata.version}")
+        super().run()
+
+
+def absolute_links(text: str, source: str, tag: str) -> str:
+    """Return a Markdown text whose paths are addresses on GitHub.
+
+    Args:
+        text: the text, with paths relative to the top of the repository.
+        source: the address of the repository.
+        tag: the version of the files.
+    """
+    raw = source.replace("https://github.com", "https://raw.githubusercontent.com")
+
+    def absolute(link: re.Match[str]) -> str:
+        mark, words, path = link.groups()
+        return f"{mark}[{words}]({f'{raw}/{tag}' if mark else f'{source}/blob/{tag}'}/{path})"
+
+    return RELATIVE_LINK.sub(absolute, text)
 
 
 class EditableWheel(editable_wheel):

@@ -40,6 +40,9 @@ INSTRUCTION_SETS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 NEW: Final = ("avx512_bf16",)
 """Instruction sets unknown to some C++17 compilers; the library is then built without them."""
 
+HOST_PLATFORM: Final = "_PYTHON_HOST_PLATFORM"
+"""Environment variable of a build for another platform, which `sysconfig.get_platform` returns: `linux-aarch64`."""
+
 FLAGS: Final = (
     "-std=c++17",
     "-O3",
@@ -136,14 +139,19 @@ def compiler() -> list[str]:
 
 
 def architecture() -> str:
-    """Return the architecture of this machine, by its Linux name."""
-    name = platform.machine().lower()
+    """Return the architecture to build for, by its Linux name: this machine's, except in a build for another."""
+    name = (os.environ.get(HOST_PLATFORM, "").rpartition("-")[2] or platform.machine()).lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
+def _system() -> str:
+    """Return the system to build for, by its name in `sys.platform`."""
+    return {"macosx": "darwin"}.get(name := os.environ.get(HOST_PLATFORM, "").partition("-")[0], name) or sys.platform
 
 
 def _prefix() -> str:
     major, minor = _ffi_version()
-    return f"librekindle-{sys.platform}-{architecture()}-ffi{major}.{minor}-"
+    return f"librekindle-{_system()}-{architecture()}-ffi{major}.{minor}-"
 
 
 def _digest() -> str:
@@ -216,7 +224,7 @@ def _compiles(command: list[str], folder: Path) -> bool:
 
 def _link(command: list[str], objects: list[Path], folder: Path) -> Path:
     (exports := folder / "exports.map").write_text(EXPORTS, encoding="utf-8")
-    platform_flags = MACOS if sys.platform == "darwin" else (*LINUX, f"-Wl,--version-script={exports}")
+    platform_flags = MACOS if _system() == "darwin" else (*LINUX, f"-Wl,--version-script={exports}")
     to = folder / "librekindle.so"
     _run([*command, *map(str, objects), *platform_flags, "-o", str(to)])
     return to
