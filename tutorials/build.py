@@ -14,6 +14,7 @@ import resource
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,13 @@ LIMIT = 300
 """The most seconds that one tutorial may take. It takes under 60 on two quiet cores, but CI's cores may be busy."""
 RESTART = "restart"
 """The tag of the cell that tells the reader to restart the kernel and to run the cells above it again."""
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+INSTALL = f"""\
+import importlib.util
+
+if importlib.util.find_spec("rekindle") is None:  # on Colab, for example
+    %pip install -q "{PROJECT["name"]}[server]"
+"""
 KERNEL = (sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}")
 
 
@@ -99,10 +107,21 @@ def cells(source: Path) -> NotebookNode:
     read = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
     for place, cell in enumerate(read.cells):
         cell.id = f"cell-{place:02d}"
+    title, _, text = read.cells[0].source.partition("\n")
+    read.cells[0].source = f"{title}\n\n{colab_badge(source.stem)}\n{text}"
+    read.cells.insert(1, nbformat.v4.new_code_cell(INSTALL.strip(), id="install"))
     notebook: NotebookNode = nbformat.from_dict(
         {"cells": read.cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     )
     return notebook
+
+
+def colab_badge(name: str) -> str:
+    """Return a picture that opens the published notebook of a tutorial in Colab, as Markdown."""
+    repository = PROJECT["urls"]["Source"].removeprefix("https://github.com/")
+    colab = "https://colab.research.google.com"
+    address = f"{colab}/github/{repository}/blob/main/tutorials/{name}.ipynb"
+    return f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({address})"
 
 
 def executed(notebook: NotebookNode, limit: float) -> NotebookNode:
