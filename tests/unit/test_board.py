@@ -36,8 +36,8 @@ def test_the_card_has_all_parts_and_a_mark_in_the_colour_of_its_state() -> None:
 
 def test_pages_of_the_device_are_all_pages_and_found_tokens_all_tokens() -> None:
     here = pages(COUNTS)
-    assert sum(here[name] for name in ("in use", "free, cached", "free, empty")) == COUNTS.pages
-    assert here["free, cached"] + here["free, empty"] == COUNTS.free_pages
+    assert sum(here[name] for name in ("in use", "cached", "empty")) == COUNTS.pages
+    assert here["cached"] + here["empty"] == COUNTS.free_pages
     assert sum(prompt_sources(COUNTS).values()) == COUNTS.prompt_tokens
 
 

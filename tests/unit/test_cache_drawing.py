@@ -88,12 +88,13 @@ def test_a_picture_keeps_its_text_legible_on_a_narrow_page() -> None:
 
 def test_a_drawing_shows_its_text_where_a_page_takes_its_style_sheet_and_its_svg_away() -> None:
     """Do as JupyterLab does in a notebook that it does not trust: it leaves the words of both elements."""
-    drawing = Drawing("a title", 10, "<title>words</title>", f"{HOSTILE}\nas text")
+    drawing = Drawing("Kind", "a title", 10, "<title>words</title>", f"{HOSTILE}\nas text")
     html = drawing._repr_mimebundle_()["text/html"]
     assert html.count(drawing.svg) == 1
     style, left = html.split("</style>")
     assert style.count("<") == 1, "nothing of what is drawn is in the style sheet"
-    text, drawn = ElementTree.fromstring(f"<div>{left}</div>")
+    head, text, drawn = ElementTree.fromstring(left)
+    assert "".join(head.itertext()) == "Kind · a title"
     assert text.text == f"{SPELLED}\nas text"
     assert "display" not in text.attrib["style"]
     assert drawn.attrib["style"].startswith("display:none;"), "unless the style sheet says otherwise"
@@ -157,7 +158,8 @@ def texts(svg: str) -> list[ElementTree.Element]:
 @pytest.mark.parametrize("hits", [1, 133, 10**9])
 def test_what_is_said_of_a_run_ends_in_its_box_and_its_text_before_that(text: str, hits: int) -> None:
     run = Run(-1, 1, text, 1234, ("device", "host", "disk"), hits, 12, 0)
-    title, letters, shown, facts = texts(draw([run, replace(run, parent=0)], 0, "a tree").svg)[:4]
+    *legend, letters, shown, facts = texts(draw([run, replace(run, parent=0)], 0, "a tree").svg)[:7]
+    assert [key.text for key in legend] == ["D: on the device", "H: in host memory", "S: stored on disk", "bar: hits"]
     assert facts.text == run.facts
     assert ends(facts) <= WIDTH - 4
     assert ends(shown) <= float(facts.attrib["x"]) - BAR_WIDTH

@@ -1,11 +1,13 @@
 """The buttons of an explorer show what was likely in each place, and each choice grows a branch."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import rekindle
+from rekindle.core.request.tokens import TokenLogprob
 from rekindle.notebook.explorer import Explorer
 from rekindle.session.session import Session
 from rekindle.testing import fake_session
@@ -83,3 +85,16 @@ def test_where_there_is_no_notebook_it_is_shown_as_the_generation_is(explorer: E
         explorer._ipython_display_()
     assert explorer._repr_mimebundle_() == explorer.generation._repr_mimebundle_()
     assert repr(explorer) == f"<rekindle.Explorer of {explorer.generation!r}>"
+
+
+def test_tokens_are_below_their_prompt_and_a_line_ends_where_its_token_does() -> None:
+    piece = TokenLogprob(1, " a", -1.0, 1, (TokenLogprob(2, " b", -2.0, 2, (), b" b"),), b" a")
+    end = replace(piece, text="\n", bytes=b"\n")
+    with fake_session() as session:
+        generation = session.generate_sync(token_ids=PROMPT, max_tokens=3, logprobs=1)
+        explorer = session.explore(replace(generation, prompt="List <two>.", logprobs=(piece, end, piece)))
+    tokens = parts(explorer)[0]
+    assert [hasattr(token, "description") for token in tokens] == [True, True, False, True]
+    assert tokens[2].layout.flex == "0 0 100%"
+    assert "List &lt;two&gt;." in explorer.root.children[0].value
+    explorer.close()

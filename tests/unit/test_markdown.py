@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from rekindle import Generation
 from rekindle.core import markup
-from rekindle.results.markdown import render
+from rekindle.results.markdown import answer_html, render
 from rekindle.testing import fake_session
 
-TAGS = """
-h1 h2 h3 h4 h5 h6 p em strong s i a code pre ul ol li blockquote hr br table thead tbody tr th td span
-"""
+TAGS = "p em strong s i a code pre ul ol li blockquote hr br table thead tbody tr th td span div details summary"
+PARAGRAPH = "margin:0.4em 0"
 FRAGMENTS = [
     *("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<svg/onload=alert(1)>", "<!-- ", "-->", "</div>"),
     *("[a](", "![a](", "[a]: ", "[a]", "![a]", "<", ">", "(", ")", '"', "'", "`", "```", "~~~", "    ", "\n", "\n\n"),
@@ -47,10 +46,10 @@ class Seen(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
         self.addresses += [value or "" for name, value in attrs if name == "href"]
-        self._code += tag == "code"
+        self._code += tag in ("code", "pre")
 
     def handle_endtag(self, tag: str) -> None:
-        self._code -= tag == "code"
+        self._code -= tag in ("code", "pre")
 
     def handle_data(self, data: str) -> None:
         if not self._code:
@@ -70,13 +69,14 @@ def assert_inert(html: str) -> None:
         match tag:
             case "a":
                 assert set(attributes) == {"href", "target", "rel"}
-            case "th" | "td":
-                assert set(attributes.values()) <= {"text-align:left", "text-align:right", "text-align:center"}
             case "ol":
                 assert set(attributes) <= {"start"}
+            case "div":
+                assert set(attributes) <= {"style", "dir", "role", "aria-level"}
             case _:
-                assert attributes == {}
-    assert all(address.lower().startswith(("http://", "https://")) for address in seen.addresses)
+                assert set(attributes) <= {"style", "dir"}
+        assert "url(" not in (attributes.get("style") or "")
+    assert all(address.lower().startswith(("http://", "https://", "mailto:")) for address in seen.addresses)
     assert all(text in ("$", "\\") for text in seen.texts if "$" in text or "\\" in text)
 
 
@@ -84,6 +84,7 @@ def assert_inert(html: str) -> None:
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
 def test_whatever_a_model_writes_is_inert(text: str) -> None:
     assert_inert(render(text))
+    assert_inert(answer_html(text))
 
 
 @pytest.mark.parametrize(
@@ -97,36 +98,98 @@ def test_whatever_a_model_writes_is_inert(text: str) -> None:
         "[word](/api/kernels)",
         "[word](//e.example)",
         "[word](#here)",
-        "[word](mailto:a@e.example)",
+        "[word](ftp://e.example)",
+        "[word](mailtox:a@e.example)",
         "[word]\n\n[word]: javascript:alert(1)",
     ],
 )
 def test_a_link_that_does_not_lead_to_the_web_is_its_text(link: str) -> None:
-    assert render(link) == "<p>word</p>\n"
+    assert Seen(render(link)).tags == [("p", {"style": PARAGRAPH})]
+    assert Seen(render(link)).texts == ["word", "\n"]
 
 
 def test_links_to_the_web_can_be_clicked_and_tell_nothing_of_the_page() -> None:
     said = 'target="_blank" rel="noopener noreferrer nofollow"'
     for link in ("[e](https://e.example/?a=1&b)", "[e]\n\n[e]: https://e.example/?a=1&b"):
-        assert render(link) == f'<p><a href="https://e.example/?a=1&amp;b" {said}>e</a></p>\n'
-    assert render("<http://e.example>") == f'<p><a href="http://e.example" {said}>http://e.example</a></p>\n'
+        assert f'<a href="https://e.example/?a=1&amp;b" {said}>e</a></p>\n' in render(link)
+    assert f'<a href="http://e.example" {said}>http://e.example</a></p>\n' in render("<http://e.example>")
+    assert f'<a href="mailto:a@e.example" {said}>e</a>' in render("[e](mailto:a@e.example)")
 
 
 def test_an_image_is_its_description() -> None:
-    assert render("![a *cat*](https://e.example/cat.png 'x')") == "<p><i>[image: a cat]</i></p>\n"
-    assert render("![](data:image/png;base64,AAAA)") == "<p><i>[image]</i></p>\n"
+    assert "<i>[image: a cat]</i></p>" in render("![a *cat*](https://e.example/cat.png 'x')")
+    assert "<i>[image]</i></p>" in render("![](data:image/png;base64,AAAA)")
 
 
-def test_code_stays_as_it_is() -> None:
-    code = "if a < b & c:\n\tprint('$x$ \\\\(')  # [a](javascript:x) <script>"
-    for block in (f"```python\n{code}\n```", "\n".join(f"    {line}" for line in code.splitlines())):
-        html = render(block)
-        assert html == f"<pre><code>{markup.visible(code)}\n</code></pre>\n"
+class Code(HTMLParser):
+    """The text of the code in HTML, and the styles of its coloured parts."""
+
+    def __init__(self, html: str):
+        super().__init__(convert_charrefs=True)
+        self.text, self.coloured, self._inside = "", [], ""
+        self.feed(html)
+        self.close()
+
+    text: str
+    coloured: list[tuple[str, str]]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._inside and tag == "span":
+            self.coloured.append((dict(attrs)["style"] or "", ""))
+        self._inside = self._inside or ("code" if tag == "code" else "")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = "" if tag == "code" else self._inside
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.text += data
+
+
+@pytest.mark.parametrize("language", ["python", "html", "console", "no-such-language", "python {.x #y}", ""])
+def test_code_stays_as_it_is(language: str) -> None:
+    code = "\nif a < b & c:\n\tprint('$x$ \\\\(')  # [a](javascript:x) <script>\n\n"
+    assert Code(render(f"```{language}\n{code}\n```")).text == f"{code}\n"
+    assert Code(render("\n".join(f"    {line}" for line in code.strip().splitlines()))).text == f"{code.strip()}\n"
+
+
+def test_code_of_a_known_language_is_coloured_on_light_and_dark_pages() -> None:
+    html = render("```python\ndef add(a):\n    return a + 1  # sum\n```")
+    coloured = Code(html).coloured
+    assert len({style for style, _ in coloured}) == 4, "keywords, names, numbers and comments"
+    for style, _ in coloured:
+        assert style.startswith(("color:color-mix(in srgb,currentColor", "font-style:italic")), "it follows the page"
+    assert "python</div>" in html
+    assert Code(render("```\ndef add(a): ...\n```")).coloured == []
+    assert Code(render("```python\n" + "x = 1\n" * 2000 + "```")).coloured == [], "too long"
+
+
+def test_an_answer_is_rendered_only_if_it_is_formatted() -> None:
+    for text in ("", "One,\ntwo", "a * b * c\n\n> well", "x_1 and y_1", "_no_"):
+        assert answer_html(text) == markup.passage(text)
+    for text in ("**a**", "`a`", "- a\n- b", "1. a", "# a", "```\na\n```", "|a|\n|-|\n|b|"):
+        html = answer_html(text)
+        assert html.startswith(f'<div dir="auto">{render(text)}</div>')
+        assert html.endswith(markup.folded("as written", markup.preformatted(text)))
+
+
+def test_an_answer_keeps_the_ends_of_its_lines() -> None:
+    assert "One,<br>\n<strong>two</strong>" in answer_html("One,\n**two**")
+
+
+def test_a_long_answer_is_folded_between_two_blocks_and_a_very_long_one_is_not_rendered() -> None:
+    text = "\n\n".join(f"**{number}** " + "word " * 50 for number in range(20))
+    html = answer_html(text)
+    head, rest = html.split("more characters", 1)
+    assert_inert(html)
+    assert head.count("<strong>") + rest.count("<strong>") == 20
+    assert 2 <= head.count("<strong>") <= 8
+    assert answer_html(f"{text}\n" * 20) == markup.passage(f"{text}\n" * 20)
 
 
 def test_markdown_is_drawn() -> None:
     html = render("# A\n\n1. *b*\n2. **c** ~~d~~\n\n| e |\n|--:|\n| `f` |\n\n> g  \n> h")
-    for part in ("<h1>A</h1>", "<em>b</em>", "<strong>c</strong>", "<s>d</s>", "<code>f</code>", "<blockquote>"):
+    for part in (">A</div>", "<em>b</em>", "<strong>c</strong>", "<s>d</s>", ">f</code>", "<blockquote>", 'level="1"'):
         assert part in html
     assert "text-align:right" in html
 
@@ -137,5 +200,8 @@ def test_a_generation_is_shown_as_markdown_when_asked() -> None:
     shown = replace(generation, text="**Bold** <b>").markdown()
     bundle = shown._repr_mimebundle_()
     assert str(shown) == bundle["text/plain"] == "**Bold** <b>"
-    assert "<p><strong>Bold</strong> &lt;b&gt;</p>" in bundle["text/html"]
+    assert "<strong>Bold</strong> &lt;b&gt;</p>" in bundle["text/html"]
     assert set(bundle) == {"text/plain", "text/html"}
+    card = replace(generation, text="**Bold** <b>")._repr_mimebundle_()
+    assert card["text/plain"].startswith("**Bold** <b>\n")
+    assert "<strong>Bold</strong> &lt;b&gt;</p>" in card["text/html"]

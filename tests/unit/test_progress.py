@@ -280,3 +280,9 @@ def test_of_waits_for_tokens_one_is_drawn_and_none_in_a_log() -> None:
 def test_who_hears_a_page_is_told_of_a_bar_and_how_far_it_is(total: int | None, now: str) -> None:
     html = bar_bundle(Progress("compiling", 1, total, "programs"), 1.0)["text/html"]
     assert f'role="progressbar" aria-label="compiling" aria-valuemin="0" aria-valuemax="100"{now} ' in html
+
+
+def test_the_rails_of_bars_are_below_each_other() -> None:
+    reports = [Progress("a", 1, 2, "things"), Progress("a very long stage " * 3, 10**8, 10**9), Progress("c", 3)]
+    grids = {re.search(r"grid-template-columns:[^;]+", bar_bundle(each, 9)["text/html"])[0] for each in reports}  # type: ignore[index]
+    assert len(grids) == 1

@@ -1,5 +1,8 @@
 """A browser is shown the dashboard of each open model, once it has a key."""
 
+import re
+from base64 import b64encode
+from hashlib import sha256
 from math import inf
 
 import pytest
@@ -24,6 +27,7 @@ async def test_the_page_is_for_all_and_the_figures_are_for_those_with_a_key(text
     page = await ask(served, "/", headers={"accept": "text/html,*/*"})
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "mine" not in page.body.decode()
+    assert "v1/chat/completions" in page.body.decode()
     other = await ask(served, "/", headers={"accept": "*/*"})
     assert (other.body, (await ask(served, "/", method="HEAD")).status) == (b"Rekindle is running", 200)
     assert (await ask(served, "/dashboard")).status == 401
@@ -42,3 +46,17 @@ async def test_models_that_are_closed_are_named() -> None:
         boards = (await ask(served, "/dashboard")).body.decode()
     assert boards.count("tokens per second</div>") == 1
     assert "closed until the next request: &lt;b&gt;" in boards
+
+
+async def test_the_page_runs_its_own_script_alone_and_loads_nothing_from_elsewhere(texts: Session) -> None:
+    page = await ask(app(texts), "/", headers={"accept": "text/html"})
+    html, policy = page.body.decode(), page.headers["content-security-policy"]
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "connect-src 'self';" in policy
+    assert '<link rel="icon" href="data:' in html
+    addresses = re.findall(r'(?:src|href)="([^"]*)"', html)
+    assert all(address.startswith("data:") or ":" not in address for address in addresses), addresses
+    assert not re.search(r"\son\w+=|javascript:", html), "the policy would stop such handlers"

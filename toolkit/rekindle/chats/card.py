@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rekindle.core import markup
+from rekindle.results.response_card import content_html
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Message keys for reasoning, in the order of lookup; chat templates use different keys."""
@@ -21,8 +22,13 @@ def chat_html(messages: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _html(message: Mapping[str, Any]) -> str:
-    role = f'<div style="margin:0.5em 0 0 0;{markup.PALE}">{markup.visible(str(message.get("role")))}</div>'
-    return f"{role}{reasoning_html(message)}{markup.passage(content(message))}"
+    return f'<div style="margin:0.5em 0 0 0">{markup.note(str(message.get("role")))}{message_html(message)}</div>'
+
+
+def message_html(message: Mapping[str, Any]) -> str:
+    """Return a message as HTML without its role: the reasoning folded, the Markdown of an answer rendered."""
+    draw = content_html if message.get("role") == "assistant" else markup.passage
+    return f"{reasoning_html(message)}{draw(content(message))}"
 
 
 def reasoning_html(message: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from rekindle.chats.card import content, reasoning_html
+from rekindle.chats.card import content, message_html
 from rekindle.chats.turns import Draw, TurnOptions
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
@@ -18,7 +18,6 @@ from rekindle.notebook import front_end
 from rekindle.notebook.live_parts import GrowingParts, PartReader
 from rekindle.notebook.live_text import REDRAW_SECONDS, draw_record
 from rekindle.results.generation import Generation
-from rekindle.results.markdown import render
 from rekindle.results.tool_run import ToolStep
 
 HINT = "Say something, and press Enter"
@@ -235,12 +234,10 @@ def history_bundle(messages: Sequence[Mapping[str, Any]], answers: Mapping[int, 
 
 
 def _message_html(message: Mapping[str, Any], answer: Generation | None) -> str:
-    text, role = content(message), str(message.get("role"))
-    renders = role == "assistant" and len(text) <= markup.LONGEST_PASSAGE
-    body = f'<div dir="auto">{render(text)}</div>' if renders else markup.passage(text)
+    role, body = str(message.get("role")), message_html(message)
     is_same = answer is not None and answer.message.get("content") == message.get("content")  # until undo or edit
     figures = _figures(answer) if answer is not None and is_same else ""
-    return f'<div style="margin:0.6em 0 0 0">{markup.note(role)}{reasoning_html(message)}{body}{figures}</div>'
+    return f'<div style="margin:0.6em 0 0 0">{markup.note(role)}{body}{figures}</div>'
 
 
 def _figures(answer: Generation) -> str:

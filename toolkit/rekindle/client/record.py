@@ -16,7 +16,7 @@ from rekindle.core.messages import Rejected, Started, Text
 from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob, first_runs
 from rekindle.core.text.response import Reading
-from rekindle.results.generation import Generation, generation_html, ids_in_words, text_html
+from rekindle.results.generation import Generation, ids_in_words, text_html
 from rekindle.results.parsing import parse, parse_response
 
 
@@ -192,7 +192,7 @@ class Record:
     def card(self, kind: str) -> str:
         """Return the HTML card of the request, with `kind` as the name of the object in its title."""
         if (generation := self.generation) is not None:
-            return markup.card(kind, self.state, generation_html(generation))
+            return generation.card(kind)
         failure = self._failure()
         why = "" if failure is None else markup.passage(str(failure))
         text, token_ids, logprobs = self._so_far()

@@ -67,13 +67,19 @@ def bundle(plain: str, html: str) -> Bundle:
     return {"text/plain": plain, "text/html": html}
 
 
-def card(kind: str, state: str, *parts: str, mark: str = EMBER) -> str:
+def tinted(colour: str) -> str:
+    """Return the style of text with a part of an RGB colour and a part of the colour of the page's text."""
+    return f"color:color-mix(in srgb,currentColor 50%,rgb({colour}))"
+
+
+def card(kind: str, state: str, *parts: str, mark: str = EMBER, hover: str = "") -> str:
     """Return the HTML card of an object: its kind and state, as text, above parts of HTML.
 
     Args:
         mark: the RGB colour of the mark in the header.
+        hover: the tooltip of the state; empty for none.
     """
-    return frame(f"{header(kind, state, mark)}{''.join(parts)}")
+    return frame(f"{header(kind, state, mark, hover)}{''.join(parts)}")
 
 
 def frame(html: str) -> str:
@@ -85,13 +91,14 @@ def frame(html: str) -> str:
     return f'<div style="{style}">{html}</div>'
 
 
-def header(kind: str, state: str, mark: str = EMBER) -> str:
-    """Return the header of a card: a mark, the kind of the object in bold, and its state."""
+def header(kind: str, state: str, mark: str = EMBER, hover: str = "") -> str:
+    """Return the header of a card, with the arguments of `card`: a mark, the kind in bold, and the state."""
     dot = (
         '<span aria-hidden="true" style="display:inline-block;width:0.55em;height:0.55em;margin-right:0.5em;'
         f'border-radius:50%;background:rgb({mark})"></span>'
     )
-    words = f'<span style="{PALE}">{BETWEEN}{visible(state)}</span>' if state else ""
+    title = f' title="{visible(hover)}"' if hover else ""
+    words = f'<span style="{PALE}"{title}>{BETWEEN}{visible(state)}</span>' if state else ""
     return f'<div style="margin:0 0 0.3em 0;overflow-wrap:anywhere">{dot}<b>{visible(kind)}</b>{words}</div>'
 
 

@@ -13,6 +13,8 @@ from rekindle.notebook.clock import Clock
 
 REDRAW_SECONDS = 0.2
 """The minimum time between two updates, except for the last one."""
+COLUMNS = "minmax(0,min(15em,28%)) minmax(3em,1fr) minmax(0,min(21em,36%))"
+"""The widths of label, rail and figures. They are the same for all bars, so that the rails are below each other."""
 
 
 class CellBar:
@@ -63,8 +65,10 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
     text = ", ".join(parts)
     share = progress.done / progress.total if progress.total else 0.0
     filled = f'<span style="display:block;height:100%;width:{100 * share:.1f}%;background:rgb({markup.EMBER})"></span>'
-    style = "display:flex;flex-wrap:wrap;align-items:center;gap:0 0.8em;max-width:60em;line-height:1.5"
-    rail = "flex:1 1 8em;height:0.6em;border-radius:3px;overflow:hidden;background:rgba(128,128,128,0.25)"
+    style = (
+        f"display:grid;grid-template-columns:{COLUMNS};align-items:center;gap:0 0.8em;max-width:60em;line-height:1.5"
+    )
+    rail = "height:0.6em;border-radius:3px;overflow:hidden;background:rgba(128,128,128,0.25)"
     now = f' aria-valuenow="{100 * share:.0f}"' if progress.total else ""  # no value: indeterminate progress
     role = (
         f'role="progressbar" aria-label="{markup.visible(progress.stage)}" aria-valuemin="0" aria-valuemax="100"{now}'

@@ -88,16 +88,18 @@ class Explorer:
             self._below = self._create(VBox, (), layout=Layout(margin="0 0 0 1.5em"))
             tokens = self._create(HBox, self._tokens(), layout=wrapped)
             kind = "Branch" if self.generation.begun else "Generation"
-            head = self._html(markup.header(kind, self.generation.ending))
-            self._root = self._create(VBox, [head, tokens, self._choices, self._below])
+            head = markup.header(kind, self.generation.outcome, hover=self.generation.ending)
+            title = self._html(head + markup.prompt_line(self.generation.prompt or ""))
+            frame = Layout(border=f"1px solid {markup.LINE}", padding="0.6em 0.9em", max_width="72em")
+            self._root = self._create(VBox, [title, tokens, self._choices, self._below], layout=frame)
         return self._root
 
     def _tokens(self) -> list[Any]:
-        """Return the buttons of the tokens.
+        """Return the buttons of the tokens, and a break after each that ends a line.
 
         Several tokens of a single character share a button; a click shows the alternatives of the first token.
         """
-        from ipywidgets import ButtonStyle, Layout
+        from ipywidgets import Box, ButtonStyle, Layout
 
         layout = Layout(width="auto", min_width="0", height="auto", margin="0", padding="0 1px", flex="0 0 auto")
         colours = [shade(DEEPEST * level / SHADES) or "transparent" for level in range(SHADES + 1)]
@@ -111,6 +113,8 @@ class Explorer:
             button.layout, button.style = layout, fork if is_fork else styles[level]
             button.tooltip = title(group, place)
             buttons.append(button)
+            if group_text(group).endswith("\n"):
+                buttons.append(self._create(Box, (), layout=Layout(flex="0 0 100%", height="0")))
             place += len(group)
         return buttons
 

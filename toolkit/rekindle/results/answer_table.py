@@ -1,5 +1,6 @@
 """Table of a batch's answers, as HTML and as text. The live table of a running batch uses the same rows."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -26,6 +27,8 @@ COLUMNS = {"": "2.6em", "prompt": "24%", "answer": "auto", "ended": "4.6em", "to
 NUMBERS = ("tokens", "time")
 """Right-aligned columns."""
 
+_BLANK = re.compile(r"\n\s*\n")
+
 PromptLabel = str | tuple[int, ...]
 """Display of a prompt: a text, or token ids."""
 
@@ -51,7 +54,7 @@ class AnswerRow:
 
     def prompt_line(self, longest: int) -> str:
         """Return the prompt on one line, cut to `longest` characters."""
-        return markup.one_line(markup.spelled(_in_words(self.prompt)), longest)
+        return preview(markup.spelled(_in_words(self.prompt)), longest)
 
     @property
     def answer(self) -> str:
@@ -122,12 +125,12 @@ def row_html(name: str, prompt: str, answer: str, ending: Sequence[str]) -> str:
 def answer_html(row: AnswerRow, shaded: bool) -> str:
     """Return an answer on one line; it unfolds to the whole answer and its heat map."""
     text, logprobs = row.answer, _logprobs(row)
-    preview, heat = markup.one_line(text, LONGEST_ANSWER), logprobs if shaded else ()
+    line, heat = preview(text, LONGEST_ANSWER), logprobs if shaded else ()
     parts = response_html(row.outcome.response, heat_map(heat)) if isinstance(row.outcome, Generation) else ""
-    if preview == text and not logprobs and not parts:
-        return _unfolding(preview)
+    if line == text and not logprobs and not parts:
+        return _unfolding(line)
     unshaded = markup.note(f"its heat map is shown with {row.name} alone")
-    return _unfolding(preview, (parts or text_html(text, "", heat)) + (unshaded if logprobs and not shaded else ""))
+    return _unfolding(line, (parts or text_html(text, "", heat)) + (unshaded if logprobs and not shaded else ""))
 
 
 def prompt_html(prompt: PromptLabel | None, before: PromptLabel | None) -> str:
@@ -135,8 +138,8 @@ def prompt_html(prompt: PromptLabel | None, before: PromptLabel | None) -> str:
     if prompt is not None and prompt is before:
         return f'<span style="{markup.PALE}">the same</span>'
     text = _in_words(prompt)
-    preview = markup.one_line(text, LONGEST_PROMPT)
-    return _unfolding(preview, "" if preview == text else markup.passage(text))
+    line = preview(text, LONGEST_PROMPT)
+    return _unfolding(line, "" if line == text else markup.passage(text))
 
 
 def table_text(rows: Sequence[AnswerRow]) -> str:
@@ -146,7 +149,7 @@ def table_text(rows: Sequence[AnswerRow]) -> str:
     for row, before in zip(head, (None, *(row.prompt for row in head)), strict=False):
         same = row.prompt is not None and row.prompt is before
         prompt = "the same" if same else row.prompt_line(IN_TEXT["prompt"])
-        answer = markup.one_line(markup.spelled(row.answer), IN_TEXT["answer"])
+        answer = preview(markup.spelled(row.answer), IN_TEXT["answer"])
         cells.append((row.name, prompt, answer, *row.ending))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     aligned = [str.rjust if name in NUMBERS else str.ljust for name in COLUMNS]
@@ -162,11 +165,16 @@ def _logprobs(row: AnswerRow) -> tuple[TokenLogprob, ...]:
     return (row.outcome.logprobs or ()) if isinstance(row.outcome, Generation) else ()
 
 
-def _unfolding(preview: str, whole: str = "") -> str:
-    """Return a one-line preview that unfolds to `whole`, an HTML text."""
+def preview(text: str, longest: int) -> str:
+    """Return the beginning of a text on one line, with one mark for several ends of lines."""
+    return markup.one_line(_BLANK.sub("\n", text.strip("\n")), longest)
+
+
+def _unfolding(line: str, whole: str = "") -> str:
+    """Return a line that unfolds to `whole`, an HTML text."""
     if not whole:
-        return f'<span dir="auto">{visible(preview)}</span>'
-    return f'<details><summary dir="auto" style="cursor:pointer">{visible(preview)}</summary>{whole}</details>'
+        return f'<span dir="auto">{visible(line)}</span>'
+    return f'<details><summary dir="auto" style="cursor:pointer">{visible(line)}</summary>{whole}</details>'
 
 
 def _in_words(prompt: PromptLabel | None) -> str:

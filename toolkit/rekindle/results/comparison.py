@@ -7,7 +7,7 @@ from typing import Any
 from rekindle.core import markup
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation, ids_in_words
-from rekindle.results.response_card import response_html, response_text
+from rekindle.results.response_card import content_html, response_html, response_text
 
 COLUMN = "flex:1 1 15em;min-width:0;padding:0.3em 0 0 0;border-top:1px solid "
 LONGEST_VALUE = 60
@@ -76,7 +76,7 @@ class Comparison(Answers[Generation]):
 
     def _column(self, place: int) -> str:
         answer = self[place]
-        output = response_html(answer.response, "") or markup.passage(answer.text or answer.without_words)
+        output = response_html(answer.response, "") or content_html(answer.text or answer.without_words)
         return f"<div><b>{markup.visible(self.names[place])}</b></div>{output}{markup.facts(self._facts(place))}"
 
     def _facts(self, place: int) -> dict[str, str | None]:

@@ -17,7 +17,7 @@ from rekindle.core.text.response import Response, ToolCall
 from rekindle.results import data
 from rekindle.results.heat_map import covers, heat_map, token_numbers
 from rekindle.results.parsing import parse, parse_response
-from rekindle.results.response_card import response_html, response_text
+from rekindle.results.response_card import content_html, response_html, response_text
 
 if TYPE_CHECKING:
     from rekindle.results.markdown import Markdown
@@ -255,7 +255,12 @@ class Generation:
         printer.text(repr(self) if printer.indentation else self._summary())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return markup.bundle(self._summary(), markup.card("Generation", self.ending, generation_html(self)))
+        return markup.bundle(self._summary(), self.card("Generation"))
+
+    def card(self, kind: str) -> str:
+        """Return the HTML card of the generation, with `kind` as the name of the object in its title."""
+        hover = "" if self.outcome == self.ending else self.ending
+        return markup.card(kind, self.outcome, generation_html(self), hover=hover)
 
     def _summary(self) -> str:
         """Return the output and the facts of the card as text, without the log-probabilities."""
@@ -263,7 +268,7 @@ class Generation:
         by_name = {"prompt": prompt, **self._times(), "not parsed": self.unparsed}
         facts = ", ".join(f"{name} {value}" for name, value in by_name.items() if value is not None)
         output = response_text(self.response) or self.text or self.without_words
-        return f"{output}\n[{self.ending}; {facts}]" if output else f"[{self.ending}; {facts}]"
+        return f"{output}\n[{self.outcome}; {facts}]" if output else f"[{self.outcome}; {facts}]"
 
     def _times(self) -> dict[str, str | None]:
         """Return the times of the card by name, with a compilation as a possible reason for long times."""
@@ -292,9 +297,19 @@ class Generation:
                 by = f" at {self.stopped_by!r}"
             case token:
                 by = f" at end token {token}" if self.end_token is None else f" at {self.end_token} (token {token})"
+        return f"ended: {self.finish_reason}{by}, {self._extent}"
+
+    @property
+    def outcome(self) -> str:
+        """Finish reason, without the end token, and number of tokens, as text."""
+        is_done = self.finish_reason == "stop" and not isinstance(self.stopped_by, str)
+        return f"done, {self._extent}" if is_done else self.ending
+
+    @property
+    def _extent(self) -> str:
         cut = ", in the middle of a character" if self.cut else ""
         prefix = f", the first {self.begun} set by branch()" if self.begun else ""
-        return f"ended: {self.finish_reason}{by}, {markup.quantity(len(self.token_ids), 'token')}{prefix}{cut}"
+        return f"{markup.quantity(len(self.token_ids), 'token')}{prefix}{cut}"
 
 
 _NOT_STORED = ("drawn_in", "origin", "parsed", "unparsed")
@@ -336,7 +351,7 @@ def text_html(text: str, placeholder: str, logprobs: Sequence[TokenLogprob]) -> 
     """
     if text and covers(text, logprobs):
         return heat_map(logprobs)
-    return markup.passage(text or placeholder) + heat_map(logprobs)
+    return content_html(text or placeholder) + heat_map(logprobs)
 
 
 def ids_in_words(token_ids: Sequence[int]) -> str:

@@ -30,6 +30,13 @@ def response_line(response: Response | None) -> str:
     return " ".join(parts) or f"{REASONING}{response.reasoning}"
 
 
+def content_html(text: str) -> str:
+    """Return the text of an answer as HTML; see `rekindle.results.markdown.answer_html`."""
+    from rekindle.results.markdown import answer_html  # the parser takes longer to import than most answers to draw
+
+    return answer_html(text)
+
+
 def response_html(response: Response | None, tokens: str, calls: str = "") -> str:
     """Return an answer as HTML; empty for None, and for an answer with nothing but content.
 
@@ -39,7 +46,7 @@ def response_html(response: Response | None, tokens: str, calls: str = "") -> st
     """
     if response is None or not (response.reasoning or response.tool_calls):
         return ""
-    later = markup.passage(response.content) + (calls or calls_html(response.tool_calls))
+    later = content_html(response.content) + (calls or calls_html(response.tool_calls))
     return "".join(
         (
             reasoning_html(response.reasoning or "", folded=bool(later)),

@@ -11,7 +11,6 @@ from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.wire import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix, prompt_shares
-from rekindle.core.text.responses.formats import IN_TEMPLATE, format_of
 
 OPTIONAL: Final = ("states", "adapters")
 """Memory left out of a repr while there is none."""
@@ -76,13 +75,13 @@ class Memory:
         on_each = ", ".join(f"{markup.size_text(size)} for {name}" for name, size in self.on_each.items())
         return {
             "weights": markup.size_text(self.weights),
-            "a step": markup.size_text(self.workspace),
-            "pages": f"{markup.size_text(self.pool)} for {markup.quantity(self.tokens, 'token')}",
+            "workspace": markup.size_text(self.workspace),
+            "pool": f"{markup.size_text(self.pool)} for {markup.quantity(self.tokens, 'token')}",
             "states": f"{markup.size_text(self.states)} of running requests" if self.states else None,
             "adapters": markup.size_text(self.adapters) if self.adapters else None,
             f"on each of {self.devices} devices": on_each if self.devices > 1 else None,
-            "in host memory": self._of_limit(self.host, self.host_limit),
-            "on disk": self._of_limit(self.disk, self.disk_limit),
+            "host memory": self._of_limit(self.host, self.host_limit),
+            "disk": self._of_limit(self.disk, self.disk_limit),
         }
 
     @property
@@ -93,6 +92,10 @@ class Memory:
 
     def _of_limit(self, used: int, limit: int) -> str | None:
         return f"{markup.size_text(used)} of {markup.size_text(limit)}" if limit else None
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        rows = [(name, value) for name, value in self.facts().items() if value is not None]
+        return markup.bundle(repr(self), markup.card("Memory", "", markup.table(rows)))
 
     def __repr__(self) -> str:
         names = [field.name for field in fields(self) if field.name not in OPTIONAL or getattr(self, field.name)]
@@ -199,21 +202,12 @@ class About:
             "sending": None if wire.devices == 1 else f"{wire_bytes} from each device to decode a token",
             "with": loaded_engine.deployment.kernels or None,
             "computes in": loaded_engine.deployment.numbers,
-            "tools": self._tools(),
             "context": markup.quantity(limits.max_context, "token"),
             "serves": f"{markup.quantity(limits.groups * limits.max_running, 'request')} at once",
             "programs": f"{programs.ready} of {programs.total} ready"
             if programs.total and not programs.summary
             else None,
         }
-
-    def _tools(self) -> str | None:
-        """Return the handling of tools by a chat template without a place for them or with an unknown form of calls."""
-        tokenizer = self.loaded_engine.tokenizer
-        if tokenizer is None or tokenizer.chat_template is None:
-            return None
-        words = format_of(tokenizer).tools
-        return words if words != IN_TEMPLATE else None
 
 
 def _joined(facts: dict[str, str | None]) -> str:

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rekindle.core.markup import Bundle, bundle, visible
+from rekindle.core.markup import Bundle, bundle, card, visible
 
 WIDTH, MIN_WIDTH = 860, 720
 """The width of a picture in pixels, and its minimum on a narrow page, with text 10 px high.
 
 A page below the minimum width scrolls the picture."""
 CHARACTER = 7.3
-"""The width of a character of 12 px monospace, in pixels."""
+"""The width of a character of the text, 12 px high, in pixels: the average of wide ones, and more than of most."""
 HEADING = 24
 """The height of a heading in a stack of drawings, in pixels."""
 TEXT_CLASS, PICTURE_CLASS = "rekindle-text", "rekindle-picture"
@@ -31,12 +31,14 @@ class Drawing:
     """A picture for a notebook cell.
 
     Attributes:
-        title: a description of the picture.
+        kind: the name of the picture in the header of its card.
+        title: a description of the picture, below which it is complete.
         height: the height in pixels; the width is always `WIDTH`.
         parts: the SVG elements of the picture.
         text: the text alternative.
     """
 
+    kind: str
     title: str
     height: float
     parts: str
@@ -50,25 +52,29 @@ class Drawing:
         """The picture as an SVG element."""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height:.0f}" width="{WIDTH}" '
-            f'height="{self.height:.0f}" role="img" aria-label="{visible(self.title)}" font-family="monospace" '
+            f'height="{self.height:.0f}" role="img" aria-label="{visible(f"{self.kind}: {self.title}")}" '
             'font-size="12" fill="currentColor" '
             f'style="max-width:100%;min-width:{MIN_WIDTH}px;height:auto">{self.parts}</svg>'
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         text = f'<pre class="{TEXT_CLASS}" style="white-space:pre;overflow-x:auto">{visible(self.text)}</pre>'
-        picture = f'<div class="{PICTURE_CLASS}" style="display:none;overflow-x:auto">{self.svg}</div>'
-        return bundle(self.text, f"{SHOW_ONE}{text}{picture}")
+        # Keys scroll a region that has the focus.
+        region = f'role="region" aria-label="{visible(self.kind)}" tabindex="0"'
+        picture = f'<div {region} class="{PICTURE_CLASS}" style="display:none;overflow-x:auto">{self.svg}</div>'
+        return bundle(self.text, f"{SHOW_ONE}{card(self.kind, self.title, text, picture)}")
 
 
-def stack(title: str, drawings: Sequence[tuple[str, Drawing]]) -> Drawing:
-    """Combine named drawings into one, each below its name as a heading."""
+def stack(kind: str, title: str, drawings: Sequence[tuple[str, Drawing]]) -> Drawing:
+    """Combine named drawings into one, each below its name and its title."""
     parts, height = [], 0.0
     for name, drawing in drawings:
         body = f'<g transform="translate(0 {height + HEADING:.0f})">{drawing.parts}</g>'
-        parts.append(svg_text(4, height + HEADING - 6, name) + body)
+        parts.append(svg_text(4, height + HEADING - 6, f"{name}: {drawing.title}") + body)
         height += HEADING + drawing.height
-    return Drawing(title, height, "".join(parts), "\n".join(f"{name}\n{drawing.text}" for name, drawing in drawings))
+    return Drawing(
+        kind, title, height, "".join(parts), "\n".join(f"{name}\n{drawing.text}" for name, drawing in drawings)
+    )
 
 
 def svg_text(x: float, y: float, text: str) -> str:

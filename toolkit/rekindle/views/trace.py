@@ -112,11 +112,11 @@ class Trace:
                 raise ConfigError(f"{name} must be a collection of numbers, such as {example}, got {value!r:.80}")
         records = self.records
         if any(record.kind == Received.__name__ for record in records):
-            return Drawing(NO_TICKS, 30, svg_text(4, 20, NO_TICKS), NO_TICKS)
+            return Drawing("Timeline", "", 30, svg_text(4, 20, NO_TICKS), NO_TICKS)
         dropped = self.dropped
         note = f"earlier messages are missing: the oldest {quantity(dropped, 'message')} dropped" if dropped else ""
         drawings = [(name, timeline_drawing.draw(each, requests, ticks, note)) for name, each in timelines(records)]
-        return stack("timelines of lanes", drawings) if drawings[0][0] else drawings[0][1]
+        return stack("Timeline", quantity(len(drawings), "lane"), drawings) if drawings[0][0] else drawings[0][1]
 
     def to_perfetto(self, path: str | Path) -> None:
         """Write the trace to a file for ui.perfetto.dev, in Chrome's trace event format.

@@ -98,15 +98,18 @@ class RestoreReport:
             "programs loaded": f"{self.programs:,}" + (f" of {self.stored:,}" if missing > 0 else ""),
             "compiled": f"{self.compiled:,}" + (f", {self.to_compile:,} still to compile" if self.to_compile else ""),
             "saved": f"{markup.seconds(self.compile_seconds)} of compiling" if self.compile_seconds else None,
-            "cached": f"{markup.quantity(self.nodes, 'page')} ({markup.quantity(self.tokens, 'token')}){states}",
+            "cached": f"{markup.quantity(self.nodes, 'page')} ({markup.quantity(self.tokens, 'token')}){states}"
+            if self.nodes
+            else None,
         }
 
     def _counts(self) -> list[str]:
+        tokens = markup.quantity(self.tokens, "token")
         states = f" and {markup.quantity(self.states, 'state')}" if self.states else ""
         return [
             f"{self._programs()}, {self.compiled} compiled"
             + (f", {self.to_compile} still to compile" if self.to_compile else ""),
-            f"{markup.quantity(self.nodes, 'cached page')} ({markup.quantity(self.tokens, 'token')}){states} found",
+            *([f"{markup.quantity(self.nodes, 'cached page')} ({tokens}){states} found"] if self.nodes else []),
             f"open after {self.seconds:.2f} s" + (f" ({self.cold_seconds:.2f} s cold)" if self.cold_seconds else ""),
             *([f"saved {markup.seconds(self.compile_seconds)} of compiling"] if self.compile_seconds else []),
         ]

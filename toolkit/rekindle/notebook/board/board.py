@@ -153,8 +153,8 @@ def pages(stats: SchedulerStats) -> dict[str, int]:
     """Return the number of device pages by use."""
     return {
         "in use": stats.pages - stats.free_pages,
-        "free, cached": stats.evictable_pages,
-        "free, empty": stats.free_pages - stats.evictable_pages,
+        "cached": stats.evictable_pages,
+        "empty": stats.free_pages - stats.evictable_pages,
     }
 
 

@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 180, 34
 """The size of the sparkline in SVG units; the page scales it."""
 SHADES = {
     "in use": f"rgba({markup.TIERS['device']},0.85)",
-    "free, cached": f"rgba({markup.TIERS['device']},0.35)",
+    "cached": f"rgba({markup.TIERS['device']},0.35)",
     "device": f"rgba({markup.TIERS['device']},0.85)",
     "host": f"rgba({markup.TIERS['host']},0.85)",
     "disk": f"rgba({markup.TIERS['disk']},0.85)",

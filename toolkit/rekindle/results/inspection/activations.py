@@ -8,7 +8,7 @@ import numpy as np
 from rekindle.core import markup
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.parts import PARTS, Part
-from rekindle.results.inspection.grids import Array, grid, name_of, numbers
+from rekindle.results.inspection.grids import Array, figure, grid, log_shades, name_of, numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -62,20 +62,22 @@ class Activations:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         names = [name_of(token) for token in self.tokens]
-        layers = [str(layer) for layer in self.layers]
+        layers = [str(layer) for layer in reversed(self.layers)]  # the last one on top, as in the logit lens
         sections = []
         for part in self.parts:
-            norms: Any = np.linalg.norm(getattr(self, part), axis=2)
-            most = float(norms.max()) or 1.0
-            title = f"length of each vector of {part}, by layer and token; the largest is {most:.3g}"
+            norms: Any = np.linalg.norm(getattr(self, part), axis=2)[::-1]
+            title = (
+                f"length of each vector of {part}, by layer and token: from {figure(float(norms.min()))} to "
+                f"{figure(float(norms.max()))}, with logarithmic shades"
+            )
             folded = numbers(norms, layers, names, f"lengths of {part}")
-            sections.append(_section(title, grid(norms / most, layers, names, title), folded))
+            sections.append(_section(title, grid(norms, log_shades(norms), layers, names, title), folded))
         for (layer, head), pattern in zip(self.heads, self.patterns, strict=True):
             title = (
                 f"attention of head {head} in layer {layer}: each row is a token, and its columns the tokens it sees"
             )
             folded = numbers(pattern, names, names, f"weights of head {head} in layer {layer}")
-            sections.append(_section(title, grid(pattern, names, names, title), folded))
+            sections.append(_section(title, grid(pattern, pattern, names, names, title), folded))
         return markup.bundle(repr(self), markup.card("Activations", "", markup.facts(self._facts()), *sections))
 
     def _facts(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from rekindle.results.inspection.grids import name_of
 SHOWN_TOKENS = 24
 """The most tokens of a picture: the last ones."""
 SHOWN_LAYERS = 16
-"""The most layers of a picture: evenly spaced, with the last one."""
+"""The most layers of a picture: every second, third, ... from the last one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -42,8 +42,10 @@ class LogitLens:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         note = "the likeliest next token after each token, by layer; the deeper the shade, the surer"
-        card = markup.card("Logit lens", self._facts(), self._table(), markup.note(note), self._numbers())
-        return markup.bundle(repr(self), card)
+        notes = markup.note(note) + markup.note(self._omissions())
+        return markup.bundle(
+            repr(self), markup.card("Logit lens", self._facts(), self._table(), notes, self._numbers())
+        )
 
     def _facts(self) -> str:
         return f"{markup.quantity(len(self.layers), 'layer')}, {markup.quantity(len(self.tokens), 'token')}"
@@ -61,8 +63,21 @@ class LogitLens:
 
     def _places(self) -> tuple[list[int], range]:
         """Return the places of the shown layers, the last one first, and of the shown tokens."""
-        places = sorted({round(each) for each in np.linspace(0, len(self.layers) - 1, SHOWN_LAYERS)}, reverse=True)
-        return places, range(max(0, len(self.tokens) - SHOWN_TOKENS), len(self.tokens))
+        places = range(len(self.layers) - 1, -1, -self._step)
+        return list(places), range(max(0, len(self.tokens) - SHOWN_TOKENS), len(self.tokens))
+
+    @property
+    def _step(self) -> int:
+        """The distance between two shown layers."""
+        return max(1, math.ceil(len(self.layers) / SHOWN_LAYERS))
+
+    def _omissions(self) -> str:
+        """Return the layers and tokens without a place in the picture, as text; empty if it is complete."""
+        places, columns = self._places()
+        layers = [layer for place, layer in enumerate(self.layers) if place not in places]
+        notes = [f"one layer of {self._step} is shown: without {', '.join(map(str, layers))}"] if layers else []
+        notes += [f"without the first {markup.quantity(columns[0], 'token')}"] if columns and columns[0] else []
+        return "; ".join(notes)
 
     def _numbers(self) -> str:
         """Return the likeliest tokens with their numbers as folded HTML, for keyboards and screen readers."""

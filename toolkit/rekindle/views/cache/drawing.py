@@ -11,6 +11,8 @@ from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, svg_text, tooltip
 
 Tier = Literal["device", "host", "disk"]
 
+KIND = "Prefix cache"
+"""The name of the cache in the headers of cards."""
 LETTERS: dict[Tier, str] = {"device": "D", "host": "H", "disk": "S"}
 WHERE: dict[Tier, str] = {"device": "on the device", "host": "in host memory", "disk": "stored on disk"}
 LEGEND = ", ".join(f"{letter}: {WHERE[tier]}" for tier, letter in LETTERS.items())
@@ -91,8 +93,8 @@ def draw(runs: Sequence[Run], hidden: int, title: str) -> Drawing:
     for index, run in enumerate(runs):
         below[run.parent].append((index, run))
     rows = list(_rows(below, -1, 0, hidden))
-    parts = _parts(rows, max((run.hits for run in runs), default=0), title)
-    return Drawing(title, (len(rows) + 1) * ROW_HEIGHT, parts, _text(rows, title))
+    parts = _parts(rows, max((run.hits for run in runs), default=0))
+    return Drawing(KIND, title, (len(rows) + 1) * ROW_HEIGHT, parts, _text(rows, title))
 
 
 def _rows(below: Mapping[int, Sequence[tuple[int, Run]]], parent: int, depth: int, hidden: int) -> Iterator[_Row]:
@@ -119,11 +121,11 @@ def _has_next_sibling(rows: Sequence[_Row], place: int, depth: int) -> bool:
     return next((row.depth for row in rows[place + 1 :] if row.depth <= depth), -1) == depth
 
 
-def _parts(rows: Sequence[_Row], hottest: int, title: str) -> str:
+def _parts(rows: Sequence[_Row], hottest: int) -> str:
     indent = min(INDENT, MAX_INDENT / max([1, *(row.depth for row in rows)]))
     facts = max((len(row.run.facts) for row in rows if row.run), default=0)
     right = max(MIN_FACTS_WIDTH, BAR_WIDTH + CHARACTER * facts + 12)
-    parts = [svg_text(4, 15, f"{title}; {LEGEND}; the bar shows hits" if rows else title)]
+    parts = [_legend()]
     tops: dict[int, int] = {}  # the top of the last row of each depth
     for place, row in enumerate(rows, 1):
         x, top = 4 + row.depth * indent, place * ROW_HEIGHT
@@ -138,17 +140,33 @@ def _parts(rows: Sequence[_Row], hottest: int, title: str) -> str:
     return "".join(parts)
 
 
+def _legend() -> str:
+    """Draw the colour and the letter of each tier, with its meaning."""
+    parts, x = [], 4.0
+    for tier, letter in LETTERS.items():
+        words = f"{letter}: {WHERE[tier]}"
+        parts.append(
+            f'<rect x="{x:.0f}" y="4" width="12" height="12" rx="3" {_colours(tier)}/>{svg_text(x + 18, 15, words)}'
+        )
+        x += 18 + CHARACTER * (len(words) + 1)
+    return "".join(parts) + svg_text(x, 15, "bar: hits")
+
+
+def _colours(tier: Tier) -> str:
+    """Return the attributes of a box with the colour of a tier."""
+    return f'fill="rgb({TIERS[tier]})" fill-opacity="0.22" stroke="rgb({TIERS[tier]})"'
+
+
 def _box(run: Run, x: float, top: int, right: float, hottest: int) -> str:
     width = WIDTH - 4 - x
     text = _fit(spelled(run.text), width - right - 44)
     bar = 40 * run.hits / hottest if hottest else 0
     edge = 2.5 if run.locks else 1
-    colour = f"rgb({TIERS[run.tiers[0]]})"
     facts = f"{run.facts}; {' and '.join(WHERE[tier] for tier in run.tiers)}\n{run.text[:MAX_TITLE]}"
     return (
         f"<g>{tooltip(facts)}"
-        f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="4" fill="{colour}" '
-        f'fill-opacity="0.22" stroke="{colour}" stroke-width="{edge}"/>'
+        f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="4" '
+        f'{_colours(run.tiers[0])} stroke-width="{edge}"/>'
         f'<text x="{x + 7:.1f}" y="{top + 16}" font-weight="bold">{run.letters}</text>'
         f"{svg_text(x + 40, top + 16, text)}"
         f'<rect x="{WIDTH - right:.1f}" y="{top + 8}" width="{bar:.1f}" height="8" fill-opacity="0.6"/>'

@@ -7,7 +7,7 @@ from rekindle.core import markup
 from rekindle.core.markup import quantity
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
-from rekindle.views.cache.drawing import Run, draw, salt_label
+from rekindle.views.cache.drawing import KIND, Run, draw, salt_label
 from rekindle.views.cache.hottest import MAX_PATHS, hottest_ends, hottest_runs
 from rekindle.views.cache.labels import label, shared_lengths
 from rekindle.views.drawing import Drawing, stack
@@ -37,8 +37,19 @@ class CachedPath:
     salt: int = 0
     label: str = ""
 
+    @property
+    def pages(self) -> int:
+        """The number of pages."""
+        return self.device_pages + self.host_pages + self.disk_pages
+
+    @property
+    def row(self) -> tuple[str, str, str, str]:
+        """The label, the hits, the pages and the held pages, as text for a table."""
+        holds = f"{self.held_pages:,}" if self.held_pages else ""
+        return f"{self.label}{salt_label(self.salt)}", f"{self.hits:,}", f"{self.pages:,}", holds
+
     def __repr__(self) -> str:
-        pages = quantity(self.device_pages + self.host_pages + self.disk_pages, "page")
+        pages = quantity(self.pages, "page")
         holds = f", {self.held_pages} held" if self.held_pages else ""
         return f"<{quantity(self.hits, 'hit')}, {pages}{holds}{salt_label(self.salt)}: {self.label}>"
 
@@ -117,7 +128,7 @@ class CacheView:
         """Draw the hottest part of the tree, with texts, pages, tiers, hits and locks."""
         if self.lanes:
             drawings = [(f"lane {number}", lane.draw()) for number, lane in enumerate(self.lanes)]
-            return stack(f"{self._size} in {quantity(len(self.lanes), 'lane')}", drawings)
+            return stack(KIND, f"{self._size} in {quantity(len(self.lanes), 'lane')}", drawings)
         title = self._size if self.runs else f"{self._size}; only whole pages are cached"
         return draw(self.runs, self.more_beginnings, title)
 
@@ -128,13 +139,13 @@ class CacheView:
             for name, _, pages, states, size in self._tiers
         ]
         head = ("tier", "pages", *(["states"] if has_states else []), "size")
-        hottest = "<div>found most often:</div>" + markup.bullet_list(map(repr, self.hottest)) if self.hottest else ""
+        hottest = markup.table((path.row for path in self.hottest), ("found most often", "hits", "pages", "held"))
         card = markup.card(
-            "rekindle prefix cache",
+            KIND,
             self._size,
             markup.table(rows, head),
-            hottest,
-            "<div>session.cache.draw() draws the tree of these prefixes.</div>" if self.nodes else "",
+            hottest if self.hottest else "",
+            markup.facts({"its tree": "session.cache.draw()"}) if self.nodes else "",
         )
         return markup.bundle(repr(self), card)
 

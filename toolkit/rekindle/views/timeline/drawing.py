@@ -15,7 +15,7 @@ MIN_LEFT, MIN_RIGHT = 96, 240
 """The minimum widths of the labels to the left and to the right of a row, in pixels."""
 MAX_TICK_WIDTH, ROW_HEIGHT, BOX_HEIGHT = 18, 20, 14
 """The maximum width of a tick, and the heights of a row and of a box in it, in pixels."""
-BAR_HEIGHT, AXIS = 26, 112
+BAR_HEIGHT, AXIS = 26, 92
 """The height of the highest bar, and the baseline of the tick numbers, in pixels."""
 SLOW = 5
 """The maximum duration of a bar, as a multiple of the median; longer bars are cut.
@@ -112,20 +112,20 @@ def _letter(kinds: Sequence[Kind | None]) -> str:
 
 def _drawing(view: View, below: str) -> Drawing:
     frame = _Frame.of(view)
-    parts = [svg_text(4, 15, words.title(view)), *_legend(), *_axis(view, frame)]
+    parts = [*_legend(), *_axis(view, frame)]
     for place, row in enumerate(view.rows):
         parts += _row(view, row, AXIS + 8 + place * ROW_HEIGHT, frame)
     if below:
         parts.append(svg_text(4, frame.bottom + 18, below))
-    title, height = f"timeline of {words.headline(view)}", frame.bottom + (26 if below else 6)
-    return Drawing(title, height, "".join(parts), _text(view, below))
+    height = frame.bottom + (26 if below else 6)
+    return Drawing("Timeline", words.title(view), height, "".join(parts), _text(view, below))
 
 
 def _legend() -> Iterator[str]:
     """Draw the legend of boxes and marks on two lines: the kinds with computation, and the rest."""
     keys = [(_boxes(kind, 4, -BOX_HEIGHT / 2, 1, BOX_HEIGHT, ""), meaning) for kind, meaning in words.MEANINGS.items()]
     keys += [(_mark(end, 11, 0), end) for end in ENDS]
-    for y, line in ((33, keys[:3]), (52, keys[3:])):
+    for y, line in ((13, keys[:3]), (32, keys[3:])):
         x = 0.0
         for key, meaning in line:
             yield f'<g transform="translate({x:.0f} {y})">{key}{svg_text(24, 4, meaning)}</g>'
