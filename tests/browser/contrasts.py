@@ -6,7 +6,9 @@ READABLE = 4.5
 """The least contrast of text to its background that the Web Content Accessibility Guidelines allow."""
 
 CONTRASTS = """element => {
-    const rgba = color => (color.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number).concat(1).slice(0, 4)
+    const numbers = color => (color.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number).concat(1).slice(0, 4)
+    // A mixed colour has parts from 0 to 1.
+    const rgba = color => numbers(color).map((part, at) => color.startsWith("color(srgb") && at < 3 ? 255 * part : part)
     const over = ([r, g, b, a], under) => [r, g, b].map((part, at) => a * part + (1 - a) * under[at])
     const white = [255, 255, 255]
     const behind = at => at ? over(rgba(getComputedStyle(at).backgroundColor), behind(at.parentElement)) : white

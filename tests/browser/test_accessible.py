@@ -45,6 +45,21 @@ CUT = """outputs => outputs.flatMap(output => [output, ...output.querySelectorAl
     .filter(element => element.scrollWidth > element.clientWidth + 1 && element.clientWidth)
     .map(element => element.innerText)"""
 """A script that returns the texts of the elements of outputs that are wider than their place."""
+FORMATTED = """## Two ways
+
+- with **care**
+- with `haste`, see [there](https://e.example)
+
+```python
+@cache
+def way(number: int = 2) -> str:
+    return f"way {number}"  # the second
+```
+
+| way | length |
+|---|--:|
+| first | 22,700 |
+"""
 STORY = "The keeper of the lighthouse wrote every day in a blue book, and never of the sea. "
 
 
@@ -86,6 +101,9 @@ def cards() -> list[markup.Bundle]:
         objects: tuple[Any, ...] = (
             session,
             session.stats,
+            session.memory,
+            session.cache.draw(),
+            session.trace().timeline(),
             session.chat(),
             Settings(),
             SamplingParams(),
@@ -94,7 +112,7 @@ def cards() -> list[markup.Bundle]:
             compared,
             *inside(),
         )
-        tables = (plain, shaded, Answers(answers, ["a", "b" * 200, "c"]))
+        tables = (plain, shaded, generation(FORMATTED), Answers(answers, ["a", "b" * 200, "c"]))
         bundles: list[markup.Bundle] = [each._repr_mimebundle_() for each in (*tables, *objects)]
     board = board_bundle(Board(FACTS, Rate(12.3, 10.0, 5.0, (1.0, 2.0, 12.0))))
     bar = bar_bundle(Progress("compiling programs", 3, 14, "programs"), 19)

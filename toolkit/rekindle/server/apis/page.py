@@ -10,6 +10,7 @@ from typing import Final
 STYLE: Final = """
 :root { color-scheme: light dark; --line: rgba(128,128,128,0.35); --inset: rgba(128,128,128,0.1); }
 * { box-sizing: border-box; }
+html { background: Canvas; color: CanvasText; }
 body { font: 14px/1.5 system-ui, sans-serif; max-width: 62em; margin: 1.2em auto; padding: 0 1em; }
 h1 { font-size: 1.2em; margin: 0 0 0.5em; }
 h1::before, h2::before { content: ""; display: inline-block; width: 0.55em; height: 0.55em; margin-right: 0.5em;

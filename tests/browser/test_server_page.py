@@ -1,0 +1,65 @@
+"""The page of a server takes a key, chats, and shows the dashboard; it loads nothing from elsewhere."""
+
+from contextlib import closing
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Page, expect
+
+from tests.browser.conftest import SCREENSHOTS
+from tests.browser.driver import complaints_of
+from tests.unit.scripted import scripted_session
+
+ANSWER = "Hello! Two lines:\nthis is the second."
+WIDE = """() => document.documentElement.scrollWidth > innerWidth"""
+
+
+def assert_accessible(page: Page) -> None:
+    found = Axe().run(page).response["violations"]
+    assert [(rule["id"], [node["html"] for node in rule["nodes"][:3]]) for rule in found] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_gives_its_key_and_chats(
+    scheme: str, context: BrowserContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts: list[str] = []
+
+    def script(prompt: str) -> str:
+        prompts.append(prompt)
+        return ANSWER
+
+    with scripted_session(monkeypatch, script) as session, closing(context.new_page()) as page:
+        server = session.serve_sync(name="a-model", port=0, api_keys=["the key"])
+        url, complaints, requests = server.url, complaints_of(page), list[str]()
+        page.on("request", lambda request: requests.append(request.url))
+        page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        page.goto(url)
+        page.get_by_label("API key").fill("another")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_role("status")).to_have_text("The server does not accept this key.")
+        assert_accessible(page)
+        assert [text for text in complaints if "401" not in text] == []
+        complaints.clear()
+        page.get_by_label("API key").fill("the key")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_label("Model")).to_have_value("a-model")
+        expect(page.locator("#address")).to_have_text(f"{url.rstrip('/')}/v1")
+        expect(page.locator("#boards")).to_contain_text("tokens per second")
+        page.get_by_label("Message").fill("Hi there")
+        page.get_by_label("Message").press("Enter")
+        expect(page.locator(".assistant")).to_have_text(ANSWER)
+        page.get_by_label("Message").fill("And more?")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator(".assistant")).to_have_text([ANSWER, ANSWER])
+        assert "Hi there" in prompts[-1], "the conversation goes on"
+        assert ANSWER in prompts[-1]
+        for width in (1000, 500):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.screenshot(path=SCREENSHOTS / f"server_{scheme}_{width}.png", full_page=True)
+            assert not page.evaluate(WIDE)
+            assert_accessible(page)
+        page.get_by_role("button", name="New chat").click()
+        expect(page.locator("#talk p")).to_have_count(0)
+        assert complaints == []
+        assert [address for address in requests if not address.startswith((url, "data:"))] == []
