@@ -59,7 +59,7 @@ def watched(page: Page, *homes: str) -> Iterator[None]:
 
 
 def assert_drawn_and_inert(page: Page, shown: Locator) -> None:
-    expect(shown.locator("h1")).to_have_text("A title")
+    expect(shown.get_by_role("heading", level=1)).to_have_text("A title")
     expect(shown.locator("td code, th code")).to_have_text("code")
     expect(shown.locator("pre")).to_have_text("<script>window.hacked = 1</script>\n")
     expect(shown.locator("i", has_text="[image: a picture]")).to_be_visible()
@@ -73,7 +73,9 @@ def test_hostile_markdown_in_a_notebook_does_nothing(opens: Opens) -> None:
     with opens(SHOW) as notebook, watched(notebook.page, "/".join(notebook.page.url.split("/")[:3])):
         output = notebook.run(1)
         expect(output.locator("#formula mjx-container")).to_have_count(1)  # formulas in HTML are typeset here
-        shown = output.locator(".jp-RenderedHTMLCommon").filter(has=notebook.page.locator("h1"))
+        shown = output.locator(".jp-RenderedHTMLCommon").filter(
+            has=notebook.page.get_by_role("heading", name="A title")
+        )
         assert_drawn_and_inert(notebook.page, shown)
         assert_readable(notebook, 1)
 
@@ -88,5 +90,7 @@ def test_hostile_markdown_in_an_exported_notebook_does_nothing(context: BrowserC
     with closing(page), watched(page, address, CDN):
         page.route(f"{CDN}**", lambda route: route.fulfill(content_type="text/javascript", body=""))
         page.goto(address)
-        assert_drawn_and_inert(page, page.locator(".jp-RenderedHTMLCommon").filter(has=page.locator("h1")))
+        assert_drawn_and_inert(
+            page, page.locator(".jp-RenderedHTMLCommon").filter(has=page.get_by_role("heading", name="A title"))
+        )
         page.screenshot(path=SCREENSHOTS / "exported_markdown.png", full_page=True)

@@ -158,7 +158,8 @@ class _Inert(RendererHTML):
         address = str(tokens[idx].attrGet("href"))
         is_safe = _SAFE.match(address) is not None
         env["end"] = "</a>" if is_safe else ""
-        return f'<a href="{escape(address)}" target="_blank" rel="noopener noreferrer nofollow">' if is_safe else ""
+        rest = 'target="_blank" rel="noopener noreferrer nofollow" style="text-decoration:underline"'
+        return f'<a href="{escape(address)}" {rest}>' if is_safe else ""
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         return str(env["end"])  # of the last opened link: links do not nest

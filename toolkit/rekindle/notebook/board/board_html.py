@@ -113,10 +113,10 @@ def _shares(parts: Mapping[str, int]) -> str:
 
 
 def _legend(parts: Mapping[str, int | str], others: Mapping[str, int]) -> str:
-    """Return the parts of a bar with colour, name and count, and on a second line the others, without colour."""
+    """Return the parts of a bar with colour, name and count, and after them the others, without colour."""
     items = [_entry(name, count, shade=SHADES.get(name, "transparent")) for name, count in parts.items()]
-    second_line = [_entry(name, count, shade=None) for name, count in others.items() if count]
-    return f"<div>{' '.join(items)}</div><div>{' '.join(second_line)}</div>"
+    items += [_entry(name, count, shade=None) for name, count in others.items() if count]
+    return f"<div>{' '.join(items)}</div>"
 
 
 def _entry(name: str, count: int | str, shade: str | None) -> str:
