@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rekindle.core.concurrency.collector import collector_paused
+from rekindle.core.concurrency.collector import collector_paused, leave_out
 from tests.waiting import PATIENCE
 
 IMPORT = """
@@ -98,3 +98,12 @@ def test_it_is_enabled_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), collector_paused():
         1 / 0  # noqa: B018
     assert gc.isenabled()
+
+
+def test_what_is_left_out_is_in_no_later_collection() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    leave_out()
+    assert not any(each is loop for each in gc.get_objects())
+    later: list[object] = []
+    assert any(each is later for each in gc.get_objects())

@@ -28,6 +28,8 @@ TEXT = "a b" * MANY
 BLOCKS = [{"type": "text", "text": "a"}] * MANY
 FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
 TOOLS = [{"type": "function", "function": {**FUNCTION, "name": f"f{each}"}} for each in range(2_000)]
+FLAT = [{"type": "function", **FUNCTION, "name": f"f{each}"} for each in range(2_000)]
+ANSWERED: dict[str, Any] = {"input": "a", "max_output_tokens": 1, "tool_choice": "none"}
 CHAT: dict[str, Any] = {"messages": [USER], "max_tokens": 1}
 LARK = {"syntax": "lark", "definition": "start: " + " ".join(f'"a{each}"' for each in range(2000))}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -49,6 +51,9 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "an unknown field": ("/v1/chat/completions", {**CHAT, "x": [[each] for each in range(MANY)]}),
     "prompts": ("/v1/completions", {"prompt": ["a"] * MANY, "max_tokens": 1}),
     "ids": ("/v1/completions", {"prompt": [[each % 250 for each in range(400)]] * 64, "max_tokens": 1}),
+    "tools of responses": ("/v1/responses", {**ANSWERED, "tools": FLAT}),
+    "a stream with tools": ("/v1/responses", {**ANSWERED, "tools": FLAT, "stream": True}),
+    "metadata": ("/v1/responses", {**ANSWERED, "metadata": {f"k{each}": "a" for each in range(MANY)}}),
     "items": ("/v1/responses", {"input": [USER] * MANY, "max_output_tokens": 1}),
     "blocks of messages": ("/v1/messages", {"messages": [{"role": "user", "content": BLOCKS}], "max_tokens": 1}),
     "count_tokens": ("/v1/messages/count_tokens", {"messages": [USER, {"role": "assistant", "content": "a"}] * MANY}),
@@ -126,6 +131,27 @@ def test_the_loop_does_little_for_a_large_request(name: str, session: Session, m
         finally:
             sys.setprofile(None)
         assert reply.status in (200, 400), reply.body
+        assert work.calls < MOST_CALLS
+        assert work.largest < 2 * LARGE
+
+    anyio.run(run)
+    ended_blocking(session)
+
+
+def test_the_loop_does_little_for_a_large_kept_response(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = app(session)
+
+    async def run() -> None:
+        made = await ask(server, "/v1/responses", {**ANSWERED, "tools": FLAT})
+        path = f"/v1/responses/{made.json['id']}"
+        work = Work(monkeypatch)
+        sys.setprofile(work.count)
+        try:
+            kept, items = [await ask(server, each) for each in (path, f"{path}/input_items")]
+        finally:
+            sys.setprofile(None)
+        assert kept.body == made.body
+        assert items.status == 200
         assert work.calls < MOST_CALLS
         assert work.largest < 2 * LARGE
 

@@ -9,7 +9,7 @@ import pytest
 import rekindle
 from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import ConfigError, InvalidRequest
-from rekindle.core.text.chat import render, unread_variables
+from rekindle.core.text.chat import LONGEST_ROLE, check_messages, render, unread_variables
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {
@@ -431,3 +431,9 @@ def test_a_chat_template_that_is_none_is_refused_at_the_call(given: Any, told: s
 def test_a_model_without_a_tokenizer_takes_no_chat_template(families: Path) -> None:
     with pytest.raises(ConfigError, match="has no tokenizer, so a chat_template does nothing"):
         open_checkpoint(families / "llama-tied").with_chat_template("{{ messages }}")
+
+
+def test_a_role_is_a_short_name() -> None:
+    check_messages([{"role": "r" * LONGEST_ROLE, "content": "x"}])
+    with pytest.raises(InvalidRequest, match=r"messages\[1\] has a role of 65 characters"):
+        check_messages([{"role": "user", "content": "x"}, {"role": "r" * (LONGEST_ROLE + 1), "content": "x"}])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rekindle
 from rekindle.cli import requirements
 from rekindle.core.checkpoints.embedded import NAME
+from rekindle.core.concurrency.collector import leave_out
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.core.policy import POLICIES
@@ -163,6 +164,7 @@ def _run(arguments: Namespace, server: "Server") -> None:
         if not arguments.quiet:
             _say(f"requests in flight have {arguments.grace:g} s to finish; Ctrl-C cancels them now")
 
+    leave_out()
     previous = {number: signal.signal(number, end) for number in SIGNALS}
     try:
         print(f"{server.url}/v1", flush=True)

@@ -72,6 +72,7 @@ class Exchange:
         model: the model, held until the end of the answer.
         service: the server's models and rules.
         is_large: whether reading the body and its call belongs on a thread.
+        echoes_much: whether an answer with parts of the body is made on a thread.
     """
 
     request: Request
@@ -79,6 +80,7 @@ class Exchange:
     model: ServedModel
     service: Service
     is_large: bool = False
+    echoes_much: bool = False
 
     @property
     def limits(self) -> Limits:
@@ -95,6 +97,10 @@ class Exchange:
             return reader(self.body, *facts)
         return await on_thread(partial(reader, self.body, *facts))
 
+    async def write(self, part: Callable[[], T]) -> T:
+        """Return a part of the answer, which may repeat parts of the body."""
+        return await on_thread(part) if self.echoes_much else part()
+
     async def reply(self, write: Callable[[], Any], size: int) -> ASGIApp:
         """Return the JSON response with a value.
 
@@ -102,7 +108,7 @@ class Exchange:
             write: returns the value.
             size: about the number of values in it.
         """
-        if size < LARGE_ANSWER:
+        if size < LARGE_ANSWER and not self.echoes_much:
             return reply(write())
         return await on_thread(lambda: large_reply(write()))
 
@@ -180,7 +186,7 @@ class Exchange:
             if settle is not None:
                 await settle()
 
-        return EventStream(handles, chunks, call.fields, self.limits, finish, refine)
+        return EventStream(handles, chunks, call.fields, self.limits, finish, refine, ends_large=self.echoes_much)
 
     async def finish(
         self, handles: Sequence[Handle], call: Call, write: Callable[[Sequence[Generation]], dict[str, Any]]
@@ -292,12 +298,13 @@ class Endpoint:
         data = await read_body(request, service.limits)
         parse = partial(parse_body, data, strict=service.strict)
         body = parse() if len(data) < LARGE else await on_thread(parse)
-        is_large = len(data) >= LARGE or bool(body.peek(("tools",)))  # tools may have grammars
+        echoes_much = len(data) >= LARGE
+        is_large = echoes_much or bool(body.peek(("tools",)))  # tools may have grammars
         name = convention.model_in(body, service.models)
         if (early := await convention.early(name, body, service.models)) is not None:
             await early(scope, receive, send)
             return
-        serve = partial(self._serve, request, body, name, is_large)
+        serve = partial(self._serve, request, body, name, is_large, echoes_much)
         await (KeepAlive(serve, service.limits) if convention.streams(body) else serve)(scope, receive, send)
 
     async def _serve(
@@ -306,6 +313,7 @@ class Endpoint:
         body: Fields,
         name: str | None,
         is_large: bool,
+        echoes_much: bool,
         scope: Scope,
         receive: Receive,
         send: Send,
@@ -314,7 +322,7 @@ class Endpoint:
         use = self._service.models.use(name)
         async with AsyncExitStack() as uses:
             model = await run_until_disconnect(receive, lambda: uses.enter_async_context(use))
-            response = await self.answer(Exchange(request, body, model, self._service, is_large))
+            response = await self.answer(Exchange(request, body, model, self._service, is_large, echoes_much))
             await response(scope, receive, send)
 
 

@@ -1,6 +1,5 @@
 """Responses kept for later requests, in memory or on disk."""
 
-import json
 import os
 import re
 from collections import OrderedDict
@@ -8,12 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from time import time
 from typing import Any, Final, TypeVar
 
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
+from rekindle.server.reading.fields import load
 from rekindle.server.tracing.log import LOG, without_paths
+from rekindle.server.writing.common import large_json_bytes
 
 T = TypeVar("T")
 
@@ -50,7 +52,7 @@ class KeptResponse:
             UnknownForm: the JSON has another form, as that of another version may.
             ValueError: the data is no JSON.
         """
-        match json.loads(data):
+        match load(data, most_parts=inf):
             case {"items": list(items), "previous": str() | None as previous, "response": dict(response)} if all(
                 isinstance(each, dict) for each in items
             ) and _has_output(response):
@@ -73,8 +75,7 @@ class KeptResponse:
     @property
     def json(self) -> bytes:
         """The response as JSON."""
-        value = {"items": list(self.items), "previous": self.previous, "response": dict(self.response)}
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        return large_json_bytes({"items": list(self.items), "previous": self.previous, "response": dict(self.response)})
 
 
 class UnknownForm(Exception):
@@ -95,8 +96,8 @@ def _has_output(response: Mapping[str, Any]) -> bool:
 class KeptResponses:
     """The responses of a server by id. Beyond the limits, those without use for the longest time are dropped.
 
-    Files are read, written and deleted on one thread, in the order of the calls, so the event loop waits for no disk.
-    On disk, the files decide: processes with the same directory agree.
+    Responses are read, written and deleted on one thread, in the order of the calls, so the event loop waits for no
+    disk, and parses no response. On disk, the files decide: processes with the same directory agree.
 
     Args:
         directory: the directory of their files; None for memory.
@@ -106,14 +107,11 @@ class KeptResponses:
 
     def __init__(self, directory: Path | None = None, memory: int = MEMORY_BYTES, disk: int = DISK_BYTES):
         self._store = InMemory(memory) if directory is None else OnDisk(directory, disk, InMemory(memory))
-        self._thread = None if directory is None else ThreadPoolExecutor(1, "rekindle-responses")
+        self._thread = ThreadPoolExecutor(1, "rekindle-responses")
 
     def put(self, entry: KeptResponse) -> None:
-        """Keep a response; its file is written later. A response not written is kept in memory, with a warning."""
-        if self._thread is None:
-            self._put(entry)
-        else:
-            self._thread.submit(self._put, entry)
+        """Keep a response, on the thread. One that the disk refuses is kept in memory, with a warning."""
+        self._thread.submit(self._put, entry)
 
     async def settle(self) -> None:
         """Wait until the files of all responses so far are written."""
@@ -143,8 +141,6 @@ class KeptResponses:
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Run work after all earlier work. Its wait takes no thread: a slow disk would leave none to other requests."""
-        if self._thread is None:
-            return work()
         done, future = Feed[None](), self._thread.submit(work)
         future.add_done_callback(lambda _: done.close())
         await done.wait(TO_THE_END)

@@ -1,6 +1,7 @@
 """Streamed answers to clients that may read slowly or disconnect."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from rekindle.client.handle import Handle
 from rekindle.core.request.tokens import Piece
 from rekindle.results.generation import Generation
 from rekindle.server.errors import PARTING_SECONDS, ApiError, api_error_of, shutdown_error
-from rekindle.server.limits import Limits
+from rekindle.server.limits import Limits, on_thread
 from rekindle.server.writing.common import Chunks
 
 T = TypeVar("T")
@@ -81,6 +82,7 @@ class EventStream:
         limits: the bounds on unread events and on the wait for the client.
         finish: awaited with the generations before the last events are sent.
         refine: adds to a piece behind a sequence of tokens, such as further log-probabilities; None for nothing.
+        ends_large: whether the last events may repeat much of the body, and are written on a thread.
     """
 
     def __init__(
@@ -91,9 +93,11 @@ class EventStream:
         limits: Limits,
         finish: Callable[[Sequence[Generation]], Awaitable[None]],
         refine: Refine | None = None,
+        *,
+        ends_large: bool = False,
     ):
         self._handles, self._chunks, self._fields, self._limits = handles, chunks, fields, limits
-        self._finish, self._refine = finish, refine
+        self._finish, self._refine, self._ends_large = finish, refine, ends_large
         self._send_scope = anyio.CancelScope()
         self._error: ApiError | None = None
         self._has_started = False
@@ -134,7 +138,8 @@ class EventStream:
 
     async def _write_last(self, writer: MemoryObjectSendStream[bytes]) -> None:
         generations = [handle.record.result() for handle in self._handles]
-        last = self._chunks.last(generations)
+        write = partial(self._chunks.last, generations)
+        last = await on_thread(write) if self._ends_large else write()
         await self._finish(generations)
         await _put(writer, last)
 

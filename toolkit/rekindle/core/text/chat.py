@@ -19,6 +19,8 @@ from rekindle.core.text.responses.grammars.call_forms import call_form_in
 
 ROLES: Final = ("system", "user", "assistant", "tool", "developer")
 """Roles of most chat templates."""
+LONGEST_ROLE: Final = 64
+"""Most characters of a role."""
 _OPEN_END = "THE-FINAL-MESSAGE-GOES-ON-HERE "
 """Marker appended to the final message, to find its end in the rendered text.
 
@@ -157,7 +159,12 @@ def check_messages(messages: object) -> None:
             raise InvalidRequest.of(
                 "prompt", f"messages[{place}] must be a mapping with role and content, got {type(message).__name__}"
             )
-        calls_tools = message.get("role") == "assistant" and message.get("tool_calls")
+        role = message.get("role")
+        if isinstance(role, str) and len(role) > LONGEST_ROLE:  # the forms of each role in a template are remembered
+            raise InvalidRequest.of(
+                "prompt", f"messages[{place}] has a role of {len(role)} characters: expected one such as 'user'"
+            )
+        calls_tools = role == "assistant" and message.get("tool_calls")
         for key in ("role", "content"):
             if key == "content" and message.get(key) is None and calls_tools:
                 continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Collection, Generator, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.request import Request
 from rekindle.core.text.constraints.parser import parse, reason
+from rekindle.core.text.constraints.recent import LEAST, Recent
 from rekindle.core.text.masks import Bits, Steps
 from rekindle.core.text.tokenizer import Tokenizer
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 NO_TOKEN = "<|rekindle: no token|>"
-CACHE_SIZE = 128
-"""Number of compiled constraints in the cache."""
+CACHE_CHARACTERS = 1 << 20
+"""Most characters of the sources of all compiled constraints in the cache. Compiled, they are many times as large."""
 
 
 class Compiler:
@@ -38,7 +38,7 @@ class Compiler:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: Collection[int]):
         self._tokenizer, self._vocab_size, self._end_ids = tokenizer, vocab_size, sorted(end_ids)
-        self._cache: OrderedDict[Constraint, Grammar] = OrderedDict()
+        self._cache: Recent[Constraint, Grammar] = Recent(CACHE_CHARACTERS)
         self._lock = threading.Lock()
 
     def compile(self, constraint: Constraint) -> Grammar:
@@ -47,15 +47,14 @@ class Compiler:
         Raises:
             InvalidRequest: the constraint cannot be compiled, or matches no text.
         """
+        grammar = self._cache.get(constraint)
+        if grammar is not None:
+            return grammar
         with self._lock:
-            grammar, tokens = self._cache.get(constraint), self._tokens
-        if grammar is None:  # unlocked, because others need not wait while a large constraint is parsed
-            grammar = Grammar(constraint, tokens, -(-self._vocab_size // 32))
-        with self._lock:
-            self._cache[constraint] = grammar
-            self._cache.move_to_end(constraint)
-            if len(self._cache) > CACHE_SIZE:
-                self._cache.popitem(last=False)
+            tokens = self._tokens
+        # unlocked, because others need not wait while a large constraint is parsed
+        grammar = Grammar(constraint, tokens, -(-self._vocab_size // 32))
+        self._cache.put(constraint, grammar, max(LEAST, len(constraint.text)))
         return grammar
 
     @cached_property

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp
 from rekindle.core.errors import RekindleError
 from rekindle.server.errors import ApiError, api_error_of, invalid_field
 from rekindle.server.exchange import Exchange
-from rekindle.server.guards import reply
+from rekindle.server.guards import large_reply, reply
+from rekindle.server.limits import on_thread
 from rekindle.server.reading.response_items import item_in_api, references_in
 from rekindle.server.reading.responses import INCLUDES, LOGPROBS, ResponseRequest, read_previous, read_response
 from rekindle.server.responses import KeptResponse, KeptResponses
@@ -32,11 +33,13 @@ RENDERED = ("tools", "chat_template_kwargs")
 async def create_response(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/responses: one answer to a conversation, whole or in events."""
     request = await _read(exchange)
-    handles, head = await exchange.submit(request.call), Head.new("resp", exchange.model.name)
-    responses = exchange.service.responses
+    head, responses = Head.new("resp", exchange.model.name), exchange.service.responses
     keep = partial(_keep, responses, request)
     if request.call.streaming is not None:
-        return exchange.stream(handles, request.call, ResponseChunks(head, request, keep), responses.settle)
+        chunks = await exchange.write(partial(ResponseChunks, head, request, keep))
+        handles = await exchange.submit(request.call)
+        return exchange.stream(handles, request.call, chunks, responses.settle)
+    handles = await exchange.submit(request.call)
 
     def write(generations: Sequence[Any]) -> dict[str, Any]:
         complete = response(head, generations[0], request)
@@ -79,7 +82,7 @@ class ResponseRoutes:
                 raise invalid_field(name, f"{name:.80} is not served for a kept response; there is only include")
         response = (await self._entry(request)).response
         _check_includes(request, response)
-        return reply(response)
+        return await on_thread(lambda: large_reply(response))
 
     async def delete(self, request: Request) -> Response:
         """Serve DELETE /v1/responses/ID: a response is dropped."""
@@ -97,17 +100,7 @@ class ResponseRoutes:
         if query.get("order", "desc") not in ("asc", "desc"):
             raise invalid_field("order", f"order must be asc or desc, got {query['order']!r:.80}")
         entry = await self._entry(request)
-        items = [item_in_api(item, name) for item, name in zip(entry.items, entry.input_ids, strict=True)]
-        if query.get("order", "desc") == "desc":
-            items.reverse()
-        ids = ["", *(item["id"] for item in items)]
-        if (after := query.get("after", "")) not in ids:
-            raise invalid_field("after", f"after must be the id of an item, got {after!r:.80}")
-        first = ids.index(after)
-        page = items[first : first + _limit(query.get("limit"))]
-        has_more = first + len(page) < len(items)
-        edges = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
-        return reply({"object": "list", "data": page, **edges, "has_more": has_more})
+        return await on_thread(partial(_page, entry, query))
 
     async def _entry(self, request: Request) -> KeptResponse:
         name = request.path_params["id"]
@@ -115,6 +108,21 @@ class ResponseRoutes:
         if entry is None:
             raise _missing(name, HTTPStatus.NOT_FOUND, None)
         return entry
+
+
+def _page(entry: KeptResponse, query: Mapping[str, str]) -> Response:
+    """Return a page of the input items of a response; raise ApiError for an invalid query."""
+    items = [item_in_api(item, name) for item, name in zip(entry.items, entry.input_ids, strict=True)]
+    if query.get("order", "desc") == "desc":
+        items.reverse()
+    ids = ["", *(item["id"] for item in items)]
+    if (after := query.get("after", "")) not in ids:
+        raise invalid_field("after", f"after must be the id of an item, got {after!r:.80}")
+    first = ids.index(after)
+    page = items[first : first + _limit(query.get("limit"))]
+    has_more = first + len(page) < len(items)
+    edges = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
+    return large_reply({"object": "list", "data": page, **edges, "has_more": has_more})
 
 
 def _limit(text: str | None) -> int:

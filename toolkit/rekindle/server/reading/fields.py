@@ -176,10 +176,7 @@ def parse_body(body: bytes, *, strict: bool = False) -> Fields:
         ApiError: the body is not a JSON object.
     """
     try:
-        if len(body) < LARGE:
-            value = json.loads(body, parse_constant=_reject_constant)
-        else:
-            value = LargeBodyDecoder(_reject_constant).decode(body.decode(json.detect_encoding(body), "surrogatepass"))
+        value = load(body)
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}"
         raise invalid_field(None, f"the body is not JSON: {error.msg} at {position}") from None
@@ -188,6 +185,20 @@ def parse_body(body: bytes, *, strict: bool = False) -> Fields:
     if not isinstance(value, dict):
         raise invalid_field(None, f"the body must be a JSON object, got {preview(value)}")
     return Fields(value, strict=strict)
+
+
+def load(data: bytes, most_parts: float = MOST_PARTS) -> Any:
+    """Return the value of JSON, read in small steps if it is large.
+
+    Raises:
+        ValueError: the data is no JSON in a Unicode encoding, or has a number that is not finite.
+        RecursionError: the value is too deep.
+        ApiError: the data is large, and has more objects and lists than `most_parts`.
+    """
+    if len(data) < LARGE:
+        return json.loads(data, parse_constant=_reject_constant)
+    text = data.decode(json.detect_encoding(data), "surrogatepass")
+    return LargeBodyDecoder(_reject_constant, most_parts).decode(text)
 
 
 def _reject_constant(name: str) -> NoReturn:
@@ -202,11 +213,12 @@ class LargeBodyDecoder(json.JSONDecoder):
 
     Args:
         parse_constant: function for "NaN" and infinities; it raises.
+        most_parts: the most objects and lists.
     """
 
-    def __init__(self, parse_constant: Callable[[str], Any]) -> None:
+    def __init__(self, parse_constant: Callable[[str], Any], most_parts: float = MOST_PARTS) -> None:
         super().__init__(parse_constant=parse_constant)
-        self.parts = 0
+        self.parts, self.most_parts = 0, most_parts
         self.parse_array, self.parse_object = self._array, self._object
         self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
@@ -254,8 +266,10 @@ class LargeBodyDecoder(json.JSONDecoder):
 
     def _count(self) -> None:
         self.parts += 1
-        if self.parts > MOST_PARTS:
-            raise invalid_field(None, f"the body has more than {MOST_PARTS:,} objects and lists: send several bodies")
+        if self.parts > self.most_parts:
+            raise invalid_field(
+                None, f"the body has more than {self.most_parts:,} objects and lists: send several bodies"
+            )
 
 
 def _scanned(text: str, place: int, scan: Scan) -> tuple[Any, int]:

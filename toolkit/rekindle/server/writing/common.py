@@ -154,6 +154,11 @@ def named_event(name: str, value: Any) -> bytes:
     return f"event: {name}\n".encode() + event(value)
 
 
+def large_named_event(name: str, value: Any) -> bytes:
+    """Return a named server-sent event with a value of any size; see `large_json_bytes`."""
+    return b"".join([f"event: {name}\ndata: ".encode(), *_pieces(value), b"\n\n"])
+
+
 def error_events(error: ApiError) -> bytes:
     """Return the last events of a completion that failed after its start."""
     return event(error.body) + DONE

@@ -12,7 +12,7 @@ from rekindle.server.errors import ApiError
 from rekindle.server.reading.responses import ResponseRequest
 from rekindle.server.reading.tools.offer import Tools
 from rekindle.server.writing.chat import CallProgress, call_text, check_inputs, content_of, readable_calls
-from rekindle.server.writing.common import EVENT_STREAM, Head, named_event
+from rekindle.server.writing.common import EVENT_STREAM, Head, large_named_event, named_event
 from rekindle.server.writing.logprobs import chat_logprobs, tokens_of
 
 Item = dict[str, Any]
@@ -178,6 +178,8 @@ class _OpenItem:
 class ResponseChunks:
     """Writer of a response as events. An item is open while its text grows.
 
+    The first and the last events repeat the tools of the request. The first are made with the writer.
+
     Args:
         head: the identity of the response.
         request: the request.
@@ -194,6 +196,8 @@ class ResponseChunks:
         self._open: _OpenItem | None = None
         self._tokens: list[TokenLogprob] = []  # of the content, and of marks around it, not written yet
         self._progress = CallProgress(one_call=request.one_call, custom=request.tools.custom)
+        initial = _initial_response(head, request)
+        self._first = [self._state_event(f"response.{name}", initial) for name in ("created", "in_progress")]
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
@@ -218,18 +222,17 @@ class ResponseChunks:
         """See `Chunks`."""
         final = final_response(self._head, self._items, generations[0], self._request)
         self._keep(final)
-        return [self._event(f"response.{final['status']}", response=final)]
+        return [self._state_event(f"response.{final['status']}", final)]
 
     def error_event(self, error: ApiError) -> bytes:
         """See `Chunks`."""
         return self._event("error", code=error.code or error.kind, message=error.message, param=error.param)
 
     def _start_events(self, record: Record) -> list[bytes]:
-        if self._sequence_number:
-            return []
-        self._reading = record.reading()  # the prompt is tokenized by now
-        initial = _initial_response(self._head, self._request)
-        return [self._event(f"response.{name}", response=initial) for name in ("created", "in_progress")]
+        first, self._first = self._first, []
+        if first:
+            self._reading = record.reading()  # the prompt is tokenized by now
+        return first
 
     def _part_events(self, parts: Sequence[Part]) -> list[bytes]:
         events: list[bytes] = []
@@ -301,6 +304,12 @@ class ResponseChunks:
             final["status"] = "incomplete"
         self._items.append(final)
         return [*events, self._event("response.output_item.done", output_index=item.index, item=final)]
+
+    def _state_event(self, kind: str, response: Item) -> bytes:
+        """Return an event with the whole response."""
+        self._sequence_number += 1
+        number = self._sequence_number - 1
+        return large_named_event(kind, {"type": kind, "sequence_number": number, "response": response})
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._sequence_number += 1

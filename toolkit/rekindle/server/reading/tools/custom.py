@@ -1,12 +1,12 @@
 """Custom tools: their input is a text, perhaps of a grammar."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.core.text.constraints.parser import parse_bytes
+from rekindle.core.text.constraints.recent import LEAST, Recent
 from rekindle.core.text.responses.grammars.terms import regex_literal
 from rekindle.server.reading.fields import Fields
 
@@ -73,7 +73,14 @@ def read_custom_tool(body: Fields, form: Any, *, nested: bool) -> CustomTool:
     return CustomTool(syntax, definition)
 
 
-@lru_cache(maxsize=64)
+_MATCHERS: Final[Recent[tuple[str, str], Any]] = Recent(1 << 20)
+"""The matchers of grammars, within so many characters of grammars."""
+
+
 def _matcher(syntax: str, definition: str) -> Any:
     """Return the matcher of texts that follow a grammar; raise InvalidRequest if it cannot be parsed."""
-    return parse_bytes("grammar" if syntax == "lark" else "regex", definition, f"the {syntax} grammar")
+    matcher = _MATCHERS.get((syntax, definition))
+    if matcher is None:
+        matcher = parse_bytes("grammar" if syntax == "lark" else "regex", definition, f"the {syntax} grammar")
+        _MATCHERS.put((syntax, definition), matcher, max(LEAST, len(definition)))
+    return matcher

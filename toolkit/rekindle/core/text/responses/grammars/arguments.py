@@ -1,12 +1,12 @@
 """Rules for the arguments of a required call, by the schema of the tool as far as a grammar can enforce it."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.constraints.bounds import check_schema
 from rekindle.core.text.constraints.parser import parse_bytes
+from rekindle.core.text.constraints.recent import Recent
 from rekindle.core.text.constraints.schemas import relaxed, without_notes
 from rekindle.core.text.responses.calls import allows
 from rekindle.core.text.responses.grammars.call_forms import TYPED, CallForm
@@ -67,14 +67,21 @@ def _candidates(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield {"type": "object"}
 
 
-@lru_cache(maxsize=1024)
+_SERVED: Final[Recent[str, bool]] = Recent(1 << 22)
+"""Verdicts about grammars, within so many characters of grammars."""
+
+
 def _is_served(grammar: str) -> bool:
     """Return True if a grammar can be parsed."""
-    try:
-        parse_bytes("grammar", grammar, "tools")
-    except InvalidRequest:
-        return False
-    return True
+    served = _SERVED.get(grammar)
+    if served is None:
+        try:
+            parse_bytes("grammar", grammar, "tools")
+            served = True
+        except InvalidRequest:
+            served = False
+        _SERVED.put(grammar, served, len(grammar))
+    return served
 
 
 def _is_pattern(pattern: str) -> bool:
