@@ -104,6 +104,7 @@ def actors(ray: FakeRay, session: Session) -> list[Actor]:
     return list(session._loaded_engine.programs._actors)  # type: ignore[attr-defined]
 
 
+@pytest.mark.wide
 @settings(max_examples=25)
 @given(st.lists(ASK, min_size=1, max_size=8))
 def test_any_mix_is_the_same(alone: Session, session: Session, asks: Asks) -> None:
