@@ -154,7 +154,7 @@ def test_a_server_leaves_what_is_there_before_it_out_of_later_collections(
     monkeypatch.setattr(rekindle, "open_sync", fake_opening(byte_tokenizer))
     frozen = [gc.get_freeze_count()]
     monkeypatch.setattr(serving_module, "wait_for_signals", lambda _: frozen.append(gc.get_freeze_count()))
-    kept = [[] for _ in range(100)]
+    kept: list[list[int]] = [[] for _ in range(100)]
     assert main(["serve", "tiny", "--port", "0", "--quiet"]) == 0
     assert frozen[1] >= frozen[0] + len(kept)
 

@@ -34,8 +34,8 @@ def collector_paused() -> Iterator[None]:
 def leave_out() -> None:
     """Leave all present objects out of later collections, for a process that serves from now on.
 
-    A collection stops all threads. It would walk through the objects of the imported libraries too, for a quarter of a
-    second, each time that a large request has made many more.
+    A collection stops all threads. The objects of the imported libraries alone take a quarter of a second of each
+    full collection, and large requests cause many.
     """
     gc.collect()
     gc.freeze()

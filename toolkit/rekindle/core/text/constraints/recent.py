@@ -9,7 +9,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 LEAST: Final = 1 << 13
-"""Characters that a compiled grammar counts for at least, since a short one may stand for many texts."""
+"""Least size of a compiled grammar, in characters: a short source may stand for many texts."""
 
 
 class Recent(Generic[K, V]):
@@ -37,7 +37,7 @@ class Recent(Generic[K, V]):
             return entry[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value with a source of so many characters, and drop those without use for the longest time."""
+        """Keep a value with a source of `size` characters, and drop the values least recently used."""
         with self._lock:
             if replaced := self._values.pop(key, None):
                 self._total -= replaced[1]

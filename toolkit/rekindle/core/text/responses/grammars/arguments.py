@@ -73,15 +73,15 @@ _SERVED: Final[Recent[str, bool]] = Recent(1 << 22)
 
 def _is_served(grammar: str) -> bool:
     """Return True if a grammar can be parsed."""
-    served = _SERVED.get(grammar)
-    if served is None:
+    is_served = _SERVED.get(grammar)
+    if is_served is None:
         try:
             parse_bytes("grammar", grammar, "tools")
-            served = True
+            is_served = True
         except InvalidRequest:
-            served = False
-        _SERVED.put(grammar, served, len(grammar))
-    return served
+            is_served = False
+        _SERVED.put(grammar, is_served, len(grammar))
+    return is_served
 
 
 def _is_pattern(pattern: str) -> bool:
