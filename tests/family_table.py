@@ -24,7 +24,7 @@ def in_guide(guide: Path = GUIDE) -> str:
 
 
 def _sizes(row: Row) -> str:
-    return ", ".join(f"{size.label} {size_text(size.bytes_with(TOKENS))}" for size in row.sizes)
+    return ", ".join(f"{size.label} {size_text(size.bytes_with(TOKENS, 'bfloat16'))}" for size in row.sizes)
 
 
 if __name__ == "__main__":

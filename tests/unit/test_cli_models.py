@@ -122,7 +122,8 @@ def test_a_label_is_the_size_in_the_name_or_the_count(name: str, label: str) -> 
 
 def test_a_size_fits_with_its_context_and_a_sixteenth_of_the_memory_free() -> None:
     size = Size("a/b-1B", 10**9, 10**9, 1000)
-    assert size.bytes_with(500_000) == 3 * 10**9
+    assert size.bytes_with(500_000, "bfloat16") == 3 * 10**9
+    assert size.bytes_with(500_000, "float32") == 6 * 10**9
     machine = Machine("a device", 32 * 10**8)
     assert machine.fits(size, 500_000)
     assert not machine.fits(size, 500_001)
@@ -146,7 +147,7 @@ def _printed(machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "machine", [Machine("2 H100", 160 * 10**9), Machine("this CPU", 10**9, True), Machine("a chip", None)]
+    "machine", [Machine("2 H100", 160 * 10**9), Machine("this CPU", 10**9, "float32"), Machine("a chip", None)]
 )
 def test_the_lines_fit_a_terminal_and_mark_what_fits(
     machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -158,7 +159,7 @@ def test_the_lines_fit_a_terminal_and_mark_what_fits(
     fitting = [size for size in SIZES.values() if machine.fits(size, command.TOKENS)]
     assert summary.count("[") == details.count("\n  *") == sum(machine.largest(row, 8192) is not None for row in rows())
     assert details.count("\n  *") + details.count("\n  +") == len(fitting)
-    assert ('bfloat16"' in summary) == ('bfloat16"' in details) == machine.is_cpu
+    assert ('bfloat16"' in summary) == ('bfloat16"' in details) == (machine.dtype == "float32")
     assert ("is not known" in summary) == (machine.memory is None)
 
 
@@ -170,7 +171,7 @@ def test_a_name_selects_families_by_any_of_their_names(
         assert family in [each["family"] for each in report["families"]]
         assert len(report["families"]) <= 2
         first = report["families"][0]["sizes"][0]
-        assert first["bytes_with_context"] == SIZES[first["model"]].bytes_with(100)
+        assert first["bytes_with_context"] == SIZES[first["model"]].bytes_with(100, "bfloat16")
         assert first["fits"] is True
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.config import Implementation, KvDtype, Quantize, SettingsOptions, Ticks, check_axes
 
-MODELS: Final = f"{NAME}, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
+MODELS: Final = f"{NAME}, a directory, a .gguf file, owner/name or owner/name/file.gguf on the hub, or auto"
 """Names of models, for the help of commands."""
 
 

@@ -24,6 +24,14 @@ def log(line: str, level: int = logging.INFO) -> None:
         sys.stderr.flush()
 
 
+def tell_line(line: str) -> None:
+    """Display a line: dim in a notebook, on stderr in a terminal, logged where nobody looks."""
+    if front_end.has_reader():
+        front_end.note(line)
+    else:
+        log(line)
+
+
 def tell_restored(model: str, report: RestoreReport) -> None:
     """Display the report of a start: as a card in a notebook, as text in a terminal, as one line in a log.
 

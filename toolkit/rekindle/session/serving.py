@@ -15,6 +15,7 @@ from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device.devices import places_of
 from rekindle.core.engine.building import open_model
 from rekindle.core.engine.loading.budget import KEPT_FREE
+from rekindle.core.engine.loading.choosing import AUTO, choose
 from rekindle.core.engine.loading.planning import fewest, plan
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.core.keywords import spelled_out
@@ -67,7 +68,9 @@ class Source:
             return 0.0  # its devices belong to other processes
         names = ("family", "revision", "chat_template")
         family, revision, template = (self.options.get(name) for name in names)
-        checkpoint = open_model(self.options["model"], silent, family, revision, template)
+        model = self.options["model"]
+        model = choose(settings).model if model == AUTO else model
+        checkpoint = open_model(model, silent, family, revision, template)
         place = fewest(checkpoint, settings, places_of(settings))
         blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=False)
         return blueprint.budget.share(blueprint.limits.pool.bytes)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rekindle.cli.models import machine as machines
 from rekindle.cli.models.machine import Machine
-from rekindle.cli.models.table import Row, Size, count_text, rows
+from rekindle.cli.models.table import BYTES, Row, Size, count_text, rows
 from rekindle.cli.units import columns
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import ConfigError
@@ -28,6 +28,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="part of the name of a family or of a model")
     text = f"tokens of context in addition to the weights ({TOKENS})"
     parser.add_argument("--context", type=int, default=TOKENS, metavar="N", help=text)
+    text = "dtype of weights, keys and values (the default of `open`: float32 on CPUs, else bfloat16)"
+    parser.add_argument("--dtype", choices=tuple(BYTES), help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=models)
 
@@ -37,7 +39,7 @@ def models(arguments: Namespace) -> int:
     tokens = arguments.context
     if tokens < 0:
         raise ConfigError(f"--context must be at least 0, got {tokens}")
-    families, machine = _matching(arguments.name), machines.this_machine()
+    families, machine = _matching(arguments.name), machines.this_machine(arguments.dtype)
     if arguments.json:
         print(json.dumps(_report(families, machine, tokens)))
         return 0
@@ -77,13 +79,16 @@ def _plain(name: str) -> str:
 def _summary(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator[str]:
     """Yield the families, with the largest fitting size of each in brackets."""
     yield from _text(
-        f"{_memory(machine)} In brackets: the largest size that fits, and its memory, for weights in bfloat16 and "
-        f"{tokens:,} tokens of context. `rekindle models NAME` prints each size of a family."
+        f"{_memory(machine)} In brackets: the largest size that fits, and its memory, for weights in {machine.dtype} "
+        f"and {tokens:,} tokens of context. `rekindle models NAME` prints each size of a family."
     )
     yield ""
     yield from columns([_line(row, machine, tokens) for row in families], indent="")
     yield ""
-    yield from _text(f"`rekindle chat` opens {NAME}, from PyPI, and `rekindle chat owner/name` a model of the hub.")
+    yield from _text(
+        f"`rekindle chat` opens {NAME}, from PyPI, `rekindle chat owner/name` a model of the hub, and `rekindle chat "
+        "auto` one for this machine."
+    )
     yield from _note(machine)
 
 
@@ -91,15 +96,15 @@ def _line(row: Row, machine: Machine, tokens: int) -> tuple[str, str, str]:
     largest = machine.largest(row, tokens)
     labels = " ".join(f"[{size.label}]" if size is largest else size.label for size in row.sizes)
     if largest is not None:
-        return row.name, labels, size_text(largest.bytes_with(tokens))
-    smallest = min((size.bytes_with(tokens) for size in row.sizes), default=None)
+        return row.name, labels, size_text(machine.bytes_of(largest, tokens))
+    smallest = min((machine.bytes_of(size, tokens) for size in row.sizes), default=None)
     return row.name, labels, "" if smallest is None else f"from {size_text(smallest)}"
 
 
 def _details(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator[str]:
     """Yield each family, with a line for each size."""
     yield from _text(
-        f"{_memory(machine)} Memory is for weights in bfloat16, without and with {tokens:,} tokens of context: "
+        f"{_memory(machine)} Memory is for weights in {machine.dtype}, without and with {tokens:,} tokens of context: "
         "+ fits, * is the largest that fits, - does not fit."
     )
     for row in families:
@@ -121,7 +126,12 @@ def _cells(row: Row, machine: Machine, tokens: int) -> list[tuple[str, ...]]:
         mark = "*" if size is largest else {True: "+", False: "-", None: ""}[machine.fits(size, tokens)]
         counts = count_text(size.parameters), count_text(size.active)
         table.append(
-            (f"{mark:1} {size.name}", *counts, size_text(size.weight_bytes), size_text(size.bytes_with(tokens)))
+            (
+                f"{mark:1} {size.name}",
+                *counts,
+                size_text(size.weight_bytes(machine.dtype)),
+                size_text(machine.bytes_of(size, tokens)),
+            )
         )
     return table if has_experts else [(*cells[:2], *cells[3:]) for cells in table]
 
@@ -133,9 +143,12 @@ def _memory(machine: Machine) -> str:
 
 
 def _note(machine: Machine) -> Iterator[str]:
-    if machine.is_cpu:
+    if machine.dtype == "float32":
         yield ""
-        yield from _text('The default on CPUs is float32, with twice the memory: pass dtype="bfloat16".')
+        yield from _text(
+            "float32 is the default on CPUs; bfloat16 needs half of the memory: `rekindle models --dtype bfloat16`, "
+            'and dtype="bfloat16" in `open`. A quantized GGUF file needs less still.'
+        )
 
 
 def _text(text: str, indent: str = "") -> list[str]:
@@ -161,6 +174,7 @@ def _report(families: Sequence[Row], machine: Machine, tokens: int) -> dict[str,
     return {
         "devices": machine.text,
         "memory_bytes": machine.memory,
+        "dtype": machine.dtype,
         "context_tokens": tokens,
         "families": reports,
     }
@@ -171,7 +185,7 @@ def _size_report(size: Size, machine: Machine, tokens: int) -> dict[str, Any]:
         "model": size.name,
         "parameters": size.parameters,
         "active_parameters": size.active,
-        "weight_bytes": size.weight_bytes,
-        "bytes_with_context": size.bytes_with(tokens),
+        "weight_bytes": size.weight_bytes(machine.dtype),
+        "bytes_with_context": machine.bytes_of(size, tokens),
         "fits": machine.fits(size, tokens),
     }

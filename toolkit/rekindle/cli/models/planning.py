@@ -1,5 +1,6 @@
 """Requirements of a model with some settings: its limits, its programs, and their store."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rekindle.core.device.place import Place
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.device.programs.targets import devices_of
 from rekindle.core.engine.loading.blueprint import Blueprint
+from rekindle.core.engine.loading.choosing import AUTO, choose
 from rekindle.core.engine.loading.planning import fewest, plan
 from rekindle.core.engine.loading.stores import PROGRAMS, program_store
 from rekindle.core.errors import ConfigError
@@ -53,7 +55,12 @@ class Requirements:
         devices = jax.devices() if target is None else devices_of(target)
         settings = _settings(arguments)
         places = places_of(settings) if target is None else _places(target, devices, settings)
-        checkpoint = open_checkpoint(arguments.model, report, revision=arguments.revision)
+        model: str = arguments.model
+        if model == AUTO:
+            choice = choose(settings)
+            model = choice.model
+            print(choice.reason, file=sys.stderr)
+        checkpoint = open_checkpoint(model, report, revision=arguments.revision)
         place = fewest(checkpoint, settings, places)
         blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=compiles, report=report)
         return cls(blueprint, devices, program_store(cache_dir(PROGRAMS), blueprint))

@@ -11,8 +11,8 @@ from typing import Any, Final
 from rekindle.cli.models.counts import active_parameters, parameters
 from rekindle.core.models.families.registry import FAMILIES, parse_config
 
-BYTES: Final = 2
-"""Bytes of a number in bfloat16."""
+BYTES: Final = {"bfloat16": 2, "float32": 4}
+"""Bytes of a number by its dtype."""
 _CONTEXT: Final = 32_768
 """The context length of sizes without one: it is required, but no count depends on it without learned positions."""
 _SIZE_IN_NAME: Final = re.compile(
@@ -45,14 +45,13 @@ class Size:
         match = _SIZE_IN_NAME.search(self.name)
         return match[1].upper().replace("_", ".").replace("X", "x") if match else count_text(self.parameters)
 
-    @property
-    def weight_bytes(self) -> int:
-        """The bytes of its weights in bfloat16."""
-        return BYTES * self.parameters
+    def weight_bytes(self, dtype: str) -> int:
+        """Return the bytes of its weights."""
+        return BYTES[dtype] * self.parameters
 
-    def bytes_with(self, tokens: int) -> int:
-        """Return the bytes of weights, keys and values in bfloat16, and of states, with so many tokens of context."""
-        return self.weight_bytes + BYTES * self.numbers_per_token * tokens + self.state_bytes
+    def bytes_with(self, tokens: int, dtype: str) -> int:
+        """Return the bytes of weights, keys and values, and of states, with so many tokens of context."""
+        return self.weight_bytes(dtype) + BYTES[dtype] * self.numbers_per_token * tokens + self.state_bytes
 
 
 @dataclass(frozen=True, slots=True)

