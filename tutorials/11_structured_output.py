@@ -238,8 +238,9 @@ await session.close()
 # ## Tools
 #
 # A **tool** is a function that the model may call. A model that knows tools writes a call as text, in a form that it
-# was trained on; Rekindle reads it from there. The chat template of SmolLM2 has no place for tools. So we open it with
-# another template, in the form that Qwen's models have.
+# was trained on; Rekindle reads it from there. The chat template of SmolLM2 has no place for tools, so Rekindle would
+# describe them in the system message. To see a form in full, we open the model with another template instead, in the
+# form that Qwen's models have.
 
 # %%
 TEMPLATE = """\

@@ -28,8 +28,9 @@ session = await rekindle.open(
 # %% [markdown]
 # ## What the layers pass on
 #
-# `look` computes a prompt and returns the stream after each layer. The picture shows the length of each vector. The
-# first token has a huge one from an early layer on: it is where heads look that have nothing to look for.
+# `look` computes a prompt and returns the stream after each layer. The picture shows the length of each vector. From an
+# early layer on, the vector of the first token is huge. A head of attention that finds nothing of use in a text attends
+# to this token.
 
 # %%
 italy = await session.look("The capital of Italy is")

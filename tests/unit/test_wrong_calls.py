@@ -9,7 +9,10 @@ import pytest
 
 import rekindle
 from rekindle.core.checkpoints.name_hints import hint_for
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.scoring import judging
 from rekindle.session.session import Session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
 EMBEDDED = "Did you mean 'smollm2-135m-instruct'? "
 ADDRESS = "Did you mean 'Qwen/Qwen3-4B', the hub id of this address? "
@@ -54,6 +57,12 @@ def test_a_name_of_no_model_has_a_hint(name: str, hint: str) -> None:
         ("opne", "did you mean open?"),
         ("Sesion", "did you mean Session?"),
         ("SamplingParameters", "did you mean SamplingParams?"),
+        ("pipeline", "a model is opened by session = await rekindle.open(model)"),
+        ("load", "a model is opened by session = await rekindle.open(model)"),
+        ("tokenizer", "it belongs to a session: session = await rekindle.open(), then session.tokenizer"),
+        ("embed", "it belongs to a session: session = await rekindle.open(), then session.embed"),
+        ("Generations", "did you mean Generation?"),
+        ("QueueFul", "did you mean QueueFull?"),
     ],
 )
 def test_an_unknown_name_of_the_package_has_a_cure(name: str, cure: str) -> None:
@@ -137,6 +146,28 @@ def test_a_platform_that_jax_does_not_have_names_the_extra_for_it() -> None:
         rekindle.open_sync(device="gpu", progress=False)
     with pytest.raises(rekindle.ConfigError, match=r"rekindle-llm\[tpu\]"):
         rekindle.open_sync(device="tpu:1", progress=False)
+
+
+def test_completion_of_a_session_lists_what_its_users_call(session: Session) -> None:
+    names = {name for name in dir(session) if not name.startswith("_")}
+    assert {"generate", "generate_sync", "chat", "cache", "stats", "bench"} <= names
+    hidden = {"asleep", "check_room", "enqueue", "enqueue_sync", "error", "metrics_text", "view"}
+    assert not hidden & names
+    assert all(hasattr(session, name) for name in hidden)
+
+
+def test_ranks_of_a_model_for_chats_come_with_a_note_once(
+    byte_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(judging, "one_token", lambda tokenizer, word: {"yes": 5, "no": 6}[word])
+    with fake_session(fake_loaded_engine(fake_limits(max_context=2048), tokenizer=byte_tokenizer)) as session:
+        requests = session._requests
+        monkeypatch.setattr(requests, "_progress", True)
+        monkeypatch.setattr(requests._drawing, "note", notes.append)
+        for _ in range(2):
+            assert len(session.rerank_sync("q", ["a", "b"], progress=False)) == 2
+    assert notes == [judging.UNTRAINED]
 
 
 class Frame:

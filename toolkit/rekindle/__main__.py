@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     parser = _parser(*words[:1])
     parser.check_command(words)
-    arguments = parser.parse_args(words)
+    arguments = parser.parse(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a model may write characters that the terminal's encoding lacks
     try:

@@ -1,12 +1,23 @@
 """Parsers of the command line: help with examples, and hints about misspelt commands."""
 
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rekindle.core.errors import likely
 
+_DOWNLOADS: Final = "a model of the hub is downloaded when it is opened: rekindle chat owner/name"
+_ELSEWHERE: Final = {
+    "run": "did you mean chat?",
+    "list": "did you mean models, or cache ls?",
+    "help": "did you mean --help?",
+    "pull": _DOWNLOADS,
+    "download": _DOWNLOADS,
+    "bench": "in Python, session.bench() measures the speed of this machine",
+}
+"""Hints for commands of other tools."""
+_MESH: Final = ("tensor_parallel_size", "tensor", "tp", "data_parallel_size")
 MISUSED = 2
 """Exit status for invalid arguments, as from argparse."""
 
@@ -45,7 +56,7 @@ def add_command(
 
 
 class CommandParser(ArgumentParser):
-    """A parser with hints about misspelt commands.
+    """A parser with hints about misspelt commands and options.
 
     Attributes:
         names: the names of its commands.
@@ -59,6 +70,40 @@ class CommandParser(ArgumentParser):
             self.print_help(sys.stderr)
             self.exit(MISUSED)
         name = arguments[0]
+        if name.startswith("--") and name not in self._option_string_actions:
+            self.error(_unknown(self, name))
         if not name.startswith("-") and name not in self.names:
-            hint = likely(name, self.names) or f"the commands are {', '.join(self.names)}"
+            hint = _ELSEWHERE.get(name) or likely(name, self.names) or f"the commands are {', '.join(self.names)}"
             self.error(f"no command {name!r}; {hint}")
+
+    def parse(self, words: Sequence[str]) -> Namespace:
+        """Return the arguments; exit with the usage of the command, and a hint, if some are unknown."""
+        arguments, unknown = self.parse_known_args(words)
+        if unknown:
+            command = _command_of(self, words)
+            options = [word for word in unknown if word.startswith("-")]  # the others may be their values
+            command.error("; ".join(_unknown(command, word) for word in options or unknown))
+        return arguments
+
+
+def _command_of(parser: ArgumentParser, words: Sequence[str]) -> ArgumentParser:
+    """Return the parser of the innermost command among the words."""
+    for word in words:
+        commands = next((each.choices for each in parser._actions if isinstance(each, _SubParsersAction)), {})
+        parser = commands.get(word, parser)
+    return parser
+
+
+def _unknown(parser: ArgumentParser, word: str) -> str:
+    """Return the message about an unknown argument, with the closest option of the command."""
+    if not word.startswith("-"):
+        return f"unexpected argument {word!r}: a text with spaces needs quotes"
+    options = {option.lstrip("-").replace("-", "_"): option for option in parser._option_string_actions}
+    name = word.partition("=")[0].lstrip("-").replace("-", "_")
+    if name in _MESH and "mesh" in options:
+        return f"no option {word!r}; here it is --mesh, as in --mesh tensor=2"
+    hint = likely(name, options) if name not in options else f"did you mean {name}?"
+    for each in options if hint else ():
+        if hint.removesuffix("?").endswith(f" {each}"):
+            return f"no option {word!r}; {hint.replace(f' {each}', f' {options[each]}')}"
+    return f"no option {word!r}"

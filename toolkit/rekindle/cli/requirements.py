@@ -4,6 +4,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from rekindle.cli.units import parse_size
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.config import Implementation, KvDtype, Quantize, SettingsOptions, Ticks, check_axes
 
@@ -81,7 +82,6 @@ def add_settings(parser: ArgumentParser) -> None:
     for name, text in (
         ("page-size", "tokens per page"),
         ("num-pages", "pages in the pool"),
-        ("pool-bytes", "memory for the pool, instead of its pages"),
         ("max-context", "the most tokens of one request"),
         ("max-running", "requests in the running batch"),
         ("max-prefill-tokens", "prompt tokens computed in one tick"),
@@ -91,6 +91,8 @@ def add_settings(parser: ArgumentParser) -> None:
         ("max-adapter-rank", "the largest rank of an adapter"),
     ):
         settings.add_argument(f"--{name}", type=int, metavar="N", help=text)
+    text = "memory for the pool, instead of its pages, such as 2G or 1.5GiB"
+    settings.add_argument("--pool-bytes", type=parse_size, metavar="SIZE", help=text)
     settings.add_argument("--ticks", choices=get_args(Ticks), help="how prompts and decode rows share the device")
     settings.add_argument(
         "--deterministic",

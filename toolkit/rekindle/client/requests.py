@@ -433,6 +433,12 @@ class Requests:
             self._noted.add(name)
             warn(f"{unread[name]}, so it has no effect")
 
+    def note_once(self, subject: str, text: str) -> None:
+        """Display a note about a subject, once per session, unless the session draws no progress."""
+        if self._progress and f" {subject}" not in self._noted:
+            self._noted.add(f" {subject}")  # the space tells a subject from a variable of the template
+            self._drawing.note(text)
+
     def check_predicts(self) -> None:
         """Raise InvalidRequest if the model has no language-model head."""
         uses = self.loaded_engine.checkpoint.uses

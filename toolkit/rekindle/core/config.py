@@ -89,7 +89,8 @@ class Settings:
             position is rounded alike whatever is computed with it. Excludes models with latent attention.
         page_size: tokens per page, a multiple of 16. Default 64.
         num_pages: number of pages in the pool, including one for padding. None fits the pool to `pool_bytes`.
-        pool_bytes: bytes of memory for the page pool, as an alternative to `num_pages`. None takes the device memory
+        pool_bytes: bytes of memory for the page pool, or a text such as "2GB" or "1.5GiB"; an alternative to
+            `num_pages`. None takes the device memory
             remaining after weights and the largest step, and at most the demand of `max_running` full requests. On a
             CPU, where other programs need memory too, None takes a quarter of that and at most 1 GiB.
             `session.memory` and `rekindle info` show the size.
@@ -211,6 +212,10 @@ class Settings:
         printer.text(repr(self) if printer.indentation else self._repr_mimebundle_()["text/plain"])
 
     def __post_init__(self) -> None:
+        for name in ("pool_bytes", "host_cache_bytes", "disk_cache_bytes"):
+            value: Any = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, _bytes(name, value))
         self._check_sizes()
         self._check_choices()
         self._check_weights()
@@ -356,7 +361,7 @@ class SettingsOptions(TypedDict, total=False):
     kv_dtype: KvDtype | None
     page_size: int
     num_pages: int | None
-    pool_bytes: int | None
+    pool_bytes: int | str | None
     max_context: int | None
     max_running: int
     max_waiting: int
@@ -366,8 +371,8 @@ class SettingsOptions(TypedDict, total=False):
     deterministic: bool
     policy: Policy
     prefix_cache: bool
-    host_cache_bytes: int
-    disk_cache_bytes: int
+    host_cache_bytes: int | str
+    disk_cache_bytes: int | str
     overlap: bool
     precompile: Precompile
     restore: Restore
@@ -388,6 +393,13 @@ def _integer(name: str, value: Any, low: int, multiple: int = 1, another: str = 
     if not integer or value < low or value % multiple:
         what = f"a positive multiple of {multiple}" if multiple > 1 else f"an integer of at least {low}"
         raise ConfigError(f"{name} must be {what}{another}, got {value!r}")
+
+
+def _bytes(name: str, text: str) -> int:
+    size = markup.bytes_in(text)
+    if size is None:
+        raise ConfigError(f'{name} must be a number of bytes, or a size such as "500MB" or "1.5GiB", got {text!r:.80}')
+    return size
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...], another: str = "") -> None:

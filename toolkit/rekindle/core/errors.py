@@ -268,7 +268,7 @@ _ELSEWHERE: Final = {
     "pool_bytes": ("gpu_memory_utilization", "mem_fraction_static", "kv_cache_memory_bytes"),
     "page_size": ("block_size",),
     "prefix_cache": ("enable_prefix_caching",),
-    "quantize": ("quantization", "quantization_config", "load_in_4bit", "load_in_8bit"),
+    "quantize": ("quantization", "quantisation", "quantization_config", "load_in_4bit", "load_in_8bit"),
     "host_cache_bytes": ("swap_space", "cpu_offload_gb"),
 }
 """Names of the same parameters in transformers, vLLM, llama.cpp, Ollama and OpenAI's API, by Rekindle's name."""
@@ -278,6 +278,11 @@ _OTHERWISE: Final = {
     ("messages", "prompts", "inputs", "input", "text", "texts"): "the prompt is the first argument, and has no name",
     ("system", "system_prompt"): 'begin the messages with {"role": "system", "content": ...}',
     ("stream", "streamer"): "session.stream() gives the pieces as they come",
+    ("trust_remote_code",): "no code of a model is run: leave it out",
+    ("token", "hf_token", "use_auth_token"): "log in by `hf auth login`, or set HF_TOKEN",
+    ("cache_dir", "download_dir"): "set HF_HOME for downloaded models, and REKINDLE_CACHE for programs and pages",
+    ("verbose", "disable_log_stats", "disable_log_requests"): "progress=False hides the progress",
+    ("enforce_eager", "attn_implementation", "use_cache"): "there is nothing to choose: leave it out",
     ("timeout",): "put the call into asyncio.timeout() or anyio.fail_after(), which cancel it",
 }
 """Hints for keywords of other libraries without a counterpart here."""

@@ -8,8 +8,9 @@ is in `rekindle.views.drawing`, with the reason for it.
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from html import escape
-from typing import Any
+from typing import Any, Final
 
 Bundle = dict[str, str]
 """The result of `_repr_mimebundle_`: representations by MIME type."""
@@ -43,6 +44,8 @@ TIERS = {"device": "230,140,20", "host": "40,130,220", "disk": "130,130,130"}
 
 # Control characters, characters that change the direction of text, lone surrogates, and what XML does not allow.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(?:([kmgt]i?)?b?)", re.IGNORECASE | re.ASCII)
+_POWERS: Final = "kmgt"
 _NUMBER = re.compile(r"-?\d[\d,.]*(e[+-]?\d+)?( ?(%|[kMG]?B|m?s))?")
 
 
@@ -264,6 +267,16 @@ def seconds(count: float) -> str:
 def percent(share: float) -> str:
     """Format a share in percent, with enough digits to differ from 0."""
     return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1e}%"
+
+
+def bytes_in(text: str) -> int | None:
+    """Return a size in bytes, or None for another text: "500M" is 500 million, "1.5 GiB" is 1.5 times 2**30."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    number, unit = match[1], (match[2] or "").lower()
+    base = 1024 if unit.endswith("i") else 1000
+    return int(Fraction(number) * base ** (1 + _POWERS.index(unit[0]) if unit else 0))
 
 
 def size_text(count: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import fields
 from functools import partial
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.checkpoints.embedded import NAME
@@ -93,7 +93,7 @@ def open(
     """
     _check_names(settings)
     _check_arguments(model, compose, family, revision, chat_template, hosts)
-    checked = Settings(**settings)
+    checked = Settings(**cast(dict[str, Any], settings))
     in_one_process = hosts is None and not isinstance(checked.replicas, Ray)
     if checked.weights is None and not in_one_process:
         raise ConfigError("weights=None is for a session in one process: leave it out, or leave out hosts and Ray")

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Unpack, overload
 
 import jax
 
@@ -80,6 +80,10 @@ from rekindle.views.watching import Watching
 
 if TYPE_CHECKING:
     from rekindle.server.listening.running import PendingServer
+
+
+_UNLISTED: Final = {"asleep", "check_room", "enqueue", "enqueue_sync", "error", "metrics_text", "view"}
+"""Public names that completion leaves out."""
 
 
 class Session:
@@ -998,6 +1002,10 @@ class Session:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print the full text for the result of a cell, and the repr inside a container."""
         printer.text(repr(self) if printer.indentation else self._about().text())
+
+    def __dir__(self) -> list[str]:
+        """Return the names for completion, without those for servers and the parts of the package."""
+        return sorted({*super().__dir__()} - _UNLISTED)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack, cast
 
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
@@ -267,4 +267,4 @@ class ByHand:
 
 def fake_limits(model: ModelConfig = FAKE_MODEL, **settings: Unpack[SettingsOptions]) -> EngineLimits:
     """Return the limits of the fake model with these settings."""
-    return EngineLimits.of(Settings(**settings), model, itemsize=4)
+    return EngineLimits.of(Settings(**cast(dict[str, Any], settings)), model, itemsize=4)

@@ -127,7 +127,7 @@ def fake_session(
         progress: whether calls draw their progress by default.
         **settings: as in `open`.
     """
-    session_settings = Settings(**settings)
+    session_settings = Settings(**cast(dict[str, Any], settings))
     backend = loaded_engine or fake_loaded_engine(fake_limits(**settings))
     if loaded_engine is None:
         backend = replace(

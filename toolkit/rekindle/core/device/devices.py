@@ -20,6 +20,8 @@ _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.
 """Linux files with the memory limit of a container, in bytes."""
 _EXTRAS = {"gpu": "cuda", "cuda": "cuda", "tpu": "tpu"}
 """Extras of Rekindle that add a platform to JAX, by its name."""
+_APPLE = ("mps", "metal")
+"""Names of Apple's GPUs."""
 
 
 def device_of(spec: Any) -> jax.Device:
@@ -232,8 +234,11 @@ def _device_by_name(name: str) -> jax.Device:
 
 def _missing(name: str | None, error: RuntimeError) -> ConfigError:
     """Return the error for a platform that JAX does not have, with the extra that adds it."""
-    extra = _EXTRAS.get(str(name).partition(":")[0])
+    platform = str(name).partition(":")[0]
+    extra = _EXTRAS.get(platform)
     cure = f"; pip install 'rekindle-llm[{extra}]' adds it where the machine has one" if extra else ""
+    if platform in _APPLE:
+        cure = "; on a Mac, Rekindle computes on the CPU: leave device out"
     return ConfigError(f"device {name!r} does not exist; JAX has {_local_names()}{cure} ({error})")
 
 

@@ -1,0 +1,71 @@
+"""A wrong line in the terminal exits with 2, and has the usage of its own command and what to write instead."""
+
+import shlex
+
+import pytest
+
+from rekindle.__main__ import main
+
+WRONG_LINES = [
+    ("chat --temprature 0.5", "no option '--temprature'; did you mean --temperature?"),
+    ("chat --max_tokens 5", "no option '--max_tokens'; did you mean --max-tokens?"),
+    ("chat --max-new-tokens=5", "no option '--max-new-tokens=5'; here it is --max-tokens"),
+    ("chat --temperature hot", "argument --temperature: invalid float value: 'hot'"),
+    ("chat --load", "argument --load: expected one argument"),
+    ("chat --chat-template nope.jinja", "cannot read the chat template 'nope.jinja'"),
+    ("chat smollm2 extra", "unexpected argument 'extra': a text with spaces needs quotes"),
+    ("generate hi --temprature 1", "no option '--temprature'; did you mean --temperature?"),
+    ("serve --prot 80", "no option '--prot'; did you mean --port?"),
+    ("serve --max-model-len 5", "no option '--max-model-len'; here it is --max-context"),
+    ("serve --tensor-parallel-size 2", "here it is --mesh, as in --mesh tensor=2"),
+    ("serve --api_key x", "no option '--api_key'; did you mean --api-key?"),
+    ("serve --port x", "argument --port: invalid int value: 'x'"),
+    ("serve --pool-bytes lots", "expected a size such as 500M, 2G or 1.5GiB, got 'lots'"),
+    ("serve --adapter x", "expected a name and a path, such as sql=adapters/sql, got 'x'"),
+    ("info --dtype fp16", "argument --dtype: invalid choice: 'fp16'"),
+    ("info a b", "unexpected argument 'b'"),
+    ("info --mesh tensor", "expected an axis and its size, such as tensor=8, got 'tensor'"),
+    ("models --contxt 3", "no option '--contxt'; did you mean --context?"),
+    ("models --dtype int4", "argument --dtype: invalid choice: 'int4'"),
+    ("cache ls --lng", "no option '--lng'; did you mean --long?"),
+    ("cache lss", "invalid choice: 'lss'"),
+    ("cache prune --max-bytes lots", "expected a size such as 500M, 2G or 1.5GiB, got 'lots'"),
+    ("cache prune --max_bytes 1G", "no option '--max_bytes'; did you mean --max-bytes?"),
+    ("cache clear everything", "invalid choice: 'everything'"),
+    ("precompile --targt x", "no option '--targt'; did you mean --target?"),
+    ("demo x", "unexpected argument 'x'"),
+    ("replicas list", "invalid choice: 'list'"),
+]
+WRONG_COMMANDS = [
+    ("caht", "no command 'caht'; did you mean chat?"),
+    ("server", "no command 'server'; did you mean serve?"),
+    ("run qwen3", "no command 'run'; did you mean chat?"),
+    ("list", "did you mean models, or cache ls?"),
+    ("pull qwen3", "a model of the hub is downloaded when it is opened: rekindle chat owner/name"),
+    ("bench", "session.bench() measures the speed of this machine"),
+    ("help", "did you mean --help?"),
+    ("frobnicate", "the commands are chat, generate, demo"),
+    ("--versoin", "no option '--versoin'; did you mean --version?"),
+]
+
+
+def _refused(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit, match="2"):
+        main(shlex.split(line))
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG_LINES)
+def test_a_wrong_argument_has_the_usage_of_its_command_and_a_cure(
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = line.split()
+    command = " ".join(words[:2] if words[0] == "cache" and words[1] in ("ls", "prune", "clear") else words[:1])
+    text = _refused(line, capsys)
+    assert text.startswith(f"usage: rekindle {command} ")
+    assert message in text
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG_COMMANDS)
+def test_a_wrong_command_has_a_cure(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in _refused(line, capsys)
