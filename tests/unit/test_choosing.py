@@ -27,7 +27,7 @@ def _choice(machine: Machine) -> tuple[str, str]:
     [
         (Machine("this CPU", 12 * GB, 2, 4), "Qwen3-0.6B-Q8_0.gguf", "Qwen3-1.7B is for 4 cores and this CPU has 2"),
         (Machine("this CPU", 12 * GB, 1, 4), "smollm2-360m-instruct-q8_0.gguf", "this CPU has 1 core"),
-        (Machine("this CPU", 4 * GB, 8, 4), "Qwen3-1.7B-Q8_0.gguf", "Qwen3-4B needs 4.9 GB and this CPU has 4.0 GB"),
+        (Machine("this CPU", 4 * GB, 8, 4), "Qwen3-1.7B-Q8_0.gguf", "Qwen3-4B needs 4.91 GB and this CPU has 4 GB"),
         (Machine("this CPU", 64 * GB, 64, 4), "Qwen3-14B-Q4_K_M.gguf", "the largest of the list"),
         (Machine("this CPU", GB // 4, 4, 4), "smollm2-360m-instruct-q8_0.gguf", "for a model (1/2 of its memory)"),
         (Machine("this CPU", None, 4, 4), "smollm2-360m-instruct-q8_0.gguf", "the memory of this CPU is unknown"),
@@ -80,13 +80,13 @@ def test_without_the_hub_the_largest_cached_one_is_chosen_or_the_error_says_how_
     hub["reachable"] = True
     assert choose(Settings()).model == "Qwen/Qwen3-1.7B-GGUF/Qwen3-1.7B-Q8_0.gguf"
     assert choose(Settings()).reason == (
-        "auto: Qwen/Qwen3-1.7B-GGUF/Qwen3-1.7B-Q8_0.gguf, 3.7 GB with 8,192 tokens of context, as Qwen3-4B is for 6 "
+        "auto: Qwen/Qwen3-1.7B-GGUF/Qwen3-1.7B-Q8_0.gguf, 3.71 GB with 8,192 tokens of context, as Qwen3-4B is for 6 "
         "cores and this CPU has 4 cores"
     )
 
 
 def test_open_and_the_commands_take_auto(hub: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(rekindle.ModelNotFound, match=r"auto: .* hf download Qwen"):
+    with pytest.raises(rekindle.ModelNotFound, match=r"auto chose .*`hf download Qwen"):
         rekindle.open_sync("auto", progress=False)
     with pytest.raises(rekindle.ModelNotFound, match=r"hf download Qwen"):
         asyncio.run(_open())

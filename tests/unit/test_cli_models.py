@@ -141,7 +141,7 @@ def test_the_largest_that_fits_has_the_most_parameters() -> None:
 
 
 def _printed(machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
-    monkeypatch.setattr(machines, "this_machine", lambda: machine)
+    monkeypatch.setattr(machines, "this_machine", lambda dtype: machine)
     assert main(["models", *words]) == 0
     return capsys.readouterr().out
 
@@ -186,5 +186,5 @@ def test_an_unknown_name_is_answered_with_close_ones(capsys: pytest.CaptureFixtu
 
 def test_a_cpu_is_one_device_with_the_memory_of_the_host() -> None:
     machine = machines.this_machine()
-    assert machine.is_cpu
+    assert machine.dtype == "float32"
     assert machine.memory
