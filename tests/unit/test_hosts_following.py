@@ -56,7 +56,7 @@ def test_an_order_is_the_same_on_the_other_side(order: Order | Use) -> None:
 @pytest.fixture(scope="module")
 def request_of(families: Path) -> dict[str, Any]:
     """Return what a leader on one device asks its followers to open."""
-    model, settings = families / "llama-tied", Settings(**FEW_PAGES)
+    model, settings = families / "llama-tied", Settings(**cast(dict[str, Any], FEW_PAGES))
     blueprint = Blueprint.of(open_checkpoint(model), settings, places_over(None, Settings(tensor=1))[0])
     return model_request(model, None, blueprint.resolve(settings), blueprint)
 

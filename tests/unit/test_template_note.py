@@ -1,5 +1,6 @@
 """A text without the chat template is mentioned once per session, and where it is no mistake, never."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -14,6 +15,12 @@ from tests.unit.command_line import TEMPLATE
 CHAT = [{"role": "user", "content": "Hello"}]
 
 
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Log from INFO on, as a script does whose notes are wanted; under pytest, nobody looks at stderr."""
+    caplog.set_level(logging.INFO, logger="rekindle")
+
+
 def opened(byte_tokenizer: Tokenizer, template: str | None = TEMPLATE, *, progress: bool = True) -> Session:
     """Open the fake device with a chat template, and "!" for a special token."""
     backend = Backend.from_str(byte_tokenizer.backend.to_str())
@@ -23,20 +30,19 @@ def opened(byte_tokenizer: Tokenizer, template: str | None = TEMPLATE, *, progre
 
 
 @pytest.mark.parametrize("prompt", ["Hello", ["Hello", "You"], [CHAT, CHAT, "Hello"]])
-def test_it_appears_once(byte_tokenizer: Tokenizer, prompt: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_appears_once(byte_tokenizer: Tokenizer, prompt: Any, caplog: pytest.LogCaptureFixture) -> None:
     with opened(byte_tokenizer) as session:
         session.generate_sync(prompt, max_tokens=2)
-        assert capsys.readouterr().err.count(TEMPLATE_NOTE) == 1
+        assert caplog.messages.count(TEMPLATE_NOTE) == 1
+        caplog.clear()
         for _ in range(2):
             session.show_sync("Hello", max_tokens=2)
             session.generate_sync(["Hello"], max_tokens=2)
             list(session.stream_sync("Hello", max_tokens=2))
-        assert TEMPLATE_NOTE not in capsys.readouterr().err
+        assert TEMPLATE_NOTE not in caplog.messages
 
 
-def test_it_does_not_appear_where_a_text_is_meant(
-    byte_tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_does_not_appear_where_a_text_is_meant(byte_tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
     with opened(byte_tokenizer) as session:
         session.generate_sync(CHAT, max_tokens=2)
         session.chat().say_sync("Hello", max_tokens=2)
@@ -51,4 +57,4 @@ def test_it_does_not_appear_where_a_text_is_meant(
         plain.generate_sync("Hello", max_tokens=2)
     with opened(byte_tokenizer, progress=False) as quiet:
         quiet.generate_sync("Hello", max_tokens=2)
-    assert TEMPLATE_NOTE not in capsys.readouterr().err
+    assert TEMPLATE_NOTE not in caplog.messages

@@ -12,9 +12,10 @@ from rekindle.client.requests import Requests
 from rekindle.core import markup
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.waits import Waits, way
-from rekindle.notebook import awaited_programs, front_end, live_table, live_text
+from rekindle.notebook import awaited_programs, live_table, live_text
 from rekindle.notebook.batch_progress import BatchPace, draw_progress
 from rekindle.notebook.live_text import Cell
+from rekindle.notebook.log import tell_line
 from rekindle.results.generation import Generation
 
 
@@ -38,7 +39,7 @@ class NotebookDrawer:
         return watch
 
     def note(self, line: str) -> None:
-        front_end.note(line)
+        tell_line(line)
 
     def display(self, handle: Handle) -> None:
         live_text.display(handle)
