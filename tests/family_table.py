@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from rekindle.cli.models.command import TOKENS
+from rekindle.cli.arguments.models import TOKENS
 from rekindle.cli.models.table import Row, rows
 from rekindle.core.markup import size_text
 from tests.documents import GUIDES

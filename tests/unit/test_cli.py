@@ -293,6 +293,12 @@ finally:
         (["chat", "--help"], 0),
         (["chat", "--temprature", "1"], 2),
         (["generate", "--max-tokens", "x"], 2),
+        *(
+            pytest.param([name, "--help"], 0, marks=pytest.mark.wide)
+            for name in ("demo", "models", "info", "serve", "precompile", "cache", "follow", "replicas")
+        ),
+        (["serve", "--prot", "80"], 2),
+        (["cache", "prune", "--max_bytes", "1G"], 2),
     ],
 )
 def test_help_and_wrong_arguments_do_without_jax(arguments: list[str], status: int) -> None:

@@ -15,6 +15,8 @@ import pytest
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli import requirements
+from rekindle.cli.arguments import cache as its_arguments
+from rekindle.cli.cache import stores
 from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import ago, parse_size
 from rekindle.core.concurrency.progress import silent
@@ -406,3 +408,8 @@ def test_times_are_told_in_their_largest_unit(seconds: float, words: str) -> Non
 )
 def test_sizes_are_told_in_three_digits(count: int, words: str) -> None:
     assert size_text(count) == words
+
+
+def test_the_arguments_name_the_stores() -> None:
+    assert tuple(stores.STORES) == its_arguments.STORES
+    assert stores.MODELS == its_arguments.MODELS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rekindle.__main__ import main
-from rekindle.cli.models import command
+from rekindle.cli.arguments.models import TOKENS
 from rekindle.cli.models import machine as machines
 from rekindle.cli.models.counts import active_parameters, parameters
 from rekindle.cli.models.machine import Machine
@@ -156,7 +156,7 @@ def test_the_lines_fit_a_terminal_and_mark_what_fits(
     summary = _printed(machine, capsys, monkeypatch)
     details = _printed(machine, capsys, monkeypatch, "LM")  # in each architecture
     assert max(map(len, [*summary.splitlines(), *details.splitlines()])) <= 80
-    fitting = [size for size in SIZES.values() if machine.fits(size, command.TOKENS)]
+    fitting = [size for size in SIZES.values() if machine.fits(size, TOKENS)]
     assert summary.count("[") == details.count("\n  *") == sum(machine.largest(row, 8192) is not None for row in rows())
     assert details.count("\n  *") + details.count("\n  +") == len(fitting)
     assert ('bfloat16"' in summary) == ('bfloat16"' in details) == (machine.dtype == "float32")

@@ -25,14 +25,14 @@ The Python API can do more."""
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "chat": ("chat.command", "chat with a model; the line /help lists the commands of a chat"),
     "generate": ("generate.command", "generate from one prompt, and stream the text to stdout"),
-    "demo": ("demo", "answer a few questions with the default model"),
-    "models": ("models.command", "list the model families, and the sizes that fit this machine"),
-    "info": ("info", "show versions, devices and the cache; with MODEL, its architecture and memory needs"),
-    "serve": ("serve", "serve clients of OpenAI's API over HTTP until Ctrl-C, and print the base_url"),
-    "precompile": ("precompile", "compile a model's programs in advance, for this machine or for another"),
-    "cache": ("cache.command", "list, measure, explain, verify, prune or clear the cache directory"),
-    "follow": ("follow", "serve sessions that another process opens with hosts="),
-    "replicas": ("replicas", "list or stop the replicas of a Ray cluster, including kept ones"),
+    "demo": ("arguments.demo", "answer a few questions with the default model"),
+    "models": ("arguments.models", "list the model families, and the sizes that fit this machine"),
+    "info": ("arguments.info", "show versions, devices and the cache; with MODEL, its architecture and memory needs"),
+    "serve": ("arguments.serve", "serve clients of OpenAI's API over HTTP until Ctrl-C, and print the base_url"),
+    "precompile": ("arguments.precompile", "compile a model's programs in advance, for this machine or for another"),
+    "cache": ("arguments.cache", "list, measure, explain, verify, prune or clear the cache directory"),
+    "follow": ("arguments.follow", "serve sessions that another process opens with hosts="),
+    "replicas": ("arguments.replicas", "list or stop the replicas of a Ray cluster, including kept ones"),
     "lm-eval": ("lm_eval", "run lm-eval's tasks (--model rekindle)"),
 }
 """The module in `cli/` and the summary of each command; a command alone imports its module."""

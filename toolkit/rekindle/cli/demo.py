@@ -1,7 +1,7 @@
-"""`python -m rekindle demo`: answers of the default model, one by one and several at once."""
+"""The command `demo`: answers of the default model, one by one and several at once."""
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 from time import perf_counter
 
@@ -24,12 +24,6 @@ BATCH = (
     "In one sentence: what is a Jupyter notebook?",
 )
 MAX_TOKENS = 64
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument("--model", default=NAME, help="another model with a chat template")
-    parser.set_defaults(run=demo)
 
 
 def demo(arguments: Namespace) -> int:

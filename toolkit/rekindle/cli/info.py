@@ -1,20 +1,18 @@
-"""`python -m rekindle info`: the installation, the cache, and a model's architecture and requirements."""
+"""The command `info`: the installation, the cache, and a model's architecture and requirements."""
 
 import math
 import os
 import platform
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
 
 import jax
 import jax.numpy as jnp
 
 import rekindle
-from rekindle.cli import requirements
 from rekindle.cli.models.planning import Requirements
 from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Settings
@@ -49,14 +47,6 @@ from rekindle.notebook.progress_bars import ProgressBars
 from rekindle_kernels.api import choose, describe
 
 Rows = Iterator[tuple[str, str]]
-EXAMPLES: Final = ("rekindle info", "rekindle info owner/name", "rekindle info owner/name --target tpu:v5e:2x4")
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the command's arguments."""
-    requirements.add_model(parser, nargs="?")
-    requirements.add_devices(parser)
-    parser.set_defaults(run=info)
 
 
 def info(arguments: Namespace) -> int:

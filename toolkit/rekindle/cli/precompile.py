@@ -1,16 +1,14 @@
-"""`python -m rekindle precompile`: compile and store a model's programs, for this machine or another."""
+"""The command `precompile`: compile and store a model's programs, for this machine or another."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.metadata import version
 from platform import python_version_tuple
 from time import monotonic
-from typing import Final
 
 import jax
 
-from rekindle.cli import requirements
 from rekindle.cli.models.planning import Requirements
 from rekindle.core.buckets import Bucket
 from rekindle.core.concurrency.progress import Progress, Report
@@ -24,15 +22,6 @@ from rekindle.core.markup import size_text
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.entries import bytes_of
 from rekindle.notebook.progress_bars import ProgressBars
-
-EXAMPLES: Final = ("rekindle precompile owner/name", "rekindle precompile owner/name --target cuda:h100")
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the command's arguments."""
-    requirements.add_arguments(parser)
-    parser.usage = "%(prog)s [OPTION ...] MODEL"
-    parser.set_defaults(run=precompile)
 
 
 def precompile(arguments: Namespace) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Final, get_args
 from rekindle.cli.units import parse_size
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.config import Implementation, KvDtype, Quantize, SettingsOptions, Ticks, check_axes
+from rekindle.core.device.programs.targets import LARGER, known_targets
 
 MODELS: Final = f"{NAME}, a directory, a .gguf file, owner/name or owner/name/file.gguf on the hub, or auto"
 """Names of models, for the help of commands."""
@@ -54,8 +55,6 @@ def add_adapters(parser: ArgumentParser) -> None:
 
 def add_devices(parser: ArgumentParser) -> None:
     """Add the arguments for a target and its mesh."""
-    from rekindle.core.device.programs.targets import LARGER, known_targets  # imports jax, unlike other arguments
-
     text = f"a machine other than this one: {', '.join(known_targets())}, or {LARGER}"
     parser.add_argument("--target", metavar="TARGET", help=text)
     add_mesh(parser)

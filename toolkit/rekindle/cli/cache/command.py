@@ -1,70 +1,24 @@
-"""`python -m rekindle cache`: list, measure, explain, verify, prune or clear the cache directory.
+"""The command `cache`: list, measure, explain, verify, prune or clear the cache directory.
 
 No command deserializes stored entries, and sessions may use the directory meanwhile.
 """
 
 import shutil
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
 
-from rekindle.cli import requirements
+from rekindle.cli.arguments.cache import ALL
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.explain import explain
 from rekindle.cli.cache.listing import ls, size
-from rekindle.cli.cache.stores import MODELS, STORES
-from rekindle.cli.units import parse_size
+from rekindle.cli.cache.stores import STORES
 from rekindle.core.errors import StorageError
 from rekindle.core.markup import quantity, size_text
 from rekindle.core.store import entries as disk
 from rekindle.core.store.directory import cache_dir
-
-ALL: Final = "all"
-EXAMPLES: Final = (
-    "rekindle cache ls",
-    "rekindle cache explain smollm2-135m-instruct",
-    "rekindle cache prune --max-bytes 5G",
-)
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the commands and their arguments."""
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    def command(name: str, run: Callable[[Namespace], int], text: str) -> ArgumentParser:
-        parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        parser.set_defaults(run=partial(_run, run))
-        return parser
-
-    lists = command("ls", ls, "list the cached models, programs and snapshots")
-    lists.add_argument("--long", action="store_true", help="each program, and whole digests")
-    command("size", size, "print the size of each directory, and of the whole cache")
-    prunes = command("prune", prune, "remove the least recently used entries, and leftovers of killed processes")
-    prunes.set_defaults(refuse=prunes.error)
-    for name, scope in (("max", "of programs and snapshots together"), *((store, f"of {store}") for store in STORES)):
-        prunes.add_argument(
-            f"--{name}-bytes",
-            type=parse_size,
-            metavar="SIZE",
-            help=f"keep at most this much {scope}, such as 500M, 2G, 1.5GiB",
-        )
-    clears = command("clear", clear, "remove all programs, all snapshots, or both")
-    clears.add_argument(
-        "what",
-        nargs="?",
-        default=ALL,
-        choices=(*STORES, ALL, MODELS),
-        help="all (the default) means programs and snapshots; downloaded models are removed only by name",
-    )
-    clears.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    explains = command("explain", explain, "list a model's stored programs and pages, and the reasons for missing ones")
-    requirements.add_arguments(explains)
-    explains.add_argument("--long", action="store_true", help="whole values of the differences")
-    verifies = command("verify", verify, "read all programs and snapshots, and list the damaged ones")
-    verifies.add_argument("--drop", action="store_true", help="remove the damaged entries")
 
 
 def prune(arguments: Namespace) -> int:
@@ -130,10 +84,13 @@ def verify(arguments: Namespace) -> int:
     return 1
 
 
-def _run(run: Callable[[Namespace], int], arguments: Namespace) -> int:
-    """Run a command, with OSError translated to StorageError."""
+RUNS = {"ls": ls, "size": size, "prune": prune, "clear": clear, "explain": explain, "verify": verify}
+
+
+def cache(arguments: Namespace) -> int:
+    """Run the command of a name, with OSError translated to StorageError."""
     try:
-        return run(arguments)
+        return RUNS[arguments.command](arguments)
     except BrokenPipeError:  # of stdout
         raise
     except OSError as error:

@@ -1,37 +1,23 @@
-"""`python -m rekindle models`: the supported families, and the largest published sizes for this machine."""
+"""The command `models`: the supported families, and the largest published sizes for this machine."""
 
 import json
 import shutil
 import textwrap
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
 from rekindle.cli.models import machine as machines
 from rekindle.cli.models.machine import Machine
-from rekindle.cli.models.table import BYTES, Row, Size, count_text, rows
+from rekindle.cli.models.table import Row, Size, count_text, rows
 from rekindle.cli.units import columns
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import ConfigError
 from rekindle.core.markup import size_text
 
-EXAMPLES: Final = ("rekindle models", "rekindle models qwen3", "rekindle models llama --context 32768")
-TOKENS: Final = 8192
-"""The default number of tokens of context."""
 _WIDEST: Final = 100
 """Most characters in a line of text."""
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments: a part of a name, and a number of tokens."""
-    parser.add_argument("name", metavar="NAME", nargs="?", help="part of the name of a family or of a model")
-    text = f"tokens of context in addition to the weights ({TOKENS})"
-    parser.add_argument("--context", type=int, default=TOKENS, metavar="N", help=text)
-    text = "dtype of weights, keys and values (the default of `open`: float32 on CPUs, else bfloat16)"
-    parser.add_argument("--dtype", choices=tuple(BYTES), help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=models)
 
 
 def models(arguments: Namespace) -> int:

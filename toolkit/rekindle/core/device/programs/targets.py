@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
-from typing import Final
-
-import jax
-from jax.experimental.topologies import get_topology_desc
+from typing import TYPE_CHECKING, Final
 
 from rekindle.core.errors import ConfigError
+
+if TYPE_CHECKING:  # the names of targets are in the help of commands, which imports no jax
+    import jax
 
 TPUS: Final[Mapping[str, tuple[int, ...]]] = {"v5e": (1, 1), "v6e": (1, 1), "v5p": (2, 2, 1)}
 """TPU generations, each with the chip counts of its smallest machine along its wiring axes."""
@@ -77,7 +77,7 @@ _PLUGINS: Final = {"xla_cuda13": 13, "xla_cuda12": 12}
 """Entry points of the CUDA plugins, each with its major version of CUDA."""
 
 
-def devices_of(target: str) -> list[jax.Device]:
+def devices_of(target: str) -> "list[jax.Device]":
     """Return the devices of a target. They serve compilation only.
 
     Call this in a separate process, before its first use of a jax device. Afterwards jax sees only the CPU there, and
@@ -115,12 +115,14 @@ def _is_arrangement(text: str, axes: int) -> bool:
     return len(sizes) == axes and all(size.isdecimal() and int(size) for size in sizes)
 
 
-def _tpus(target: str, topology: str) -> list[jax.Device]:
+def _tpus(target: str, topology: str) -> "list[jax.Device]":
     if find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise ConfigError(
             f"compiling for {target} needs libtpu: install rekindle-llm[tpu] here, with the target's versions"
         )
+    import jax
     from jax._src.cloud_tpu_init import cloud_tpu_init
+    from jax.experimental.topologies import get_topology_desc
 
     _hide_devices()
     for name, value in _TPU_MACHINE.items():
@@ -137,7 +139,10 @@ def _tpus(target: str, topology: str) -> list[jax.Device]:
         raise ConfigError(f"libtpu has no target {target!r}: {_first_line(error)}") from error
 
 
-def _gpus(target: str, gpu: Gpu, count: int) -> list[jax.Device]:
+def _gpus(target: str, gpu: Gpu, count: int) -> "list[jax.Device]":
+    import jax
+    from jax.experimental.topologies import get_topology_desc
+
     installed = {point.name for point in metadata.entry_points(group="jax_plugins")}
     versions = [version for plugin, version in _PLUGINS.items() if plugin in installed]
     if not versions:
@@ -178,6 +183,8 @@ def _description(gpu: Gpu, cuda: int) -> str:
 
 def _hide_devices() -> None:
     """Hide all devices but the CPU: jax fails where there is no accelerator, and targets it where there is one."""
+    import jax
+
     jax.config.update("jax_platforms", "cpu")
 
 

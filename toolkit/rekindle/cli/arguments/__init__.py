@@ -1,0 +1,1 @@
+"""The arguments of commands. No module here imports jax, so that help and wrong arguments come at once."""

@@ -1,0 +1,22 @@
+"""`python -m rekindle models`: its arguments."""
+
+from argparse import ArgumentParser
+from typing import Final, get_args
+
+from rekindle.cli.starting import deferred
+from rekindle.core.config import Dtype
+
+EXAMPLES: Final = ("rekindle models", "rekindle models qwen3", "rekindle models llama --context 32768")
+TOKENS: Final = 8192
+"""The default number of tokens of context."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments: a part of a name, and a number of tokens."""
+    parser.add_argument("name", metavar="NAME", nargs="?", help="part of the name of a family or of a model")
+    text = f"tokens of context in addition to the weights ({TOKENS})"
+    parser.add_argument("--context", type=int, default=TOKENS, metavar="N", help=text)
+    text = "dtype of weights, keys and values (the default of `open`: float32 on CPUs, else bfloat16)"
+    parser.add_argument("--dtype", choices=get_args(Dtype), help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=deferred("rekindle.cli.models.command", "models"))
