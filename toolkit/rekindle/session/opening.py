@@ -221,7 +221,7 @@ class Opening(Eventual[Session]):
         too_late = ModelError(f"{self._model}: {TOO_LATE}")
         if ending():
             raise too_late
-        model = (yield from self._chosen()) if self._model == AUTO else self._model
+        model = (yield from self._choose()) if self._model == AUTO else self._model
         name = str(model)
         client = self._new_client()
         try:
@@ -251,7 +251,7 @@ class Opening(Eventual[Session]):
             engine.stop()
             raise
 
-    def _chosen(self) -> Waits[str]:
+    def _choose(self) -> Waits[str]:
         """Choose a model for this machine, and display the reason."""
         jax_settings = JaxSettings.here()
 

@@ -71,7 +71,7 @@ class Machine:
         if shares_memory(device):
             return cls("this CPU", memory and memory // HOST_PART, _cores(), itemsize)
         devices = settings.tensor or 1
-        return cls(_counted(name, devices), memory and devices * (memory - memory // KEPT_FREE), None, itemsize)
+        return cls(_devices_text(name, devices), memory and devices * (memory - memory // KEPT_FREE), None, itemsize)
 
     def fits(self, candidate: Candidate) -> bool:
         """Return True if the memory suffices for a candidate."""
@@ -162,7 +162,7 @@ def _download(model: HubModel) -> str:
     return f"hf download {model.name} " + (model.file or f"--local-dir {name}")
 
 
-def _counted(kind: str, devices: int) -> str:
+def _devices_text(kind: str, devices: int) -> str:
     return f"this {kind}" if devices == 1 else quantity(devices, kind)
 
 
