@@ -207,7 +207,7 @@ def keys(model: Path) -> dict[str, list[str]]:
     one, two, *_ = jax.devices()
 
     def key(*devices: jax.Device) -> ProgramKey:
-        settings = Settings(**FEW_PAGES)
+        settings = Settings(**cast(dict[str, Any], FEW_PAGES))
         return Blueprint.of(open_checkpoint(model), settings, Place(devices)).program_keys()(Bucket(0, 4))
 
     meshes = {"same": (one, two), "turned": (two, one), "one": (one,), "others": (jax.devices()[2], jax.devices()[3])}

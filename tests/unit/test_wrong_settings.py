@@ -173,7 +173,7 @@ def test_a_wrong_setting_is_named_with_what_was_expected(name: str, value: Any, 
 @pytest.mark.parametrize(("name", "value", "message"), WRONG_PARAMETERS)
 def test_a_wrong_parameter_is_named_with_what_was_expected(name: str, value: Any, message: str) -> None:
     with pytest.raises(rekindle.InvalidRequest) as raised:
-        SamplingParams.from_options({name: value}, {})  # type: ignore[misc]
+        SamplingParams.from_options({name: value}, {})
     assert message in str(raised.value)
 
 
