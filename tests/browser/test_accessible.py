@@ -37,14 +37,16 @@ from tests.browser.conftest import SCREENSHOTS
 from tests.browser.contrasts import assert_contrasts
 from tests.browser.test_exported import exported, opened
 from tests.unit.board_facts import FACTS
+from tests.unit.test_explanation import TEXTS, explanation
 
 OUTPUTS = ".jp-OutputArea-output"
 NARROW, WIDE = 500, 1000
 """Widths of the page in pixels."""
 CUT = """outputs => outputs.flatMap(output => [output, ...output.querySelectorAll("div, pre, table, td")])
     .filter(element => element.scrollWidth > element.clientWidth + 1 && element.clientWidth)
+    .filter(element => !element.closest("[role=region][tabindex]"))
     .map(element => element.innerText)"""
-"""A script that returns the texts of the elements of outputs that are wider than their place."""
+"""A script that returns the texts of the elements of outputs wider than their place, without regions that scroll."""
 FORMATTED = """## Two ways
 
 - with **care**
@@ -111,6 +113,7 @@ def cards() -> list[markup.Bundle]:
             restored,
             compared,
             *inside(),
+            explanation(*TEXTS),
         )
         tables = (plain, shaded, generation(FORMATTED), Answers(answers, ["a", "b" * 200, "c"]))
         bundles: list[markup.Bundle] = [each._repr_mimebundle_() for each in (*tables, *objects)]

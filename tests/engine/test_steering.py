@@ -146,6 +146,27 @@ def test_a_look_has_the_activations_of_transformers_and_the_lens_predicts_what_i
         look.at(1)
 
 
+def test_an_explanation_has_the_lens_the_pages_and_the_ticks_of_its_answer(session: rekindle.Session) -> None:
+    ids = golden("llama-tied")["ids"].tolist()
+    size = session.cache.page_size
+    session.explain_sync(token_ids=ids, max_tokens=4, ignore_eos=True)
+    explained = session.explain_sync(token_ids=ids, max_tokens=4, ignore_eos=True)
+    answer, tokens = explained.generation, explained.tokens
+    assert (len(tokens), explained.count) == (len(ids) + 4, len(ids) + 4)
+    assert [token.is_new for token in tokens] == [False] * len(ids) + [True] * 4
+    assert sum(token.is_cached for token in tokens) == answer.cached_tokens >= size
+    assert all((token.tick is None) == token.is_cached for token in tokens)
+    ticks = [token.tick for token in tokens if token.tick is not None]
+    assert ticks == sorted(ticks)
+    assert len(set(ticks[-4:])) == 4, "one tick for each new token"
+    assert all(token.tick_seconds for token in tokens if token.is_new)
+    lens = session.logit_lens_sync(session.look_sync(token_ids=[*ids, *answer.token_ids[:-1]]), top=3)
+    for token in tokens[1:]:
+        assert [text for _, text, _ in token.layers] == [each[token.position - 1][0] for each in reversed(lens.texts)]
+    assert all(token.likeliest[0][0] == token.text for token in tokens[-4:]), "greedy"
+    assert not session.requests
+
+
 def test_a_second_look_compiles_nothing(session: rekindle.Session) -> None:
     session.logit_lens_sync(session.look_sync(token_ids=[1, 2, 3]))
     session.logit_lens_sync(session.look_sync(token_ids=list(range(40)), layers=[0, 1, 2]))

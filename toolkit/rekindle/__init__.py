@@ -85,6 +85,7 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.session.serving import serve, serve_sync
         from rekindle.session.session import Session
         from rekindle.views.cache.view import CachedPath, CacheView
+        from rekindle.views.explanation import Explanation
 
 __version__ = "0.1.0"
 warn_of_namesake(Path(__file__).parent)
@@ -105,6 +106,7 @@ __all__ = [
     "ConfigError",
     "ConstraintFailed",
     "EngineFailed",
+    "Explanation",
     "Family",
     "Generation",
     "Handle",

@@ -44,6 +44,11 @@ class Handle:
         self.record.pieces.when_closed(self._entered.close)
         self._lock = threading.RLock()  # the garbage collector may drop a stream, and so cancel, at any instruction
 
+    @property
+    def request_id(self) -> int:
+        """The id of the request, as in `session.requests` and in traces."""
+        return self._request.request_id
+
     def send(self) -> bool:
         """Send the request to the engine unless it was cancelled; return whether it was sent."""
         with self._lock:

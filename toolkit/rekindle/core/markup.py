@@ -1,8 +1,8 @@
 """HTML for the results of cells: escaped, without scripts, styled inline, legible on light and dark pages.
 
 All results have one look: a card with a header, a body, and rows of facts. Text keeps the colour of the page. Frames
-have the colours of the theme in JupyterLab, VS Code and Colab, and elsewhere colours with alpha. The only style sheet
-is in `rekindle.views.drawing`, with the reason for it.
+have the colours of the theme in JupyterLab, VS Code and Colab, and elsewhere colours with alpha. Only drawings and
+explanations in `rekindle.views` have a style sheet, to choose between a text and a picture.
 """
 
 import re

@@ -69,6 +69,7 @@ from rekindle.session.about import ASLEEP, About, Memory, facts_of
 from rekindle.session.engine_view import EngineView
 from rekindle.session.fingerprint import base_of, fingerprint_of
 from rekindle.session.metrics import metrics_text
+from rekindle.session.operations import explaining
 from rekindle.session.operations.adapters import AdapterOperations, AdapterSource
 from rekindle.session.operations.engine import Operations
 from rekindle.session.operations.inspecting import Inspections
@@ -393,6 +394,9 @@ class Session:
 
     compare = awaitable("await session.compare(...)")(comparing.compare)
     compare_sync = blocking(compare)
+
+    explain = awaitable("await session.explain(...)")(explaining.explain)
+    explain_sync = blocking(explain)
 
     run_tools = awaitable("await session.run_tools(...)")(conversations.run_tools)
     run_tools_sync = blocking(run_tools)

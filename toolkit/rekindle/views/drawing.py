@@ -19,7 +19,7 @@ SHOW_ONE = (
     f"<style>.{TEXT_CLASS}:has(+.{PICTURE_CLASS} svg){{display:none}}"
     f".{PICTURE_CLASS}:has(svg){{display:block!important}}</style>"
 )
-"""The style sheet of a drawing, the only one in any output.
+"""The style sheet of a drawing.
 
 In an untrusted notebook, JupyterLab removes the style sheet and the SVG tags, but leaves the text of the SVG. The
 inline styles then show the text alternative instead.

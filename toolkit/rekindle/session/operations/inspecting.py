@@ -67,6 +67,17 @@ class Inspections:
     def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient, requests: Requests):
         self._engine, self._loaded_engine, self._client, self._requests = engine, loaded_engine, client, requests
 
+    @property
+    def layers(self) -> int:
+        """The number of layers of the model."""
+        return len(self._loaded_engine.model.layers)
+
+    @property
+    def page_size(self) -> int:
+        """The number of tokens in a page of the prefix cache."""
+        size: int = self._loaded_engine.limits.pool.page_size
+        return size
+
     def look(
         self,
         prompt: Any,
@@ -92,7 +103,7 @@ class Inspections:
         of_part = {part: every[:, place] for place, part in enumerate(choice.parts)}
         return Activations(
             token_ids=ids,
-            tokens=tuple(map(self._text, ids)),
+            tokens=tuple(map(self.text, ids)),
             layers=choice.layers,
             embedding=arrays[0],
             residual=of_part.get("residual"),
@@ -118,7 +129,7 @@ class Inspections:
             np.concatenate([np.asarray(output[side]) for output in outputs])[: len(rows), :count].reshape(shape)
             for side in (0, 1)
         )
-        texts = tuple(tuple(tuple(map(self._text, ids)) for ids in layer) for layer in token_ids.tolist())
+        texts = tuple(tuple(tuple(map(self.text, ids)) for ids in layer) for layer in token_ids.tolist())
         return LogitLens(activations.tokens, activations.layers, token_ids, texts, logprobs)
 
     def _check_served(self) -> None:
@@ -197,7 +208,8 @@ class Inspections:
             raise ModelTooLarge("the device has no room for these activations: name fewer layers") from outputs
         return outputs
 
-    def _text(self, token: int) -> str:
+    def text(self, token: int) -> str:
+        """Return the text of a token; its id as text without a tokenizer."""
         tokenizer = self._loaded_engine.tokenizer
         return str(token) if tokenizer is None else tokenizer.decode([token], skip_special_tokens=False)
 
