@@ -403,8 +403,6 @@ assert [api.choose(platform, *pools["head_dim 64, bfloat16"]) for platform in PL
 assert api.choose("cpu", *pools["pages of 8 tokens"]) in ("cpu", "xla")
 assert api.choose("gpu", *pools["head_dim 512, bfloat16"]) == "gpu"
 assert api.choose("tpu", *pools["pages of 8 tokens"]) == "xla"
-assert timed["xla"][0] < timed["xla"][1] / 2
-assert timed["xla"][0] < timed["reference"][0] / 2
 
 # %% [markdown]
 # ## For the CPU that you sit at
