@@ -164,7 +164,7 @@ def test_ranks_of_a_model_for_chats_come_with_a_note_once(
     with fake_session(fake_loaded_engine(fake_limits(max_context=2048), tokenizer=byte_tokenizer)) as session:
         requests = session._requests
         monkeypatch.setattr(requests, "_progress", True)
-        monkeypatch.setattr(type(requests._drawing), "note", lambda drawer, text: notes.append(text))
+        monkeypatch.setattr(type(requests._drawer), "note", lambda drawer, text: notes.append(text))
         for _ in range(2):
             assert len(session.rerank_sync("q", ["a", "b"], progress=False)) == 2
     assert notes == [judging.UNTRAINED]

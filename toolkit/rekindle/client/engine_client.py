@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from rekindle.client.adapters import AdapterTable
-from rekindle.client.handle import Handle, Post
+from rekindle.client.handle import Handle, Post, RequestDrawer
 from rekindle.client.latencies import Latencies
 from rekindle.client.queue_gate import QueueGate
 from rekindle.client.submission import Submission
@@ -77,12 +77,13 @@ class EngineClient:
         """Handles of all unfinished requests, by request id, oldest first. Thread-safe."""
         return {number: handle for number, handle in self._handles.copy().items() if not handle.done}
 
-    def submit(self, submission: Submission, post: Post, *, wait: bool) -> Handle:
+    def submit(self, submission: Submission, post: Post, *, wait: bool, drawer: RequestDrawer | None = None) -> Handle:
         """Send a request, or queue it on the client's side until the engine's queue has room.
 
         Args:
             post: sends a message to the engine.
             wait: whether to queue the request on the client's side if the engine's queue is full.
+            drawer: draws the request; None for a request without a display.
 
         Raises:
             QueueFull: the engine's queue is full and `wait` is False.
@@ -96,7 +97,7 @@ class EngineClient:
             )
         adapter = self.adapters.take(submission.params.adapter)
         request_id = next(self._ids)
-        handle = self._handles[request_id] = Handle(request_id, replace(submission, adapter=adapter), post)
+        handle = self._handles[request_id] = Handle(request_id, replace(submission, adapter=adapter), post, drawer)
         if adapter is not None:
             handle.record.pieces.when_closed(partial(self.adapters.give_back, adapter))
         try:

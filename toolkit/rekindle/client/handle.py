@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from rekindle.client.parts import Parts
 from rekindle.client.record import Record
@@ -21,6 +21,16 @@ Post = Callable[[Message], None]
 """Sends a message to the engine; raises SessionError if the session has ended."""
 
 
+class RequestDrawer(Protocol):
+    """Interface for drawing a pending request."""
+
+    def wait(self, pieces: Feed[Any], count: int) -> Waits[None]:
+        """Wait until a feed has more than `count` pieces or is closed, and draw a long wait."""
+
+    def display(self, handle: "Handle") -> None:
+        """Draw a request in the output of the current cell until it ends; return at once."""
+
+
 class Handle:
     """Submitted request: `await` it, stream it, block for its `result`, or cancel it.
 
@@ -35,9 +45,9 @@ class Handle:
         record: the state and the partial output of the request.
     """
 
-    def __init__(self, request_id: int, submission: Submission, post: Post):
+    def __init__(self, request_id: int, submission: Submission, post: Post, drawer: RequestDrawer | None = None):
         self.record = Record(submission)
-        self._submission, self._post = submission, post
+        self._submission, self._post, self._drawer = submission, post, drawer
         self._request = submission.message(request_id)
         self._is_sent = False
         self._entered: Feed[None] = Feed()  # closed once the request was sent, or ended unsent
@@ -133,8 +143,8 @@ class Handle:
         The output is updated as text arrives, even while later cells run or block, and ends as the card of the
         generation. Outside a notebook the answer is printed.
         """
-        if self._submission.drawing is not None:
-            self._submission.drawing.display(self)
+        if self._drawer is not None:
+            self._drawer.display(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -176,8 +186,8 @@ class Handle:
     def draw_wait(self, count: int) -> Waits[None]:
         """Wait for more than `count` pieces, or the end, and draw a long wait; no-op without progress display."""
         __tracebackhide__ = True
-        if self._submission.progress and self._submission.drawing is not None:
-            yield from self._submission.drawing.wait(self.record.pieces, count)
+        if self._submission.progress and self._drawer is not None:
+            yield from self._drawer.wait(self.record.pieces, count)
 
     def _tell(self, message: Message) -> None:
         try:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from secrets import token_hex
-from typing import Any, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 from weakref import ref
 
 from rekindle.client.batches.batch import Batch, check_errors, check_progress
@@ -33,8 +33,6 @@ from rekindle.client.prompts import (
 from rekindle.client.submission import Reader, Submission
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.concurrency.warning import warn
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionClosed
 from rekindle.core.messages import Conversation, OutputPrefix, Prompt, Verbatim, goes_on
 from rekindle.core.request.checks import boolean, text
@@ -48,6 +46,10 @@ from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.reading import TemplateReading
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from rekindle.core.engine.loaded_engine import LoadedEngine
+    from rekindle.core.engine.thread import EngineThread
 
 TEMPLATE_NOTE = (
     "A str is used as it is, without the model's chat template. To apply the template, pass messages: "
@@ -97,8 +99,8 @@ class Requests:
 
     def __init__(
         self,
-        engine: EngineThread,
-        loaded_engine: LoadedEngine,
+        engine: "EngineThread",
+        loaded_engine: "LoadedEngine",
         client: EngineClient,
         options: Mapping[str, Any],
         draw: Callable[[Report], Drawer],
@@ -109,7 +111,7 @@ class Requests:
     ):
         self._engine, self.loaded_engine, self._client = engine, loaded_engine, client
         self._options, self._draw, self._progress, self._prefix = options, draw, progress, prefix
-        self._drawing = draw(loaded_engine.programs.awaited)
+        self._drawer = draw(loaded_engine.programs.awaited)
         self._has_note = progress and prefix is None
         self._noted = set[str]() if noted is None else noted
         self._repetition = repetition
@@ -273,7 +275,7 @@ class Requests:
         check_progress(progress, call.shape)
         if self._has_note and self._lacks_template(call):
             self._has_note = False
-            self._drawing.note(TEMPLATE_NOTE)
+            self._drawer.note(TEMPLATE_NOTE)
         if call.shape.is_list:
             return self._batch(call, errors, progress)
         return self.submit(one_prompt(call.prompts, call.shape.several), call.params, options, progress=progress)
@@ -285,7 +287,7 @@ class Requests:
         work = self.call(prompt, options, n=n, errors=errors, progress=progress)
         if isinstance(work, Handle):
             return work.wait_ended()
-        watch = self._drawing.batch(work.variants[0].max_tokens) if self.draws_progress(progress) else until_over
+        watch = self._drawer.batch(work.variants[0].max_tokens) if self.draws_progress(progress) else until_over
         return work.wait_ended(watch)
 
     def stream(self, prompt: Any, options: GenerateOptions[Any]) -> Stream | Streams:
@@ -437,7 +439,7 @@ class Requests:
         """Display a note about a subject, once per session, unless the session draws no progress."""
         if self._progress and f" {subject}" not in self._noted:
             self._noted.add(f" {subject}")  # the space tells a subject from a variable of the template
-            self._drawing.note(text)
+            self._drawer.note(text)
 
     def check_predicts(self) -> None:
         """Raise InvalidRequest if the model has no language-model head."""
@@ -479,7 +481,6 @@ class Requests:
             repetition=None if params.constraint is not None or params.ignore_eos else self._repetition,
             turn=Turn(names_of(tools or ()), one_call) if parts_matter else None,
             origin=self._origin(options, tools),
-            drawing=self._drawing,
             progress=self.draws_progress(progress),
             label=text_of(prompt),
         )
@@ -492,7 +493,7 @@ class Requests:
             check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
         if submission.params.steers:
             self.loaded_engine.prepare_steering(adapters=submission.params.adapter is not None)
-        return self._client.submit(submission, self._engine.post, wait=wait)
+        return self._client.submit(submission, self._engine.post, wait=wait, drawer=self._drawer)
 
     def _reader(self, params: SamplingParams, tools: ToolSchemas, goes_on: bool) -> Reader | None:
         """Return the function that creates parsers of answers; None for an answer of plain text.

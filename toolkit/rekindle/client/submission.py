@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rekindle.client.drawing import Drawer
 from rekindle.core.concurrency.caller import current_caller
 from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
 from rekindle.core.request.params import SamplingParams
@@ -24,7 +23,6 @@ class Submission:
         prompt, params, hold, output_prefix, pooling: see `Submit`.
         reader: returns the parser of the answer; None for an answer of plain text.
         origin: submits branches of the generation; None if it has none.
-        drawing: draws the request; None for a request without a display.
         progress: whether a wait for the first token draws the compilation that the engine awaits.
         adapter: the adapter named by the parameters; the client finds it.
         repetition: see `Submit`.
@@ -39,7 +37,6 @@ class Submission:
     pooling: Pooling | None = None
     reader: Reader | None = None
     origin: Origin | None = None
-    drawing: Drawer | None = None
     progress: bool = False
     adapter: AdapterUse | None = None
     repetition: RepetitionLimit | None = None

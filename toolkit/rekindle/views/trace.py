@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 from warnings import warn
 
 from rekindle.core import markup
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import ConfigError, SessionError, StorageError
 from rekindle.core.markup import quantity
 from rekindle.core.messages import Received
@@ -20,6 +20,9 @@ from rekindle.views.timeline import drawing as timeline_drawing
 from rekindle.views.timeline import perfetto
 from rekindle.views.timeline.lanes import timelines
 from rekindle.views.watching import Watching
+
+if TYPE_CHECKING:
+    from rekindle.core.engine.thread import EngineThread
 
 NO_TICKS = "replicas tick in other processes, so the trace has no ticks; trace.records has the messages"
 """The text in place of a timeline for replicas on Ray."""
@@ -38,7 +41,7 @@ class Trace:
         ConfigError: `most` is not a positive integer.
     """
 
-    def __init__(self, engine: EngineThread, most: int):
+    def __init__(self, engine: "EngineThread", most: int):
         if type(most) is not int or most < 1:
             raise ConfigError(f"most must be a positive integer, the number of messages to keep; got {most!r:.80}")
         self._watching: Watching | None = Watching(engine, self._observe)

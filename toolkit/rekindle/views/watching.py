@@ -1,10 +1,13 @@
 """Observation of an engine's messages by a user's function."""
 
 import threading
+from typing import TYPE_CHECKING
 
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import ConfigError
 from rekindle.core.messages.record import MessageRecord, Observer
+
+if TYPE_CHECKING:
+    from rekindle.core.engine.thread import EngineThread
 
 
 class Watching:
@@ -18,7 +21,7 @@ class Watching:
         ConfigError: `see` is not a function.
     """
 
-    def __init__(self, engine: EngineThread, see: Observer):
+    def __init__(self, engine: "EngineThread", see: Observer):
         if not callable(see):
             raise ConfigError(f"see must be a function that takes a rekindle.MessageRecord, got {see!r:.80}")
         self._engine, self._function = engine, see

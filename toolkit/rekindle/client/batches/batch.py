@@ -4,13 +4,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rekindle.client.batches.run import BatchRun, Errors, Shape
 from rekindle.client.drawing import Watch, until_over
 from rekindle.client.handle import Handle
 from rekindle.core.concurrency.waits import Waits, in_a_thread
-from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidBatch, InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request.checks import boolean
@@ -18,6 +17,9 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import check_length
 from rekindle.results.answer_table import PromptLabel
 from rekindle.results.answers import Answers
+
+if TYPE_CHECKING:
+    from rekindle.core.engine.preparing import Preparer
 
 MAX_LISTED = 10
 """Maximum number of bad prompts listed in an error message."""
@@ -42,7 +44,7 @@ class Batch:
     variants: Sequence[SamplingParams]
     shape: Shape
     errors: Errors
-    preparer: Preparer
+    preparer: "Preparer"
     submit: Callable[[tuple[int, ...], SamplingParams, Prompt], Handle]
 
     def __len__(self) -> int:
