@@ -1,12 +1,14 @@
 """The library of native kernels: built whole or not at all, loaded once, and what hinders it is said."""
 
 import ctypes
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,6 +27,7 @@ from rekindle.core.device.programs.store import OBJECT_FILES
 from rekindle_kernels.api import library_of
 from rekindle_kernels.cpu import build, library
 from tests.unit.stored_programs import MODEL, nth, open_programs
+from tests.waiting import until_blocking
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 
@@ -136,6 +139,23 @@ def test_a_library_of_former_sources_is_replaced(small: Path) -> None:
     second = build.build_here()
     assert second != first
     assert [file.name for file in small.iterdir() if file.suffix == ".so"] == [second.name]
+
+
+@needs_compiler
+def test_a_long_build_gives_signs_of_life(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = io.StringIO()
+
+    def slow(file: Path) -> None:
+        until_blocking(lambda: told.getvalue().count("still compiling") > 1, "two lines were written")
+
+    monkeypatch.setattr(build, "LIFE_SECONDS", 0.001)
+    monkeypatch.setattr(build, "build", slow)
+    monkeypatch.setattr(sys, "stderr", told)
+    build.build_here()
+    first, *others = told.getvalue().splitlines()
+    assert "compiling its kernels for this CPU" in first
+    assert all(line.startswith("rekindle: still compiling its kernels, since ") for line in others)
+    assert "rekindle-build" not in [thread.name for thread in threading.enumerate()]
 
 
 @needs_compiler

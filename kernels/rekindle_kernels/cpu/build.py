@@ -12,11 +12,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from time import monotonic
 from typing import Final
 
 PACKAGE: Final = Path(__file__).parent
@@ -24,6 +27,8 @@ SOURCES: Final = PACKAGE / "source"
 BUNDLED: Final = "librekindle.so"
 """Name of the library inside a wheel, independent of the installed jaxlib."""
 
+LIFE_SECONDS: Final = 10.0
+"""The time between signs of life of a build."""
 COMPILERS: Final = ("c++", "g++", "clang++")
 """Compilers to look for, unless the environment variable CXX is set."""
 
@@ -113,11 +118,30 @@ def build_here() -> Path:
         sys.stderr.write(
             f"rekindle: compiling its kernels for this CPU with {' '.join(compiler())} (once, up to a minute)\n"
         )
-        build(file)
+        with _signs_of_life():
+            build(file)
         for former in PACKAGE.glob(f"{_prefix()}*.so"):
             if former != file:
                 former.unlink(missing_ok=True)
     return file
+
+
+@contextmanager
+def _signs_of_life() -> Iterator[None]:
+    """Write a line to stderr every `LIFE_SECONDS` of a block."""
+    begin, done = monotonic(), Event()
+
+    def write() -> None:
+        while not done.wait(LIFE_SECONDS):
+            sys.stderr.write(f"rekindle: still compiling its kernels, since {monotonic() - begin:.0f} s\n")
+
+    thread = Thread(target=write, name="rekindle-build", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def compiler() -> list[str]:
