@@ -415,3 +415,10 @@ def test_a_model_without_a_template_is_told_before_its_weights_are_read(
     said = capsys.readouterr().err
     assert "has no chat template, so chats are refused" in said
     assert "/v1/completions" in said
+    monkeypatch.setattr(rekindle, "serve_sync", never)
+    with pytest.raises(AssertionError, match="was opened"):
+        main(["serve", str(families / "qwen3"), str(families / "qwen2"), "--port", "0"])
+    said = capsys.readouterr().err
+    for name in ("qwen3", "qwen2"):
+        assert f"{name} has no chat template, so chats are refused" in said
+    assert "chat_template in its table" in said

@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -439,6 +440,14 @@ async def test_adapters_are_models_of_their_own_and_go_with_their_names(texts: S
 )
 def test_a_name_tells_nothing_of_where_a_model_lies(model: str, name: str) -> None:
     assert short_name(model) == name
+
+
+def test_a_path_below_here_is_no_name_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert short_name("models/x.gguf") == "models/x.gguf"
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "x.gguf").touch()
+    assert short_name("models/x.gguf") == "x.gguf"
 
 
 # What does not come

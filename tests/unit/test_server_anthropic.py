@@ -529,3 +529,41 @@ def test_tools_that_anthropic_runs_are_left_out_unless_one_is_chosen() -> None:
             read_messages(Fields({**fields, **change}), template)
     with pytest.raises(ApiError, match="are not served"):
         read_messages(Fields(fields, strict=True), template)
+
+
+def test_blocks_of_hosted_tools_in_a_history_are_left_out_with_a_note() -> None:
+    search = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"type": "web_search_result"}]}
+    answer = {"type": "text", "text": "It rains.", "citations": [{"type": "web_search_result_location"}]}
+    remote = [
+        {"type": "mcp_tool_use", "id": "m1", "name": "f", "server_name": "s", "input": {}},
+        {"type": "mcp_tool_result", "tool_use_id": "m1", "content": "x"},
+        {"type": "code_execution_tool_result", "tool_use_id": "c1", "content": {"type": "code_execution_result"}},
+    ]
+    call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
+    messages = [
+        {
+            "role": "user",
+            "content": [{"type": "compaction", "content": "Rome was named."}, {"type": "text", "text": "?"}],
+        },
+        {"role": "assistant", "content": [search, found, answer, *remote, call]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "sunny"}]},
+        {"role": "assistant", "content": [{"type": "compaction", "content": None}, search, found]},
+        {"role": "user", "content": "And?"},
+    ]
+    body = Fields({"max_tokens": 1, "messages": messages})
+    first, second, third, fourth, last = read_messages(body, Template(MessageForm(), ())).call.prompt
+    assert [part["text"] for part in first["content"]] == ["Rome was named.", "?"]
+    assert second["content"] == "It rains."
+    assert [each["function"]["name"] for each in second["tool_calls"]] == ["weather"]
+    assert (third["role"], third["content"]) == ("tool", "sunny")
+    assert (fourth["role"], fourth["content"], last["content"]) == ("assistant", "", "And?")
+    kinds = (
+        "'code_execution_tool_result', 'mcp_tool_result', 'mcp_tool_use', 'server_tool_use', 'web_search_tool_result'"
+    )
+    assert body.notes == [f"blocks of the types {kinds} are left out: this server runs no tools"]
+    with pytest.raises(ApiError, match="reads only text"):
+        read_messages(
+            Fields({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "container_upload"}]}]}),
+            Template(MessageForm(), ()),
+        )

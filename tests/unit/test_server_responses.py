@@ -244,6 +244,26 @@ def test_histories_of_other_servers_are_read() -> None:
     assert "'compaction', 'web_search_call'" in body.notes[0]
 
 
+def test_updates_of_the_configuration_hold_from_then_on() -> None:
+    held = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+    first = {"type": "configuration_update", "reasoning": {"effort": "high"}, "text": held}
+    second = {"type": "configuration_update", "id": "u", "reasoning": {"effort": "low"}}
+    ask = read(input=[first, {"role": "user", "content": "a"}, second], reasoning={"effort": "none", "summary": "auto"})
+    assert [each["role"] for each in ask.call.prompt] == ["user"]
+    assert ask.call.options["chat_template_kwargs"] == {"reasoning_effort": "low"}
+    assert ask.call.options["json_schema"] == SCHEMA
+    assert ask.echo["text"] == held
+    with pytest.raises(ApiError, match="whose text must be an object, got 'a'"):
+        read(input=[{"type": "configuration_update", "text": "a"}, {"role": "user", "content": "a"}])
+
+
+def test_a_conversation_is_not_shortened_on_demand_and_one_that_was_is_read() -> None:
+    trigger, message = {"type": "compaction_trigger"}, {"role": "user", "content": "a"}
+    with pytest.raises(ApiError, match="ends with a compaction_trigger"):
+        read(input=[message, trigger])
+    assert read(input=[message, trigger, message]).call.prompt == [message, message]
+
+
 async def test_a_response_has_all_fields_that_the_api_requires(scripted: Session) -> None:
     tools = [TOOL, {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]
     reply = await ask(app(scripted), PATH, {"input": "Weather?", "tools": tools, "stream": True, "top_p": 0.5})

@@ -50,11 +50,8 @@ def serve(arguments: Namespace) -> int:
         return 0
     if arguments.keep_alive is not None:
         raise ConfigError("--keep-alive is for a server of several models: name another one, or leave it out")
-    if arguments.chat_template is None and not arguments.quiet and requirements.lacks_template(names[0]):
-        _say(
-            f"{names[0]} has no chat template, so chats are refused: give the template of its family with "
-            "--chat-template FILE, or send texts to /v1/completions"
-        )
+    if arguments.chat_template is None:
+        _warn_of_template(arguments, names[0], "--chat-template FILE")
     opening = rekindle.open_sync(
         names[0],
         progress=not arguments.quiet,
@@ -68,6 +65,15 @@ def serve(arguments: Namespace) -> int:
         if session.error is not None:  # the server ended because the session failed
             raise session.error
     return 0
+
+
+def _warn_of_template(arguments: Namespace, model: str, option: str) -> None:
+    """Warn of a model that cannot chat, with the option for a template."""
+    if not arguments.quiet and requirements.lacks_template(model):
+        _say(
+            f"{model} has no chat template, so chats are refused: give the template of its family with {option}, or "
+            "send texts to /v1/completions"
+        )
 
 
 def _models(arguments: Namespace, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -91,6 +97,8 @@ def _models(arguments: Namespace, names: Sequence[str]) -> dict[str, dict[str, A
             if each in models:
                 raise ConfigError(f"two models are named {each!r}: write a .toml file with a name for each")
             models[each] = settings | options
+            if "chat_template" not in options:
+                _warn_of_template(arguments, options["model"], "chat_template in its table of a .toml file")
     return models
 
 

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from math import inf
-from pathlib import PurePath
+from pathlib import Path
 from time import time
 from typing import Any, Protocol
 
@@ -255,6 +255,6 @@ def card_of(cards: Sequence[ModelCard], name: str) -> ModelCard:
 
 def short_name(model: str) -> str:
     """Return a model's name: the last part of a path, or "owner/name" for a model on the hub."""
-    path = PurePath(model)
+    path = Path(model)
     on_the_hub = len(path.parts) == 2 and not path.is_absolute() and path.parts[0] not in (".", "..", "~")
-    return model if on_the_hub else path.name
+    return model if on_the_hub and not path.exists() else path.name

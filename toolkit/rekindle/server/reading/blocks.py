@@ -21,6 +21,9 @@ REMINDER: Final = "<system-reminder>"
 """Start of a coding agent's text beside the results of tools. As a message of the user, it would be a new question, and
 chat templates leave out the reasoning before the last question."""
 
+HOSTED_BLOCKS: Final = ("fallback", "mcp_tool_listing", "mcp_tool_use", "server_tool_use")
+"""The types of blocks about tools on Anthropic's servers, beside those of their results."""
+
 Message = dict[str, Any]
 
 
@@ -31,10 +34,12 @@ class Messages:
 
     Attributes:
         messages: the messages so far.
+        hosted: the types of the ignored blocks about tools on Anthropic's servers.
     """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self.hosted: list[str] = []
         self._names: dict[str, str] = {}  # of the called tools, by the ids of the calls
 
     def system(self, content: Any) -> None:
@@ -75,7 +80,7 @@ class Messages:
         """Add a message of the user: first the results of tools, each reminder in the last of them, then its texts."""
         texts = []
         has_results = False
-        for place, block in _blocks(content, field):
+        for place, block in self._readable(content, field):
             if block.get("type") == "tool_result":
                 self._add_result(block, place)
                 has_results = True
@@ -99,7 +104,7 @@ class Messages:
 
     def _add_assistant(self, content: Any, field: str) -> None:
         parts, calls, thoughts = [], [], []
-        for place, block in _blocks(content, field):
+        for place, block in self._readable(content, field):
             match block.get("type"):
                 case "thinking":
                     thoughts.append(_string(block, "thinking", place))
@@ -114,6 +119,15 @@ class Messages:
             message["reasoning"] = message.get("reasoning", "") + "".join(thoughts)
         if calls:
             message["tool_calls"] = [*message.get("tool_calls", ()), *calls]
+
+    def _readable(self, content: Any, field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the blocks of a content, without those about tools on Anthropic's servers."""
+        for place, block in _blocks(content, field):
+            kind = block.get("type")
+            if isinstance(kind, str) and (kind in HOSTED_BLOCKS or kind.endswith("_tool_result")):
+                self.hosted.append(kind)
+            elif not (kind == "compaction" and block.get("content") is None):  # a failed one has no summary
+                yield place, block
 
     def _call(self, block: Mapping[str, Any], field: str) -> Message:
         identity, name = _string(block, "id", field), _string(block, "name", field)
@@ -159,7 +173,7 @@ def _blocks(content: Any, field: str) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _text(block: Mapping[str, Any], field: str) -> str:
-    """Return the text of a block with text, a document in plain text, a search result, or the name of a tool."""
+    """Return the text of a block with text, a document, a search result, a summary, or the name of a tool."""
     match block:
         case {"type": "text"}:
             return _string(block, "text", field)
@@ -169,7 +183,7 @@ def _text(block: Mapping[str, Any], field: str) -> str:
             return _titled(block, text_blocks(content, f"{field}.source.content"))
         case {"type": "search_result", "content": content}:
             return _titled(block, text_blocks(content, f"{field}.content"))
-        case {"type": "tool_reference", "tool_name": str(text)}:
+        case {"type": "tool_reference", "tool_name": str(text)} | {"type": "compaction", "content": str(text)}:
             return text
     kind = preview(block.get("type"))
     raise invalid_field(field, f"{field} is of type {kind}, and this server reads only text; put its text in")

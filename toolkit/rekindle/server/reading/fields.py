@@ -74,6 +74,11 @@ class Fields:
         """Return the present fields among `names`, without taking them."""
         return {name: self._remaining[name] for name in names if name in self._remaining}
 
+    def replace(self, name: str, values: Mapping[str, Any]) -> None:
+        """Replace some fields of an object in a field by others, or add the object."""
+        current = self._remaining.get(name)
+        self._remaining[name] = {**(current if isinstance(current, dict) else {}), **values}
+
     @property
     def supported(self) -> Mapping[str, type[Any] | None]:
         """The fields that were looked for so far, with their types; None for several types."""

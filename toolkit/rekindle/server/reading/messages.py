@@ -161,6 +161,8 @@ def _messages(body: Fields, template: Template) -> list[dict[str, Any]]:
         writer.system(system)
     for place, each in enumerate(sources):
         writer.add(each, f"messages[{place}]")
+    if writer.hosted:
+        body.note(f"blocks of the types {name_list(writer.hosted)} are left out: this server runs no tools")
     if not (messages := [chat_message(each, template.form) for each in writer.finish()]):
         body.refuse("messages", "have no text")
     return messages

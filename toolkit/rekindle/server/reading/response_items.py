@@ -42,10 +42,16 @@ UNREADABLE: Final = (
         "image_generation_call",
     ),
     *("compaction", "compaction_summary", "context_compaction", "mcp_approval_request", "mcp_approval_response"),
-    *("mcp_list_tools", "program", "program_output", "tool_search_call", "web_search_call"),
+    *("compaction_trigger", "mcp_list_tools", "program", "program_output", "tool_search_call", "web_search_call"),
 )
 """The types of items about tools on OpenAI's servers, and of items for OpenAI's models alone."""
 REFERENCE: Final = "item_reference"
+UPDATE: Final = "configuration_update"
+"""The type of items with settings for the rest of a conversation."""
+UPDATED: Final = ("reasoning", "text")
+"""The fields of the body that such an item has."""
+TRIGGER: Final = "compaction_trigger"
+"""The type of a last item that asks for a shorter conversation instead of an answer."""
 
 
 def read_items(body: Fields, targets: Mapping[str, Item]) -> list[Item]:
@@ -92,6 +98,22 @@ def references_in(body: Fields) -> list[str]:
     return list(names)
 
 
+def update(body: Fields, items: Sequence[Item]) -> None:
+    """Replace settings of a body by those of items; the last value of each counts.
+
+    Raises:
+        ApiError: an item has a setting of another form.
+    """
+    for each in items:
+        if each.get("type") == UPDATE:
+            for name in UPDATED:
+                values = each.get(name)
+                if isinstance(values, dict):
+                    body.replace(name, values)
+                elif values is not None:
+                    body.refuse("input", f"has a {UPDATE} whose {name} must be an object, got {preview(values)}")
+
+
 def tools_in(items: Sequence[Item]) -> list[Any]:
     """Return the tools that items add to those of the body."""
     lists = [each.get("tools") for each in items if each.get("type") in TOOLS]
@@ -108,9 +130,11 @@ def messages_of(body: Fields, items: Sequence[Item]) -> list[dict[str, Any]]:
     unreadable: list[str] = []
     for each in items:
         kind = each.get("type") or "message"
+        if kind == TRIGGER and each is items[-1]:
+            body.refuse("input", f"ends with a {TRIGGER}, and no model here shortens a conversation: send fewer items")
         if kind in UNREADABLE:
             unreadable.append(kind)
-        elif kind not in TOOLS:
+        elif kind not in TOOLS and kind != UPDATE:
             _add(body, messages, kind, {name: value for name, value in each.items() if value is not None})
     if unreadable:
         body.note(f"items of the types {name_list(unreadable)} are left out: no model here can read them")

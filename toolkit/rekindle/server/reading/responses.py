@@ -10,7 +10,7 @@ from rekindle.server.reading.call import NEUTRAL, Call, Streaming, sampling
 from rekindle.server.reading.chat import message
 from rekindle.server.reading.constraint import ANY_OBJECT
 from rekindle.server.reading.fields import IGNORED, Fields
-from rekindle.server.reading.response_items import Item, messages_of, read_items, tools_in
+from rekindle.server.reading.response_items import Item, messages_of, read_items, tools_in, update
 from rekindle.server.reading.tools.offer import Tools, read_tools, single_call
 
 NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
@@ -102,9 +102,10 @@ def read_response(
     if body.any("conversation") is not None:
         body.refuse("conversation", "is not served: name the last response with previous_response_id")
     previous = body.take("previous_response_id", str)
-    echo = body.peek((*ECHO_FIELDS, "text", "top_p", "store"))
     items = read_items(body, targets)
     conversation = [*earlier, *items]
+    update(body, conversation)
+    echo = body.peek((*ECHO_FIELDS, "text", "top_p", "store"))
     messages = _with_instructions(body, messages_of(body, conversation))
     options, fields = sampling(body, "max_output_tokens")
     options.setdefault("max_tokens", None)
