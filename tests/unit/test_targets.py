@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import pytest
 from jax._src import cloud_tpu_init
+from jax.experimental import topologies
 
 from rekindle.core.device.programs import targets
 from rekindle.core.device.programs.targets import GPUS, devices_of, known_targets
@@ -32,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
     monkeypatch.setattr(cloud_tpu_init, "running_in_cloud_tpu_vm", False)
     monkeypatch.setattr(targets, "find_spec", lambda name: name)
     monkeypatch.setattr(metadata, "entry_points", lambda group: [SimpleNamespace(name="xla_cuda13")])
-    monkeypatch.setattr(targets, "get_topology_desc", describe)
+    monkeypatch.setattr(topologies, "get_topology_desc", describe)
     yield requests
     for name, value in before.items():
         jax.config.update(name, value)
@@ -108,7 +109,7 @@ def test_what_a_compiler_says_against_a_target_is_passed_on(
     def refuse(*_: object, **__: object) -> None:
         raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: not divisible\nand a trace")
 
-    monkeypatch.setattr(targets, "get_topology_desc", refuse)
+    monkeypatch.setattr(topologies, "get_topology_desc", refuse)
     with pytest.raises(ConfigError, match=rf"no target '{target}': INVALID_ARGUMENT: not divisible$"):
         devices_of(target)
 
