@@ -22,11 +22,11 @@ from tests.notebook.kernels import CURRENT, environment
 FILM: Final = Path(__file__).parents[2] / "tutorials" / "rekindle.gif"
 LARGEST: Final = 1_500_000
 """The most bytes of the film, because everybody who opens the README downloads it."""
-SIZE: Final[ViewportSize] = {"width": 860, "height": 640}
+SIZE: Final[ViewportSize] = {"width": 860, "height": 760}
 COLOURS: Final = 64
 CELLS: Final = (
     "import rekindle\n\nsession = await rekindle.open()",
-    'await session.chat().show("Write a haiku about the sea.")',
+    'await session.chat().show("Why is the sky blue? Answer in one sentence.")',
 )
 OPENING: Final = 4.5
 """The most seconds of the film for one cell; a longer one is shown faster, by its clock."""
@@ -34,15 +34,24 @@ REST: Final = 1.8
 """Seconds of the film after the end of a cell whose output is to be read."""
 QUIET: Final = 20.0
 """Seconds without a new program after which all are stored."""
-CLOCK: Final = """([words, style]) => {
-    const clock = document.getElementById("film-clock") || document.body.appendChild(document.createElement("div"))
-    clock.id = "film-clock"; clock.style = style; clock.textContent = words
+WORDS: Final = """([id, words, style]) => {
+    const element = document.getElementById(id) || document.body.appendChild(document.createElement("div"))
+    element.id = id; element.style = style; element.textContent = words
 }"""
+"""A script that shows words above the page."""
 CLOCK_STYLE: Final = (
     "position:fixed;right:18px;top:14px;z-index:9999;padding:4px 12px;border-radius:14px;background:#e8590c;"
     "color:#fff;font:600 15px system-ui,sans-serif;font-variant-numeric:tabular-nums"
 )
-
+CAPTION_STYLE: Final = (
+    "position:fixed;left:0;right:0;bottom:0;z-index:9999;padding:9px 18px;background:#222;color:#fff;"
+    "font:15px system-ui,sans-serif;text-align:center"
+)
+CAPTIONS: Final = {
+    "first start": "The first start compiles the programs of the model, and stores them",
+    "second start": "After a restart of the kernel, programs and cached prompts are loaded from disk",
+}
+"""Sentences below the page, by the words of the clock."""
 
 STYLE: Final = f"{AT_REST} #jp-main-statusbar {{ display: none !important }}"
 
@@ -60,17 +69,18 @@ class Camera:
     def __init__(self, page: Page):
         self._page = page
         self._start = time.monotonic()
-        self._words = ""
+        self._words, self._caption = "", ""
         self.frames: list[Frame] = []
 
     def begin(self, words: str) -> None:
-        """Start the clock at 0, with words before it."""
-        self._words, self._start = words, time.monotonic()
+        """Start the clock at 0, with words before it and their caption below the page."""
+        self._words, self._caption, self._start = words, CAPTIONS[words], time.monotonic()
 
     def take(self, seconds: float, *, ticking: bool = True) -> None:
         """Take a picture with the clock, to be shown for these seconds."""
         now = f"{self._words} {time.monotonic() - self._start:.1f} s" if ticking else self._words
-        self._page.evaluate(CLOCK, [now, CLOCK_STYLE])
+        self._page.evaluate(WORDS, ["film-clock", now, CLOCK_STYLE])
+        self._page.evaluate(WORDS, ["film-caption", self._caption, CAPTION_STYLE])
         self.frames.append(Frame(self._page.screenshot(style=STYLE), seconds))
 
     def follow(self, notebook: Notebook, place: int) -> None:

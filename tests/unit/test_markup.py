@@ -1,7 +1,9 @@
 """The HTML of cells' results keeps hostile text as text, runs and loads nothing, and stays small."""
 
 import re
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -175,3 +177,18 @@ def test_the_tokens_of_one_character_are_one_span_and_a_lone_piece_is_its_bytes(
     assert [len(title.splitlines()) for title, _ in spans] == [1, 3, 1, 1]
     deeper = [float(depth) for depth in re.findall(r"rgba\(240,90,30,(.*?)\)", heat_map(tokens))]
     assert deeper[1] > deeper[0] == deeper[2] == deeper[3], "it is as likely as all of its tokens together"
+
+
+def test_a_result_is_not_shown_again_in_its_cell_and_a_terminal_says_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = SimpleNamespace(execution_count=3, kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    for drawn_in in (None, 2):
+        with pytest.raises(NotImplementedError):
+            markup.display_again(drawn_in)
+    markup.display_again(3)
+    assert capsys.readouterr().out == "", "a notebook has its output"
+    shell.kernel = None
+    markup.display_again(3)
+    assert capsys.readouterr().out == "(shown above)\n"

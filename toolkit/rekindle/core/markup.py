@@ -335,3 +335,18 @@ def cell() -> int | None:
     """Return the number of the running cell; None outside of IPython."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else getattr(ipython.get_ipython(), "execution_count", None)
+
+
+def display_again(drawn_in: int | None) -> None:
+    """Show nothing for a result of the cell that has drawn it already; a terminal needs words after its "Out[3]:".
+
+    Args:
+        drawn_in: the number of this cell; None for a result without a drawing.
+
+    Raises:
+        NotImplementedError: the running cell is another one, so IPython shows the result in its own way.
+    """
+    if drawn_in is None or drawn_in != cell():
+        raise NotImplementedError
+    if getattr(sys.modules["IPython"].get_ipython(), "kernel", None) is None:
+        sys.stdout.write("(shown above)\n")

@@ -101,8 +101,7 @@ class Answers(list[T]):
 
     def _ipython_display_(self) -> None:
         """Show nothing in the cell of `drawn_in`; elsewhere, NotImplementedError selects IPython's default display."""
-        if self.drawn_in is None or self.drawn_in != markup.cell():
-            raise NotImplementedError
+        markup.display_again(self.drawn_in)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print the table if this is the result of a cell, and the repr inside a container."""
