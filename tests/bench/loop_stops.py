@@ -197,7 +197,7 @@ def measure(names: list[str], rounds: int, size: int, shows: bool) -> None:
     """Print a row for each input."""
     worst = 0.0
     with waiting("opening the model"):
-        session = rekindle.open_sync(MODEL, dtype="float32", progress=False)
+        session = rekindle.open_sync(MODEL, dtype="float32", progress=False, precompile="all")
     print(f"{'route':28} {'input':24} {'MB':>6} {'status':>6} {'stop':>8}")
     leave_out()  # as `rekindle serve` does
     with session:

@@ -20,7 +20,6 @@ from tests.kernels.cases import (
     BLOCK_TOKENS,
     HEAD_DIMS,
     HEADS,
-    PAGE_SIZES,
     RTOL,
     Contexts,
     Floats,
@@ -166,7 +165,7 @@ class Suite:
         self.skip_unserved(shape)
         self.check_rows(shape, [37, 5])
 
-    @pytest.mark.parametrize("page_size", PAGE_SIZES)
+    @pytest.mark.parametrize("page_size", [16, 64, *(pytest.param(size, marks=pytest.mark.wide) for size in (32, 128))])
     def test_rows_that_see_nothing_one_position_and_exactly_a_page(self, page_size: int) -> None:
         shape = Shape(page_size=page_size, pages_per_sequence=2, dtype="bfloat16")
         self.skip_unserved(shape)
@@ -239,7 +238,7 @@ class Suite:
         self.skip_unserved(shape)
         self.check_blocks(shape, [(1, 2)], 1)
 
-    @pytest.mark.parametrize("page_size", PAGE_SIZES)
+    @pytest.mark.parametrize("page_size", [16, 64, *(pytest.param(size, marks=pytest.mark.wide) for size in (32, 128))])
     def test_chunks_over_a_cached_prefix_beside_chunks_without(self, page_size: int) -> None:
         shape = Shape(page_size=page_size, pages_per_sequence=-(-192 // page_size), dtype="bfloat16", group=1)
         self.skip_unserved(shape)

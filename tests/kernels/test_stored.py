@@ -191,7 +191,9 @@ def test_exact_products_are_those_of_float32_weights(implementation: Implementat
     np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(expected).view(np.int32))
 
 
-@pytest.mark.parametrize("activations", ["int16", "int8", "exact"])
+@pytest.mark.parametrize(
+    "activations", ["int16", *(pytest.param(form, marks=pytest.mark.wide) for form in ("int8", "exact"))]
+)
 def test_rows_of_native_products_do_not_depend_on_the_rows_beside_them(activations: Activations) -> None:
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)

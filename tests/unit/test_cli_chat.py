@@ -377,6 +377,7 @@ def terminal(*arguments: str) -> Iterator[tuple[Callable[[str], str], Callable[[
         os.close(own)
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_a_terminal_stops_the_answer_and_ctrl_d_leaves(patient: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,8 @@ def test_log_probabilities_of_whole_sequences_are_those_over_pages(family: str, 
         np.testing.assert_allclose(own, of_tokens(logits, each), rtol=0, atol=2 * bound * np.abs(logits).max())
 
 
-@pytest.mark.parametrize("family", ["llama-tied", pytest.param("deepseek-v3", marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("family", ["llama-tied", "deepseek-v3"])
 def test_an_adapter_over_whole_sequences_is_that_of_merged_weights(family: str, families: Path) -> None:
     checkpoint = open_checkpoint(families / family)
     config = checkpoint.config

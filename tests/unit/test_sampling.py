@@ -227,7 +227,7 @@ def test_a_draw_is_the_best_token_of_those_that_are_kept(drawn: Drawn, options: 
     np.testing.assert_array_equal(tokens, np.where(kept, scores, -np.inf).argmax(-1))
 
 
-@pytest.mark.parametrize("odd", [np.nan, np.inf], ids=str)
+@pytest.mark.parametrize("odd", [np.nan, pytest.param(np.inf, marks=pytest.mark.wide)], ids=str)
 def test_rows_that_are_not_finite_have_a_sign_and_their_neighbours_the_tokens_of_before(
     drawn: Drawn, odd: float
 ) -> None:
