@@ -90,8 +90,8 @@ def test_open_and_the_commands_take_auto(hub: dict[str, Any], capsys: pytest.Cap
         rekindle.open_sync("auto", progress=False)
     with pytest.raises(rekindle.ModelNotFound, match=r"hf download Qwen"):
         asyncio.run(_open())
-    for command in ("info", "serve"):
-        assert main([command, "auto", *(["--quiet", "--port", "0"] if command == "serve" else [])]) == 1
+    for command in (["precompile", "auto", "--quiet"], ["serve", "auto", "--quiet", "--port", "0"]):
+        assert main(command) == 1
         assert "hf download Qwen/Qwen3-1.7B-GGUF" in capsys.readouterr().err
 
 
