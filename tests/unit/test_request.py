@@ -126,7 +126,7 @@ def test_a_value_out_of_range_is_told_with_what_was_expected_and_what_came(subte
 CONTRADICTORY: list[tuple[dict[str, Any], str]] = [
     ({"cache_salt": "a\ud800"}, "cache_salt must be text that UTF-8 can encode, got "),
     ({"cache_salt": "a" * 1025}, "cache_salt must have at most 1024 characters, got 1025"),
-    ({"stop": ["a"] * 257}, "stop may be at most 256 texts, got 257"),
+    ({"stop": [f"{n}" for n in range(257)]}, "stop may be at most 256 texts, got 257"),
     ({"stop": "a" * 4097}, "each of stop must have at most 4096 characters, got 4097"),
     ({"stop": ["a", "\ud800"]}, "each of stop must be text that UTF-8 can encode"),
     ({"bad_words": ["\ud800"]}, "each of bad_words must be text that UTF-8 can encode"),

@@ -499,7 +499,7 @@ async def test_a_prompt_that_is_too_long_has_a_code(texts: Session) -> None:
     assert (reply.status, error["code"], error["param"]) == (400, "context_length_exceeded", "prompt")
     assert reply.error["message"].endswith("Please reduce the length of the prompt.")
     several = await ask(app(texts), TEXT, {"prompt": ["x", "x" * 5000]})
-    assert "prompt 1" in several.error["message"]
+    assert "prompt[1]: the prompt has 5000 tokens" in several.error["message"]
     assert_all_is_free(texts)
 
 

@@ -115,11 +115,12 @@ class InvalidBatch(InvalidRequest):
 
     Attributes:
         errors: error of each invalid prompt, by index in the batch.
+        total: number of prompts of the batch.
     """
 
-    def __init__(self, message: str, errors: Mapping[int, Exception] | None = None):
+    def __init__(self, message: str, errors: Mapping[int, Exception] | None = None, total: int = 0):
         super().__init__(message)
-        self.errors = dict(errors or {})
+        self.errors, self.total = dict(errors or {}), total
 
 
 class InvalidData(RekindleError, ValueError):

@@ -1,6 +1,6 @@
 """Embeddings: hidden states of the last layer, pooled, truncated and normalized as the model's authors recommend."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -185,8 +185,9 @@ def last_states(
     cache_salt: str,
     adapter: str | None,
     bar: ScoringBar,
+    name_of: Callable[[int], str] = "prompt {}".format,
 ) -> Waits[PooledStates]:
-    """Return the pooled hidden state of each prompt."""
+    """Return the pooled hidden state of each prompt; `name_of` returns the name of a prompt in errors."""
     __tracebackhide__ = True
     requests.check_engine()
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
@@ -199,6 +200,7 @@ def last_states(
         errors="raise",
         preparer=requests.loaded_engine.preparer,
         submit=lambda prompt, params, _: requests.compute(prompt, params, pooling),
+        name_of=name_of,
     )
     handles = yield from wait_all((yield from batch.start()), bar)
     if not handles:

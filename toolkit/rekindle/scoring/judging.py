@@ -7,6 +7,7 @@ from typing import Any, Final, overload
 
 import numpy as np
 
+from rekindle.client.batches.batch import invalid_batch
 from rekindle.client.prompts import Messages, TokenIds
 from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.checkpoints.uses import Activation, Classifier, Embedding
@@ -26,6 +27,8 @@ from rekindle.scoring.embedding import EmbedOptions, last_states, normalized, pr
 
 INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 """Default instruction of Qwen3-Reranker."""
+_DOCUMENT: Final = "document {}"
+"""Name of a document in errors, with its index."""
 _SYSTEM: Final = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
     'answer can only be "yes" or "no".'
@@ -229,7 +232,9 @@ def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) 
     pooling = EmbedOptions.of(requests.loaded_engine, None, None, None, None).pooling
     writers = _for_embedding(defaults, call.instruction, len(call.documents))
     prompts = yield from _fitted(requests, writers, (call.query, *call.documents), call.most)
-    states = yield from last_states(requests, prompts, True, pooling, call.cache_salt, call.adapter, call.bar)
+    states = yield from last_states(
+        requests, prompts, True, pooling, call.cache_salt, call.adapter, call.bar, _query_or_document
+    )
     vectors = normalized(states.rows)
     return replace(call, activation=True).ranking((vectors[1:] @ vectors[0]).tolist(), states.prompt_tokens)
 
@@ -242,7 +247,9 @@ def _by_class(requests: Requests, call: _RankingCall, head: Classifier) -> Waits
         raise InvalidRequest(
             f"rerank() needs a head with one class, but the head of this model has {classes}; use classify()"
         )
-    states = yield from last_states(requests, prompts, True, "last", call.cache_salt, call.adapter, call.bar)
+    states = yield from last_states(
+        requests, prompts, True, "last", call.cache_salt, call.adapter, call.bar, _DOCUMENT.format
+    )
     logits = logits_of(head, states.rows)[:, 0].tolist()
     return call.ranking_of(logits, head.activation, states.prompt_tokens)
 
@@ -380,8 +387,23 @@ def one_token(tokenizer: Tokenizer, word: str) -> int:
     return ids[0]
 
 
+def _query_or_document(index: int) -> str:
+    """Return the name of a prompt in a ranking by similarity, where the query is before the documents."""
+    return _DOCUMENT.format(index - 1) if index else "the query"
+
+
 def _tokenize(preparer: Preparer, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
-    sequences = [preparer.token_ids(prompt) for prompt in prompts]
-    for ids in sequences:
-        check_length(ids, preparer.capacity)
+    """Return the tokens of questions about documents.
+
+    Raises:
+        InvalidBatch: some questions are too long.
+    """
+    sequences, bad = [preparer.token_ids(prompt) for prompt in prompts], dict[int, Exception]()
+    for index, ids in enumerate(sequences):
+        try:
+            check_length(ids, preparer.capacity)
+        except InvalidRequest as error:
+            bad[index] = error
+    if bad:
+        raise invalid_batch(bad, len(prompts), _DOCUMENT.format)
     return sequences

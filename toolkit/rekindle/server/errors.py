@@ -20,6 +20,9 @@ from rekindle.core.errors import (
 )
 from rekindle.server.tracing.log import LOG
 
+MAX_LISTED: Final = 10
+"""Maximum number of bad prompts listed in an error."""
+
 INVALID = "invalid_request_error"
 UNAVAILABLE = "service_unavailable_error"
 PARTING_SECONDS = 1.0
@@ -104,8 +107,8 @@ def api_error_of(error: Exception, fields: Mapping[str, str]) -> ApiError:
     match error:
         case ApiError():
             return error
-        case InvalidBatch(errors=errors) if len(errors) == 1:
-            return _invalid(next(iter(errors.values())), str(error), fields)
+        case InvalidBatch() if error.errors:
+            return _invalid_batch(error, fields)
         case InvalidRequest() | ConstraintFailed():
             return _invalid(error, str(error), fields)
         case QueueFull():
@@ -128,6 +131,26 @@ def api_error_of(error: Exception, fields: Mapping[str, str]) -> ApiError:
             return unavailable("the engine that runs the model has failed")
     LOG.error("a request failed in the server: %s", type(error).__name__)  # its message may contain a client's text
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed at this request", "internal_server_error")
+
+
+def without_copies(error: Exception, copies: int) -> Exception:
+    """Return the error of a batch as of its different prompts, each of which is in the batch `copies` times."""
+    if copies == 1 or not isinstance(error, InvalidBatch):
+        return error
+    errors = {index // copies: each for index, each in error.errors.items()}
+    return InvalidBatch(str(error), errors, error.total // copies)
+
+
+def _invalid_batch(error: InvalidBatch, fields: Mapping[str, str]) -> ApiError:
+    """Return the API error for bad prompts, which are named by their place in the field of the prompts."""
+    first, field = next(iter(error.errors.values())), fields.get("prompt")
+    if field is None:
+        return _invalid(first, str(error), fields)
+    if error.total == 1:
+        return _invalid(first, str(first), fields)
+    texts = [f"{field}[{index}]: {each}" for index, each in error.errors.items()]
+    more = [f"and {len(texts) - MAX_LISTED} more"] if len(texts) > MAX_LISTED else []
+    return _invalid(first, "; ".join([*texts[:MAX_LISTED], *more]), fields)
 
 
 def _invalid(error: Exception, message: str, fields: Mapping[str, str]) -> ApiError:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rekindle.client.handle import Handle
 from rekindle.core.errors import RekindleError
 from rekindle.results.generation import Generation
-from rekindle.server.errors import ApiError, api_error_of
+from rekindle.server.errors import ApiError, api_error_of, without_copies
 from rekindle.server.explicit import check_explicit, with_explicit, with_explicit_piece
 from rekindle.server.gate import Gate
 from rekindle.server.guards import large_reply, reply
@@ -150,7 +150,8 @@ class Exchange:
                 return await self._submit_on_thread(call, options)
             return await self.model.session.submit_all(call.prompt, n=call.n, adapter=self.model.adapter, **options)
         except RekindleError as error:
-            raise api_error_of(error, {**call.fields, "adapter": "model"}) from error
+            fields = {"prompt": "prompt", **call.fields, "adapter": "model"}
+            raise api_error_of(without_copies(error, call.copies), fields) from error
 
     async def _submit_on_thread(self, call: Call, options: Mapping[str, Any]) -> list[Handle]:
         """Submit a large call on a thread, which checks its parameters and parses its grammars."""

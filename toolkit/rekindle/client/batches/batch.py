@@ -37,6 +37,7 @@ class Batch:
         errors: "raise" raises the first error; "return" returns each error in the place of its generation.
         preparer: tokenizes the prompts.
         submit: submits a request with the tokens of its prompt, its sampling parameters, and the prompt itself.
+        name_of: returns the name of a prompt in errors, by its index.
     """
 
     prompts: Sequence[Prompt | Exception]
@@ -46,6 +47,7 @@ class Batch:
     errors: Errors
     preparer: "Preparer"
     submit: Callable[[tuple[int, ...], SamplingParams, Prompt], Handle]
+    name_of: Callable[[int], str] = "prompt {}".format
 
     def __len__(self) -> int:
         return len(self.prompts) * len(self.variants)
@@ -87,7 +89,7 @@ class Batch:
         prompts = yield from self._checked()
         bad = {index: prompt for index, prompt in enumerate(prompts) if isinstance(prompt, Exception)}
         if bad and self.errors == "raise":
-            raise InvalidBatch(_summary(bad, len(prompts)), bad) if self.shape.several else bad[0]
+            raise invalid_batch(bad, len(prompts), self.name_of) if self.shape.several else bad[0]
         requests: list[Handle | Exception] = []
         try:
             for untokenized, prompt in zip(self.prompts, prompts, strict=True):
@@ -165,8 +167,10 @@ def check_progress(progress: object, shape: Shape) -> None:
         )
 
 
-def _summary(bad: Mapping[int, Exception], total: int) -> str:
-    lines = [f"prompt {index}: {error}" for index, error in list(bad.items())[:MAX_LISTED]]
+def invalid_batch(bad: Mapping[int, Exception], total: int, name_of: Callable[[int], str]) -> InvalidBatch:
+    """Return the error for the bad prompts of a batch, by index; `name_of` returns the name of a prompt."""
+    lines = [f"{name_of(index)}: {error}" for index, error in list(bad.items())[:MAX_LISTED]]
     more = [f"and {len(bad) - MAX_LISTED} more"] if len(bad) > MAX_LISTED else []
     subject = f"{len(bad)} of {total} prompts" if total > 1 else "the only prompt"
-    return "\n  ".join([f"{subject} cannot be served, and nothing was computed:", *lines, *more])
+    message = "\n  ".join([f"{subject} cannot be served, and nothing was computed:", *lines, *more])
+    return InvalidBatch(message, bad, total)

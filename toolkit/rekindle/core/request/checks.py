@@ -135,6 +135,13 @@ def texts(name: str, value: Any, most: int = MOST_TEXTS, longest: int = LONGEST_
     return tuple(text(f"each of {name}", each, longest) for each in items)
 
 
+def distinct_texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return one text, or a sequence of texts, as a tuple without equal texts, which do not count."""
+    if is_sequence(value) and all(isinstance(each, str) for each in value):
+        value = list(dict.fromkeys(value))
+    return texts(name, value)
+
+
 def long_texts(name: str, value: Any) -> tuple[str, ...]:
     """Return prompts, or parts of prompts: many long texts, bounded later by the context."""
     return texts(name, value, MOST_LONG_TEXTS, LONGEST_LONG_TEXT)

@@ -408,7 +408,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "max_tokens": checks.unless_none(partial(checks.integer, low=0, high=MOST_TOKENS)),
     "ignore_eos": checks.boolean,
     "stop_token_ids": checks.one_or_more_token_ids,
-    "stop": checks.texts,
+    "stop": checks.distinct_texts,
     "keep_stop": checks.boolean,
     "skip_special_tokens": checks.boolean,
     "logprobs": partial(checks.count_or_none, high=2**31 - 1),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from starlette.types import ASGIApp
 
 from rekindle.results.scores.classes import Classification
 from rekindle.results.scores.ranking import Ranking
-from rekindle.server.apis.texts import prompts_of, vectors_of
+from rekindle.server.apis.texts import vectors_of, without_answers
 from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
 from rekindle.server.models.session import ServedSession
@@ -101,12 +102,8 @@ async def pool(exchange: Exchange) -> ASGIApp:
 
 
 async def _classes(exchange: Exchange, request: PoolRequest) -> tuple[list[Classification], int]:
-    session = exchange.model.session
-    inputs, tokens = await run_sync(prompts_of, exchange, request.inputs)
-    classes = await session.classify(
-        **inputs, cache_salt=request.cache_salt, adapter=exchange.model.adapter, progress=False
-    )
-    return classes, tokens
+    classify = partial(exchange.model.session.classify, cache_salt=request.cache_salt)
+    return await without_answers(exchange, request.inputs, classify)
 
 
 def _cut(session: ServedSession, texts: Sequence[str], lengths: Lengths) -> list[str]:

@@ -1,13 +1,15 @@
 """Endpoints without generation: embeddings and tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from anyio.to_thread import run_sync
 from starlette.types import ASGIApp
 
-from rekindle.server.errors import invalid_field
+from rekindle.core.errors import InvalidBatch, InvalidRequest, RekindleError
+from rekindle.server.errors import api_error_of, invalid_field
 from rekindle.server.exchange import Exchange
 from rekindle.server.models.served import ServedModel
 from rekindle.server.models.session import ServedSession
@@ -21,6 +23,8 @@ from rekindle.server.reading.texts import (
     read_tokenize,
 )
 from rekindle.server.writing.texts import embeddings, pieces_object, tokens_object
+
+T = TypeVar("T")
 
 
 async def create_embeddings(exchange: Exchange) -> ASGIApp:
@@ -68,16 +72,21 @@ async def vectors_of(
     exchange: Exchange, request: EmbeddingRequest | PoolRequest, *, normalize: bool | None = None
 ) -> tuple[Any, int]:
     """Return the embeddings of the prompts of a request, and the number of their tokens."""
-    inputs, count = await run_sync(prompts_of, exchange, request.inputs)
-    vectors = await exchange.model.session.embed(
-        **inputs,
-        normalize=normalize,
-        dimensions=request.dimensions,
-        cache_salt=request.cache_salt,
-        adapter=exchange.model.adapter,
-        progress=False,
-    )
-    return vectors, count
+    options = {"normalize": normalize, "dimensions": request.dimensions, "cache_salt": request.cache_salt}
+    return await without_answers(exchange, request.inputs, partial(exchange.model.session.embed, **options))
+
+
+async def without_answers(exchange: Exchange, inputs: Inputs, compute: Callable[..., Awaitable[T]]) -> tuple[T, int]:
+    """Return the result of a session call for the prompts of a body, and the number of their tokens.
+
+    Raises:
+        ApiError: a prompt is invalid; it is named by its place in the body.
+    """
+    try:
+        prompts, count = await run_sync(prompts_of, exchange, inputs)
+        return await compute(**prompts, adapter=exchange.model.adapter, progress=False), count
+    except RekindleError as error:
+        raise api_error_of(error, inputs.fields) from error
 
 
 def prompts_of(exchange: Exchange, inputs: Inputs) -> tuple[dict[str, Any], int]:
@@ -88,17 +97,31 @@ def prompts_of(exchange: Exchange, inputs: Inputs) -> tuple[dict[str, Any], int]
     """
     model = exchange.model
     if inputs.most_tokens is None and inputs.special and all(isinstance(each, str) for each in inputs.prompts):
-        return {"texts": list(inputs.prompts)}, sum(map(model.session.count_tokens, inputs.prompts))
+        return {"texts": list(inputs.prompts)}, sum(_of_each(model.session.count_tokens, inputs.prompts))
     template = model.without_unread(inputs.template, strict=exchange.body.strict)
-    ids = [_shortened(model, each, replace(inputs, template=template)) for each in inputs.prompts]
+    shortened = partial(_shortened, model, replace(inputs, template=template))
+    ids = list(_of_each(shortened, inputs.prompts))
     return {"token_ids": ids}, sum(map(len, ids))
+
+
+def _of_each(work: Callable[[Any], T], prompts: Sequence[Any]) -> Iterator[T]:
+    """Yield the result of work for each prompt.
+
+    Raises:
+        InvalidBatch: the work refuses a prompt.
+    """
+    for index, prompt in enumerate(prompts):
+        try:
+            yield work(prompt)
+        except InvalidRequest as error:
+            raise InvalidBatch(str(error), {index: error}, len(prompts)) from error
 
 
 def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and isinstance(value[0], int)
 
 
-def _shortened(model: ServedModel, prompt: Any, inputs: Inputs) -> list[int]:
+def _shortened(model: ServedModel, inputs: Inputs, prompt: Any) -> list[int]:
     """Return the token ids of a prompt, cut if it is too long; the special tokens around a text stay."""
     if model.session.tokenizer is None and isinstance(prompt, str):
         raise invalid_field("input", "input has texts, and the model has no tokenizer: give token ids alone")

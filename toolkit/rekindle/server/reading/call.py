@@ -117,6 +117,11 @@ class Call:
         return self.n or 1
 
     @property
+    def copies(self) -> int:
+        """The number of times that each prompt is in the call."""
+        return self.choices if self.n is None else 1
+
+    @property
     def needs_calls(self) -> bool:
         """True if the answer must call a tool; its whole text is then a call."""
         return self.options.get("tool_choice", "auto") not in ("auto", "none")

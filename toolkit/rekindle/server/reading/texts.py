@@ -42,6 +42,11 @@ class Inputs:
     keeps_end: bool = False
     template: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The field of the body for each keyword of the session call."""
+        return dict.fromkeys(("prompt", "texts", "token_ids"), "messages" if self.template else "input")
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:

@@ -1,0 +1,89 @@
+"""Errors about prompts name them as the caller counts them, over HTTP and in Python."""
+
+from typing import Any
+
+import pytest
+
+from rekindle.core.checkpoints.uses import Embedding, Uses
+from rekindle.core.errors import InvalidBatch
+from rekindle.core.request import checks
+from rekindle.server import app
+from rekindle.session.session import Session
+from tests.unit.asgi import ask
+from tests.unit.test_server_judging import head, serving
+
+pytestmark = pytest.mark.anyio
+
+LONG = "x" * 600
+USER = {"role": "user", "content": LONG}
+TOO_LONG = "the prompt has 600 tokens"
+
+
+@pytest.fixture(scope="module")
+def one_class() -> Any:
+    with serving(head("relevant")) as session:
+        yield session
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "name"),
+    [
+        ("/v1/embeddings", {"input": LONG}, "input", None),
+        ("/v1/embeddings", {"input": [1] * 600}, "input", None),
+        ("/v1/embeddings", {"input": [LONG]}, "input", None),
+        ("/v1/embeddings", {"input": ["a", LONG]}, "input", "input[1]"),
+        ("/v1/embeddings", {"input": ["a", [1] * 600, LONG]}, "input", "input[1]"),
+        ("/v1/embeddings", {"messages": [USER]}, "messages", None),
+        ("/pooling", {"input": LONG}, "input", None),
+        ("/classify", {"input": LONG}, "input", None),
+        ("/classify", {"input": ["a", LONG]}, "input", "input[1]"),
+        ("/v1/completions", {"prompt": LONG, "n": 2, "temperature": 0}, "prompt", None),
+        ("/v1/completions", {"prompt": ["a", LONG], "n": 2, "temperature": 0}, "prompt", "prompt[1]"),
+        ("/v1/completions", {"prompt": ["a", LONG], "n": 2, "temperature": 1}, "prompt", "prompt[1]"),
+        ("/v1/chat/completions", {"messages": [USER], "n": 2, "temperature": 0}, "messages", None),
+    ],
+)
+async def test_a_text_that_is_too_long_has_its_place_in_the_body(
+    one_class: Session, path: str, body: dict[str, Any], param: str, name: str | None
+) -> None:
+    error = (await ask(app(one_class), path, body)).error
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    if name is None:
+        assert error["message"].endswith(f"Please reduce the length of the {param}.")
+    else:
+        assert f"({name}: {TOO_LONG}" in error["message"]
+    assert "prompt 0" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("", "the prompt is empty"),
+        (["a", ""], "input[1]: the prompt is empty"),
+        ([99999], "token_ids must be"),
+        ([[1], [99999]], "input[1]: token_ids must be"),
+        (["a", "", [1]], "input[1]: token_ids is empty"),
+    ],
+)
+async def test_a_bad_input_has_its_place_in_the_body(one_class: Session, given: Any, message: str) -> None:
+    reply = await ask(app(one_class), "/v1/embeddings", {"input": given})
+    assert reply.status == 400
+    assert reply.error["message"].startswith(message)
+
+
+async def test_a_ranking_names_the_query_and_the_documents(one_class: Session) -> None:
+    with pytest.raises(InvalidBatch, match=r"\n  document 1: ") as caught:
+        await one_class.rerank("capital", ["Paris", LONG])
+    assert caught.value.total == 2
+    with serving(Uses(embedding=Embedding(pooling="last"))) as session:
+        with pytest.raises(InvalidBatch, match=rf"\n  the query: {TOO_LONG}[^\n]*\n  document 1: {TOO_LONG}"):
+            await session.rerank(LONG, ["Paris", LONG])
+        for body in ({"query": "a", "documents": ["b", LONG]}, {"query": LONG, "documents": ["b"]}):
+            error = (await ask(app(session), "/rerank", body)).error
+            assert error["code"] == "context_length_exceeded"
+            assert ("document 1: " if body["query"] == "a" else "the query: ") in error["message"]
+
+
+def test_equal_stops_count_once() -> None:
+    assert checks.distinct_texts("stop", ["a", "ab", "a"] * checks.MOST_TEXTS) == ("a", "ab")
+    assert checks.distinct_texts("stop", "a") == ("a",)
