@@ -108,7 +108,7 @@ def cells(source: Path) -> NotebookNode:
     for place, cell in enumerate(read.cells):
         cell.id = f"cell-{place:02d}"
     title, _, text = read.cells[0].source.partition("\n")
-    read.cells[0].source = f"{title}\n\n{colab_badge(source.stem)}\n{text}"
+    read.cells[0].source = f"{title}\n\n{colab_link(source.stem)}\n{text}"
     read.cells.insert(1, nbformat.v4.new_code_cell(INSTALL.strip(), id="install"))
     notebook: NotebookNode = nbformat.from_dict(
         {"cells": read.cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -116,12 +116,11 @@ def cells(source: Path) -> NotebookNode:
     return notebook
 
 
-def colab_badge(name: str) -> str:
-    """Return a picture that opens the published notebook of a tutorial in Colab, as Markdown."""
+def colab_link(name: str) -> str:
+    """Return a Markdown link to the published notebook of a tutorial in Colab; a picture would ask another host."""
     repository = PROJECT["urls"]["Source"].removeprefix("https://github.com/")
-    colab = "https://colab.research.google.com"
-    address = f"{colab}/github/{repository}/blob/main/tutorials/{name}.ipynb"
-    return f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({address})"
+    address = f"https://colab.research.google.com/github/{repository}/blob/main/tutorials/{name}.ipynb"
+    return f"[Open in Colab]({address})"
 
 
 def executed(notebook: NotebookNode, limit: float) -> NotebookNode:

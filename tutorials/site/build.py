@@ -22,8 +22,6 @@ PAGES: Final = SITE / "pages"
 HTML: Final = SITE / "html"
 REPOSITORY_LINK: Final = re.compile(r"\[([^\]]+)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 """A link of a page to a file of the repository."""
-BADGE: Final = re.compile(r"\[!\[([^\]]+)\]\(https:[^)]+\)\]")
-"""A link with a picture of another host, which pages of the site do not ask for anything."""
 COPIED: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tutorials/*.md", "tutorials/guides/*.md")
 NOTEBOOKS: Final = "tutorials/[0-9]*.ipynb"
 PICTURES: Final = ("tutorials/*.gif", "tutorials/*.png")
@@ -60,9 +58,6 @@ def _copy(source: Path, pages: set[Path]) -> None:
     """Copy a file to the pages; links to files that are no pages become plain text."""
     place = PAGES / source.relative_to(ROOT)
     place.parent.mkdir(parents=True, exist_ok=True)
-    if source.suffix == ".ipynb":
-        _write(place, BADGE.sub(r"[\1]", source.read_text(encoding="utf-8")))
-        return
     if source.suffix != ".md":
         shutil.copyfile(source, place)
         return
