@@ -1,5 +1,6 @@
 """A call may ask for several draws and leave out defaults, and is refused where it does not fit the model."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,8 @@ import pytest
 
 import rekindle
 from rekindle import Generation
+from rekindle.core.concurrency.warning import warn
+from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.errors import InvalidRequest, ParametersIgnored
 from rekindle.core.request.params import SamplingParams, draws
 from rekindle.core.text.tokenizer import Tokenizer
@@ -135,7 +138,30 @@ def test_what_a_model_recommends_and_rekindle_has_not_is_told_once(monkeypatch: 
         session = rekindle.open_sync("a-model", progress=False)
     with session:
         assert session.generate_sync(token_ids=PROMPT, max_tokens=2).token_ids == expected_tokens(PROMPT, 2)
-    assert len(told) == 1
+    assert [each.filename for each in told] == [__file__]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_warning_while_the_model_is_read_is_about_the_line_that_opens_it(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: object, **__: object) -> LoadedEngine:
+        warn("the stored prefixes are not used")
+        return fake_loaded_engine(fake_limits())
+
+    monkeypatch.setattr("rekindle.session.opening.build", build)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if is_async:
+            async with rekindle.open("a-model", progress=False):
+                pass
+        else:
+            rekindle.open_sync("a-model", progress=False).close_sync()
+    assert [each.filename for each in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="stored prefixes"):
+            rekindle.open_sync("a-model", progress=False)
 
 
 # Beside a model

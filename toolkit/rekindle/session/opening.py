@@ -1,6 +1,5 @@
 """Opening of models: `open` and `open_sync`."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -15,6 +14,7 @@ from rekindle.core.concurrency.progress import Report
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.concurrency.twins import blocking
 from rekindle.core.concurrency.waits import Waits, in_a_thread
+from rekindle.core.concurrency.warning import hold
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.engine.building import build
@@ -224,8 +224,14 @@ class Opening(Eventual[Session]):
         model = (yield from self._choose()) if self._model == AUTO else self._model
         name = str(model)
         client = self._new_client()
+        messages = list[str]()
+
+        def build(report: Report) -> LoadedEngine:
+            with hold(messages):  # the engine's thread has no line of the user
+                return self._build(model, report)
+
         try:
-            engine = EngineThread(partial(self._build, model), client.deliver, client.fail_all)
+            engine = EngineThread(build, client.deliver, client.fail_all)
         except RuntimeError as error:
             if ending():  # the interpreter is shutting down, and no thread can be started any more
                 raise too_late from error
@@ -239,6 +245,8 @@ class Opening(Eventual[Session]):
                     and programs.summary
                 ):
                     bars.say(f"{programs.summary}. {PREPARING}")
+            for sentence in messages:
+                warn(sentence, RuntimeWarning)
             session = _session(engine, client, name, self._progress)
             for sentence in _idle_for_model(self._settings, session._loaded_engine):
                 warn(f"{name}: {sentence}", RuntimeWarning)
@@ -290,16 +298,16 @@ def _session(engine: EngineThread, client: EngineClient, name: str, progress: bo
         assert engine.error is not None, "an engine that is not loaded has an error"
         raise engine.error
     if unserved := engine.loaded_engine.unserved:
-        warnings.warn(
+        warn(
             f"{name}: generation_config.json sets {', '.join(unserved)}, which Rekindle does not support; its other "
             "recommendations are followed",
-            stacklevel=2,
+            UserWarning,
         )
     deployment = engine.loaded_engine.deployment
     if deployment.form.kinds and deployment.implementation != "cpu" and not deployment.form.is_narrow:
-        warnings.warn(
+        warn(
             f"{name}: the kernels here ({deployment.implementation}) convert packed weights again in every step, which "
             'is slow: weights="dequantized" needs more memory and less time',
-            stacklevel=2,
+            UserWarning,
         )
     return Session(engine, engine.loaded_engine, client, name, progress=progress)

