@@ -72,6 +72,29 @@ def test_no_answer_is_so_odd_that_its_cuts_change_it_or_that_reading_it_fails(
     assert read(case, [text[at : at + size] for at in range(0, len(text), size)]) == read(case, [text])
 
 
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("qwen calls", "\n</tool_call><|im_end|>"), ("coder calls", "\n</tool_call><|im_end|>")],
+)
+def test_a_closing_mark_that_is_cut_behind_a_whole_call_is_no_content(name: str, end: str) -> None:
+    case = CASES[name]
+    assert case.text.endswith(end)
+    for length in range(len(end.removesuffix("<|im_end|>")) + 1):
+        text = case.text.removesuffix(end) + end[:length]
+        for pieces in ([text], list(text)):
+            message, closed, _ = read(case, pieces)
+            assert [part.error for part in closed if part.error] == []
+            assert message["tool_calls"] == GOLDENS[name]["tool_calls"]
+            assert message["content"].strip() == GOLDENS[name]["content"].strip()
+
+
+def test_a_mark_that_is_cut_within_a_call_ends_no_call() -> None:
+    text = '<tool_call>\n{"name": "weather", "arguments": {"city": "</tool'
+    message, closed, _ = read(Case(QWEN, text), [text])
+    assert "tool_calls" not in message
+    assert [part.raw for part in closed if part.error] == [text]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_texts_that_grow_are_the_values_of_the_message(name: str) -> None:
     case = CASES[name]

@@ -142,7 +142,7 @@ class ResponseParser:
         while True:
             match, pending = self._next_delimiter(final)
             if match is None:
-                yield from self._take(len(self._text) if final else pending)
+                yield from self._take(self._start_of_cut_mark() if final else pending)
                 if not final:
                     return
                 if not self._region.is_misread(""):
@@ -153,6 +153,8 @@ class ResponseParser:
             field, mark = match
             yield from self._take(mark.start)
             delimiter_text, self._place = self._text[mark.start : mark.end], mark.end
+            if final and field is self._region.field and self._is_cut_in(field, mark):
+                self._place = len(self._text)
             if self._region.is_misread(delimiter_text):
                 yield from self._close(self._rewind(mark.start))
                 continue
@@ -193,6 +195,20 @@ class ResponseParser:
             if not region.is_inside_value(self._text[self._place : match.start], match.end - match.start):
                 return match, unsure_from
             start = max(match.end, match.start + 1)
+
+    def _start_of_cut_mark(self) -> int:
+        """Return the start of a closing delimiter that the answer's end cuts behind a whole value; else the end."""
+        region, end = self._region, len(self._text)
+        if region.is_text or region.field is None or region.field.close is None:
+            return end
+        start = max(self._place, region.field.close.find(self._text, self._place, final=False)[1])
+        return start if start < end and region.is_whole(self._text[self._place : start]) else end
+
+    def _is_cut_in(self, field: Field, mark: DelimiterMatch) -> bool:
+        """Return True if the answer's end cuts the optional end of a field's closing delimiter."""
+        if self._region.is_text or field.close is None:
+            return False
+        return field.close.find(self._text, mark.start, final=False) == (None, mark.start)
 
     def _rewind(self, end: int) -> str:
         """Rewind a malformed value to the first delimiter inside a string. Return the delimiter's text."""
@@ -353,6 +369,16 @@ class _Region:
         except Malformed:
             return True
         return False
+
+    def is_whole(self, more: str) -> bool:
+        """Return True if the text so far with more text is a value of the field's format."""
+        self._pieces.append(more)
+        try:
+            return not self.values("")[1]
+        except Malformed:
+            return False
+        finally:
+            self._pieces.pop()
 
     def cut_at_inner_delimiter(self) -> tuple[str, str]:
         """Truncate the text before the first delimiter inside a string. Return this delimiter and the text after it."""
