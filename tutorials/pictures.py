@@ -59,7 +59,7 @@ def allowed_chart(tokens: Sequence[tuple[str, int | None]]) -> Drawing:
         label = f'<g transform="translate({x + width / 2:.1f},140) rotate(50)">{svg_text(0, 4, text)}</g>'
         parts.append(f"<g>{tooltip(f'{text}: {note}')}{column}{label}</g>")
         lines.append(f"{text!r:12} {note}")
-    return Drawing("allowed tokens in each place", 210, "".join(parts), "\n".join(lines))
+    return Drawing("Allowed tokens", "in each place", 210, "".join(parts), "\n".join(lines))
 
 
 def masks(masks_by_name: Mapping[str, Mask]) -> Drawing:
@@ -70,7 +70,7 @@ def masks(masks_by_name: Mapping[str, Mask]) -> Drawing:
         x = place * 290 + 4
         parts += [svg_text(x, 12, name), _dots(mask.reshape(rows, SIDE), x)]
         lines.append(f"{name}: {mask.sum():,} of {mask.size:,} tokens may come")
-    return Drawing("masks", 20 + rows + 8, "".join(parts), "\n".join(lines))
+    return Drawing("Masks", "", 20 + rows + 8, "".join(parts), "\n".join(lines))
 
 
 def _dots(mask: Mask, x: int) -> str:
@@ -106,7 +106,7 @@ def bars(title: str, rows: Iterable[tuple[str, float, str]], expected: Sequence[
             parts.append(f'<path d="{line}" stroke="currentColor" stroke-width="2"/>')
         parts.append(svg_text(start + 8 + scale * end, 22 * row + 14, note))
         lines.append(f"{name}  {note}")
-    return Drawing(title, 22 * len(lines) + 4, "".join(parts), "\n".join(lines))
+    return Drawing("Chart", title, 22 * len(lines) + 4, "".join(parts), "\n".join(lines))
 
 
 def boxes(legend: str, rows: Iterable[tuple[str, str, str]], colours: Mapping[str, str]) -> Drawing:
@@ -128,7 +128,7 @@ def boxes(legend: str, rows: Iterable[tuple[str, str, str]], colours: Mapping[st
             if kind == "x":
                 parts.append(f'<path d="M{x} {y + 2}l20 15m0 -15l-20 15" stroke="{GREY}" stroke-opacity="0.4"/>')
         lines.append(f"{name:8}  {places}  {note}")
-    return Drawing("the pages", 20 * len(rows) + 2, "".join(parts), "\n".join(lines))
+    return Drawing("Pages", "", 20 * len(rows) + 2, "".join(parts), "\n".join(lines))
 
 
 STATES = {  # colour, its opacity, width of the edge
@@ -153,7 +153,7 @@ def pool(states: Mapping[int, tuple[str, str]], staged: Sequence[str] = ()) -> D
     parts += [_page(column, 2.3, "", "staged", text) for column, text in enumerate(staged)]
     lines = [f"{page:2} {state:6} {text!r}" for page, (state, text) in states.items()]
     lines += [f"beside the pool, staged: {text!r}" for text in staged]
-    return Drawing("the pool", 154 if staged else 94, "".join(parts), "\n".join(lines))
+    return Drawing("Pool", "", 154 if staged else 94, "".join(parts), "\n".join(lines))
 
 
 def page_tables(tables: Mapping[str, Sequence[int]], page_size: int) -> Drawing:
@@ -166,7 +166,7 @@ def page_tables(tables: Mapping[str, Sequence[int]], page_size: int) -> Drawing:
             positions = f"{column * page_size} to {(column + 1) * page_size - 1}"
             parts.append(_page(column + 1, row, str(page), "shared" if counts[page] > 1 else "own", positions))
         lines.append(f"{name:6} pages {list(pages)}")
-    return Drawing("page tables", 46 * len(tables) + 2, "".join(parts), "\n".join(lines))
+    return Drawing("Page tables", "", 46 * len(tables) + 2, "".join(parts), "\n".join(lines))
 
 
 def step_on_devices(stages: Sequence[tuple[str, str | None]], devices: int) -> Drawing:
@@ -189,7 +189,9 @@ def step_on_devices(stages: Sequence[tuple[str, str | None]], devices: int) -> D
     parts.append(svg_text(60, bottom + 22, "orange: all-reduce, green: all-gather"))
     marks = {"all_reduce": " +", "all_gather": " U", None: ""}
     text = " | ".join(name + marks[collective] for name, collective in stages)
-    return Drawing("a step", bottom + 30, "".join(parts), f"{text}\n+ is an all-reduce, U an all-gather")
+    return Drawing(
+        "Step", "on several devices", bottom + 30, "".join(parts), f"{text}\n+ is an all-reduce, U an all-gather"
+    )
 
 
 def _page(column: int, row: float, number: str, state: str, text: str) -> str:

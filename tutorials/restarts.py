@@ -115,7 +115,7 @@ def bars(runs: Mapping[str, Mapping[str, float]]) -> Drawing:
         for taken, shade in zip(seconds.values(), SHADES, strict=True):
             parts.append(_part(left, top + 20, LONGEST * taken / longest, shade))
             left += LONGEST * taken / longest
-    return Drawing("; ".join(lines), 46 * len(runs) + 34, "".join(parts), "\n".join(lines))
+    return Drawing("Starts", "in seconds", 46 * len(runs) + 34, "".join(parts), "\n".join(lines))
 
 
 def _part(left: float, top: int, width: float, shade: str) -> str:
