@@ -47,6 +47,13 @@ italy
 await session.logit_lens(italy)
 
 # %% [markdown]
+# `explain` puts the lens of a whole answer on one card: choose a token to see the prediction of each layer in its
+# place, its page in the prefix cache, and the tick that computed it. The card needs no kernel.
+
+# %%
+await session.explain("The capital of Italy is", max_tokens=6)
+
+# %% [markdown]
 # ## Where is the country?
 #
 # Somewhere, the word *Italy* at its own position must reach the last position, which answers. To find the layer, take
