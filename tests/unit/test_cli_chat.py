@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -423,3 +424,25 @@ def test_a_model_without_a_template_is_told_before_its_weights_are_read(
     for name in ("qwen3", "qwen2"):
         assert f"{name} has no chat template, so chats are refused" in said
     assert "chat_template in its table" in said
+
+
+def test_a_cached_model_of_the_hub_without_a_template_is_told_before_its_weights_are_read(
+    families: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the model was opened")
+
+    commit, folder = "0" * 40, tmp_path / "models--tiny--qwen3"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(commit)
+    shutil.copytree(families / "qwen3", folder / "snapshots" / commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(rekindle, "open_sync", never)
+    assert main(["chat", "tiny/qwen3"]) == 1
+    assert "tiny/qwen3 has no chat template, so it cannot chat" in capsys.readouterr().err
+    with pytest.raises(AssertionError, match="was opened"):
+        main(["serve", "tiny/qwen3", "--port", "0"])
+    assert "tiny/qwen3 has no chat template, so chats are refused" in capsys.readouterr().err
+    with pytest.raises(AssertionError, match="was opened"):
+        main(["serve", "tiny/other", "--port", "0"])
+    assert "chat template" not in capsys.readouterr().err

@@ -36,13 +36,19 @@ def add_chat_template(parser: ArgumentParser) -> None:
     parser.add_argument("--chat-template", type=_template, metavar="FILE", help=text)
 
 
-def lacks_template(model: str) -> bool:
-    """Return True for a model for texts whose files have no chat template; False for a model without local files."""
+def lacks_template(model: str, revision: str | None = None) -> bool | None:
+    """Return True for a model for texts whose files have no chat template; None for a model without local files."""
+    from rekindle.core.checkpoints.hub import HubModel, cached_path
     from rekindle.core.checkpoints.open import open_checkpoint
 
-    if not Path(model).expanduser().exists():  # a model on the hub is downloaded by the session alone
-        return False
-    checkpoint = open_checkpoint(model)
+    path = Path(model).expanduser()
+    if not path.exists():  # a model on the hub is downloaded by the session alone
+        hub_model = HubModel.of(model, revision)
+        cached = None if hub_model is None else cached_path(hub_model)
+        if cached is None:
+            return None
+        path = cached
+    checkpoint = open_checkpoint(path)
     tokenizer = checkpoint.tokenizer
     return checkpoint.uses.generates and (tokenizer is None or tokenizer.chat_template is None)
 

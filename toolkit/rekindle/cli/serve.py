@@ -50,8 +50,8 @@ def serve(arguments: Namespace) -> int:
         return 0
     if arguments.keep_alive is not None:
         raise ConfigError("--keep-alive is for a server of several models: name another one, or leave it out")
-    if arguments.chat_template is None:
-        _warn_of_template(arguments, names[0], "--chat-template FILE")
+    option = "--chat-template FILE"
+    has_files = arguments.chat_template or _warn_of_template(arguments, names[0], option, arguments.revision)
     opening = rekindle.open_sync(
         names[0],
         progress=not arguments.quiet,
@@ -61,19 +61,25 @@ def serve(arguments: Namespace) -> int:
         **requirements.settings_of(arguments),
     )
     with opening as session:
+        if not has_files:
+            _warn_of_template(arguments, names[0], option, arguments.revision)
         _run(arguments, session.serve_sync(name=arguments.name, **options))
         if session.error is not None:  # the server ended because the session failed
             raise session.error
     return 0
 
 
-def _warn_of_template(arguments: Namespace, model: str, option: str) -> None:
-    """Warn of a model that cannot chat, with the option for a template."""
-    if not arguments.quiet and requirements.lacks_template(model):
+def _warn_of_template(arguments: Namespace, model: str, option: str, revision: str | None = None) -> bool:
+    """Warn of a model that cannot chat, with the option for a template; return True if its files are here."""
+    if arguments.quiet:
+        return True
+    lacks_one = requirements.lacks_template(model, revision)
+    if lacks_one:
         _say(
             f"{model} has no chat template, so chats are refused: give the template of its family with {option}, or "
             "send texts to /v1/completions"
         )
+    return lacks_one is not None
 
 
 def _models(arguments: Namespace, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -98,7 +104,8 @@ def _models(arguments: Namespace, names: Sequence[str]) -> dict[str, dict[str, A
                 raise ConfigError(f"two models are named {each!r}: write a .toml file with a name for each")
             models[each] = settings | options
             if "chat_template" not in options:
-                _warn_of_template(arguments, options["model"], "chat_template in its table of a .toml file")
+                option = "chat_template in its table of a .toml file"
+                _warn_of_template(arguments, options["model"], option, options.get("revision"))
     return models
 
 

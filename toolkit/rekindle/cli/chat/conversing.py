@@ -26,7 +26,7 @@ def chat(arguments: Namespace) -> int:
     loaded = None if arguments.load is None else commands.read_messages(Path(arguments.load).expanduser())
     screen, keeps = Screen(quiet=arguments.quiet), not arguments.no_history
     lines = open_lines(commands.names(), coloured=screen.coloured, keeps=keeps)
-    if arguments.chat_template is None and requirements.lacks_template(model):
+    if arguments.chat_template is None and requirements.lacks_template(model, arguments.revision):
         raise _no_template(model)
     with sampling.open_session(arguments, model, "background") as session:
         if session.tokenizer is None or session.tokenizer.chat_template is None:

@@ -98,12 +98,18 @@ def download(model: HubModel, report: Report) -> Path:
 
 def is_cached(model: HubModel) -> bool:
     """Return True if the hub's cache has a model."""
+    return cached_path(model) is not None
+
+
+def cached_path(model: HubModel) -> Path | None:
+    """Return the directory of a model in the hub's cache, or its GGUF file; None if the cache does not have it."""
     from huggingface_hub import snapshot_download
 
     with suppress(Exception):  # the library's errors differ between its versions
         directory = snapshot_download(model.name, revision=model.revision, local_files_only=True, **model.patterns)
-        return Path(directory, model.file or "config.json").is_file()
-    return False
+        if Path(directory, model.file or "config.json").is_file():
+            return Path(directory, model.file or "")
+    return None
 
 
 def is_reachable(model: HubModel) -> bool:
