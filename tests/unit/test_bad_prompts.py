@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rekindle.core.checkpoints.uses import Embedding, Uses
-from rekindle.core.errors import InvalidBatch
+from rekindle.core.errors import InvalidBatch, InvalidRequest
 from rekindle.core.request import checks
 from rekindle.server import app
 from rekindle.session.session import Session
@@ -82,6 +82,21 @@ async def test_a_ranking_names_the_query_and_the_documents(one_class: Session) -
             error = (await ask(app(session), "/rerank", body)).error
             assert error["code"] == "context_length_exceeded"
             assert ("document 1: " if body["query"] == "a" else "the query: ") in error["message"]
+
+
+async def test_a_default_prompt_beside_token_ids_is_told_with_the_way_out() -> None:
+    method = Embedding(pooling="last", prompts={"query": "Find: "}, default_prompt="query")
+    with serving(Uses(embedding=method)) as session:
+        for given in ({"token_ids": [1, 2]}, {"texts": [{"role": "user", "content": "a"}]}):
+            with pytest.raises(InvalidRequest, match=r"puts its prompt 'query', 'Find: ', before texts"):
+                await session.embed(**given)
+            assert len(await session.embed(**given, instruction="")) == 1
+            with pytest.raises(InvalidRequest, match="an instruction applies to texts only"):
+                await session.embed(**given, instruction="query")
+        whole = await session.embed(token_ids=session.encode("Find: a"), instruction="")
+        assert whole.tolist() == (await session.embed("a")).tolist()
+        error = (await ask(app(session), "/v1/embeddings", {"input": [1, 2]})).error
+        assert error["message"].startswith("the model puts its prompt 'query'")
 
 
 def test_equal_stops_count_once() -> None:

@@ -134,6 +134,7 @@ def embed(
         dimensions: the number of leading components to keep, for models trained for truncation. The embedding is
             truncated before it is scaled.
         instruction: the name of one of the model's prompts, such as "query", or the text itself, put before each text.
+            The default is the model's `default_prompt_name`; "" puts nothing there, as token ids and messages need.
         token_ids: token ids in place of texts; of one text, or of several.
         chat_template_kwargs: additional variables of the chat template, for every conversation. The default of
             `add_generation_prompt` is False here, so a conversation ends with its last message.
@@ -161,7 +162,8 @@ def embed(
             "continue_final_message": continue_final_message,
         },
     )
-    instructed = [_instructed(prompt, options.prompt_prefix) for prompt in prompts]
+    default = requests.loaded_engine.checkpoint.uses.embedding.default_prompt if instruction is None else None
+    instructed = [_instructed(prompt, options.prompt_prefix, default) for prompt in prompts]
     states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, adapter, bar)
     vectors = states.rows[:, : options.dimensions]
     if options.normalize:
@@ -209,9 +211,15 @@ def last_states(
     return PooledStates(rows, sum(handle.record.standing.prompt_tokens or 0 for handle in handles))
 
 
-def _instructed(prompt: Prompt | Exception, instruction: str) -> Prompt | Exception:
+def _instructed(prompt: Prompt | Exception, instruction: str, default: str | None) -> Prompt | Exception:
+    """Return a text behind an instruction; `default` is the name of the model's own, if the call has none."""
     if not instruction or isinstance(prompt, Exception):
         return prompt
     if not isinstance(prompt, str):
+        if default is not None:
+            return InvalidRequest(
+                f"the model puts its prompt {default!r}, {instruction!r:.80}, before texts, and not before messages "
+                'and token ids: give texts, or instruction="" with the prompt among the tokens'
+            )
         return InvalidRequest("an instruction applies to texts only; leave it out for messages and token ids")
     return instruction + prompt
