@@ -54,7 +54,7 @@ class OldestFirst(Generic[T]):
         while self._heap:
             used, _, _, member = heappop(self._heap)
             if self._used.get(member) == used:
-                del self._used[member]
+                self.discard(member)
                 return member
         return None
 
