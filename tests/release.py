@@ -223,7 +223,8 @@ def _run(tool: str, *arguments: str, variables: Mapping[str, str] | None = None)
 
 
 def _output(command: list[str], cwd: Path = ROOT, variables: Mapping[str, str] | None = None) -> str:
-    environment = os.environ | (variables or {})
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": path, **(variables or {})}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
     if done.returncode:
