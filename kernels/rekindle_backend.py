@@ -6,11 +6,8 @@ has the sources, and they are compiled where it is used first, if there is a com
 
 import re
 import sys
-import threading
 import tomllib
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import _StaticPth, editable_wheel
 from setuptools.command.egg_info import egg_info
 
-from rekindle_kernels.cpu.build import BUNDLED, BuildFailed, build, compiler
+from rekindle_kernels.cpu.build import BUNDLED, BuildFailed, build, compiler, signs_of_life
 
 LIBRARY = Path("rekindle_kernels", "cpu", BUNDLED)
 RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
@@ -50,31 +47,16 @@ class BuildPy(build_py):
             library = Path(self.build_lib) / LIBRARY
             library.unlink(missing_ok=True)  # a former build may have left it
             try:
-                with beating():
+                with signs_of_life(1.0, beat):
                     build(library)
             except BuildFailed as error:
                 warnings.warn(f"the wheel is without its C++ kernels: {error}", stacklevel=1)
 
 
-@contextmanager
-def beating() -> Iterator[None]:
-    """Print a line each second of a block: at each line, pip turns the mark beside the name of the package."""
-    done = threading.Event()
-
-    def beat() -> None:
-        seconds = 0
-        while not done.wait(1.0):
-            seconds += 1
-            sys.stdout.write(f"compiling the C++ kernels, {seconds} s\n")
-            sys.stdout.flush()
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+def beat(seconds: float) -> None:
+    """Print a line: at each line, pip turns the mark beside the name of the package."""
+    sys.stdout.write(f"compiling the C++ kernels, {seconds:.0f} s\n")
+    sys.stdout.flush()
 
 
 class BdistWheel(bdist_wheel):

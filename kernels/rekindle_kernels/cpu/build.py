@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -118,7 +118,7 @@ def build_here() -> Path:
         sys.stderr.write(
             f"rekindle: compiling its kernels for this CPU with {' '.join(compiler())} (once, up to a minute)\n"
         )
-        with _signs_of_life():
+        with signs_of_life(LIFE_SECONDS, _write_life):
             build(file)
         for former in PACKAGE.glob(f"{_prefix()}*.so"):
             if former != file:
@@ -127,21 +127,25 @@ def build_here() -> Path:
 
 
 @contextmanager
-def _signs_of_life() -> Iterator[None]:
-    """Write a line to stderr every `LIFE_SECONDS` of a block."""
+def signs_of_life(seconds: float, write: Callable[[float], None]) -> Iterator[None]:
+    """Call `write` from a thread every `seconds` of a block, with the seconds since its beginning."""
     begin, done = monotonic(), Event()
 
-    def write() -> None:
-        while not done.wait(LIFE_SECONDS):
-            sys.stderr.write(f"rekindle: still compiling its kernels, since {monotonic() - begin:.0f} s\n")
+    def beat() -> None:
+        while not done.wait(seconds):
+            write(monotonic() - begin)
 
-    thread = Thread(target=write, name="rekindle-build", daemon=True)
+    thread = Thread(target=beat, name="rekindle-build", daemon=True)
     thread.start()
     try:
         yield
     finally:
         done.set()
         thread.join()
+
+
+def _write_life(seconds: float) -> None:
+    sys.stderr.write(f"rekindle: still compiling its kernels, since {seconds:.0f} s\n")
 
 
 def compiler() -> list[str]:
