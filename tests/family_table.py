@@ -5,7 +5,7 @@ from typing import Final
 
 from rekindle.cli.arguments.models import TOKENS
 from rekindle.cli.models.table import Row, rows
-from rekindle.core.markup import size_text
+from rekindle.core.words import size_text
 from tests.documents import GUIDES
 
 GUIDE: Final = GUIDES / "model_families.md"

@@ -41,7 +41,7 @@ HELD: Final = tuple(
 )
 """What a user of a session holds."""
 CORE: Final = (
-    *(f"toolkit/rekindle/core/{name}.py" for name in ("buckets", "page", "policy", "ray", "route")),
+    *(f"toolkit/rekindle/core/{name}.py" for name in ("buckets", "page", "policy", "route")),
     *(
         f"toolkit/rekindle/core/{name}/"
         for name in (
@@ -86,7 +86,7 @@ COMPILED: Final = (
     "tests/kernels/topologies.py",
 )
 """What compilers for other devices see, and the tests that show it to them."""
-FACES: Final = ("toolkit/rekindle/core/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
+FACES: Final = ("toolkit/rekindle/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
 """What notebooks show."""
 SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolkit/rekindle/core/text/")
 """What clients of the server see."""
@@ -145,7 +145,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-ray": (
         "toolkit/rekindle/core/engine/",
         "toolkit/rekindle/core/messages/",
-        "toolkit/rekindle/core/ray.py",
+        "toolkit/rekindle/replicas/ray.py",
         "toolkit/rekindle/core/routing/",
         "toolkit/rekindle/replicas/",
         "tests/replicas/",

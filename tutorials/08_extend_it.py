@@ -20,8 +20,8 @@ from IPython.display import HTML
 import rekindle
 from rekindle.core import messages
 from rekindle.core.engine.wiring import TO_CALLER, Actors
-from rekindle.core.markup import visible
 from rekindle.core.messages import Outputs, Stopped
+from rekindle.markup import visible
 from rekindle.views.records import StartRecord
 
 SETTINGS = {

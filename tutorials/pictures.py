@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.views.drawing import CHARACTER, Drawing, svg_text, tooltip
 
 ORANGE, BLUE, GREEN, GREY = "rgb(230,140,20)", "rgb(40,130,220)", "rgb(60,160,90)", "rgb(130,130,130)"

@@ -20,18 +20,18 @@ from rekindle import (
     Settings,
     Timings,
     Usage,
+    markup,
 )
 from rekindle.chats.widget import history_bundle
-from rekindle.core import markup
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.core.store.restore_report import RestoreReport
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.board_html import board_bundle
 from rekindle.notebook.board.rates import Rate
 from rekindle.notebook.cell_bar import bar_bundle
 from rekindle.results.answers import Answers
 from rekindle.results.comparison import Comparison
+from rekindle.results.facts.restored import RestoreReport
 from rekindle.testing import fake_session
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.contrasts import assert_contrasts

@@ -20,9 +20,9 @@ from rekindle.core.engine.loading import budget, planning
 from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.engine.loading.planning import plan
 from rekindle.core.errors import ConfigError, ModelTooLarge, NotRestored
-from rekindle.core.markup import size_text
 from rekindle.core.models.loading.load import load_weights
 from rekindle.core.store.directory import cache_dir
+from rekindle.core.words import size_text
 from tests.compilations import programs_of
 
 CPU = jax.devices("cpu")[0]

@@ -12,7 +12,7 @@ from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.grammars.common import TERMINALS
 from rekindle.core.text.responses.grammars.inputs import input_rules
-from rekindle.core.text.responses.reading import TemplateReading
+from rekindle.core.text.responses.reading.reader import TemplateReading
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from tests.unit.chat_forms import FORMS, tokenizer_of
 from tests.unit.grammar_walks import walk

@@ -12,12 +12,12 @@ from rekindle.core.messages import Started, Text
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.scheduler.cache.tree import PrefixTree
-from rekindle.core.scheduler.stats import SchedulerStats
-from rekindle.core.store.restore_report import RestoreReport
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.board_html import board_html
 from rekindle.notebook.board.rates import Rate
 from rekindle.results.answers import Answers
+from rekindle.results.facts.restored import RestoreReport
+from rekindle.results.facts.stats import SchedulerStats
 from rekindle.results.heat_map import heat_map
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle.views.records import (

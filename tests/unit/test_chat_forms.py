@@ -13,9 +13,9 @@ from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import Part, Response
 from rekindle.core.text.responses.families import CALL_FIELDS
-from rekindle.core.text.responses.first_call import FirstCall
 from rekindle.core.text.responses.formats import format_of
-from rekindle.core.text.responses.reading import TemplateReading
+from rekindle.core.text.responses.reading.first_call import FirstCall
+from rekindle.core.text.responses.reading.reader import TemplateReading
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
 from tests.unit.chat_forms import FORMS, MARKS, Form, tokenizer_of

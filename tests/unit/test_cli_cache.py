@@ -22,8 +22,8 @@ from rekindle.cli.units import ago, parse_size
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.device.programs.key import ProgramKey
 from rekindle.core.device.programs.store import ProgramCatalog
-from rekindle.core.markup import size_text
 from rekindle.core.store.validity import code_digest
+from rekindle.core.words import size_text
 from tests.two_steps import OPTIONS, SETTINGS
 from tests.unit.stored_programs import MODEL, save_as, serialized, some_key
 from tests.unit.stored_snapshots import PATH_PAGES, open_store, path, write

@@ -12,7 +12,7 @@ import rekindle
 from rekindle.client.prompts import GenerateOptions
 from rekindle.core.config import Settings
 from rekindle.core.request.params import SamplingParams
-from rekindle.core.server_settings import ServerSettings
+from rekindle.server_settings import ServerSettings
 from rekindle.session.operations.idle_settings import idle_settings
 from rekindle.session.session import Session
 from rekindle.testing import fake_session

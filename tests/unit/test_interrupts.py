@@ -10,7 +10,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import rekindle
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session

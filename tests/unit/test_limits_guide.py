@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from rekindle.core.config import Settings
-from rekindle.core.server_settings import ServerSettings
 from rekindle.server.routing import ANSWERS
+from rekindle.server_settings import ServerSettings
 
 GUIDE: Final = Path(__file__).parents[2] / "tutorials" / "guides" / "limits.md"
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle import Generation
-from rekindle.core import markup
+from rekindle import Generation, markup
 from rekindle.results.markdown import answer_html, render
 from rekindle.testing import fake_session
 

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle import markup
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import as_text
 from rekindle.client.submission import Submission
-from rekindle.core import markup
 from rekindle.core.messages import Continued, Conversation, Started, Text
 from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.core.scheduler.stats import SchedulerStats
-from rekindle.core.store.restore_report import RestoreReport
+from rekindle.core.words import quantity
+from rekindle.results.facts.restored import RestoreReport
+from rekindle.results.facts.stats import SchedulerStats
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import LONGEST_TOKEN, MOST_TOKENS, heat_map
 from tests.unit.cards import HOSTILE, SPELLED, Page, read, shown
@@ -83,9 +84,9 @@ def test_the_numbers_of_a_heat_map_are_text_too() -> None:
 
 
 def test_one_of_a_thing_is_not_several() -> None:
-    counts = [markup.quantity(count, "page") for count in (0, 1, 2, 1000)]
+    counts = [quantity(count, "page") for count in (0, 1, 2, 1000)]
     assert counts == ["0 pages", "1 page", "2 pages", "1,000 pages"]
-    assert [markup.quantity(count, "branch", "branches") for count in (1, 2)] == ["1 branch", "2 branches"]
+    assert [quantity(count, "branch", "branches") for count in (1, 2)] == ["1 branch", "2 branches"]
 
 
 @pytest.mark.parametrize("length", [markup.HEAD + 1, markup.LONGEST_PASSAGE, markup.LONGEST_PASSAGE + 1, 10**7])

@@ -11,7 +11,7 @@ from rekindle import SamplingParams, ServerSettings, Settings, testing
 from rekindle.core import errors
 from rekindle.core.config import SettingsOptions
 from rekindle.core.request.params import _CHECKS, SamplingOptions
-from rekindle.core.server_settings import ServerOptions
+from rekindle.server_settings import ServerOptions
 
 PUBLIC = """
 Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification

@@ -13,7 +13,7 @@ from rekindle.core.text.response import MessageForm, Response, ToolCall
 from rekindle.core.text.responses.families import template_for
 from rekindle.core.text.responses.formats import PLAIN, format_of
 from rekindle.core.text.responses.forms.objects import HERMES as HERMES_CALLS
-from rekindle.core.text.responses.reading import TemplateReading
+from rekindle.core.text.responses.reading.reader import TemplateReading
 from rekindle.core.text.tokenizer import Tokenizer
 from tests.unit.response_cases import CASES, HARMONY, QWEN
 from tests.unit.scripted import HERMES, tokenizer

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.server_settings import ServerSettings
 from rekindle.server import app
 from rekindle.server.access import Access
 from rekindle.server.errors import ApiError, error_object, shutdown_error
 from rekindle.server.guards import LocalNames
+from rekindle.server_settings import ServerSettings
 from rekindle.testing import fake_session
 from tests.unit.asgi import ask
 

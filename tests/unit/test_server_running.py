@@ -17,8 +17,8 @@ from anyio import to_thread
 
 import rekindle
 from rekindle.core.errors import ConfigError
-from rekindle.core.server_settings import ServerSettings
 from rekindle.server.listening.running import bind, check_certificate
+from rekindle.server_settings import ServerSettings
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_ends_free, assert_all_is_free, submitted

@@ -16,9 +16,9 @@ from anyio import to_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle import markup
 from rekindle.client.handle import Handle
 from rekindle.client.submission import Submission
-from rekindle.core import markup
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import EngineFailed, RequestCancelled, SessionClosed
 from rekindle.core.messages import Started, Text

@@ -11,9 +11,9 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from rekindle import markup
 from rekindle.client.batches.run import BatchRun, Shape
 from rekindle.client.handle import Handle
-from rekindle.core import markup
 from rekindle.core.concurrency.feed import TO_THE_END
 from rekindle.core.errors import BatchFailed, InvalidBatch, InvalidRequest, SessionClosed
 from rekindle.core.text.tokenizer import Tokenizer

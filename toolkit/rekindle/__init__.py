@@ -21,7 +21,6 @@ if TYPE_CHECKING or not _is_deferred:
     with starting.announced(), collector_paused():
         from rekindle.chats.chat import Chat
         from rekindle.client.handle import Handle, Stream
-        from rekindle.core.config import Settings
         from rekindle.core.device.sampling.processing import LogitsRow
         from rekindle.core.errors import (
             BatchFailed,
@@ -58,20 +57,19 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.core.messages.record import MessageRecord
         from rekindle.core.models.families.reading import Family
         from rekindle.core.policy import Candidate
-        from rekindle.core.ray import Ray
         from rekindle.core.request.figures import CachedTokens, Timings, Usage
-        from rekindle.core.request.params import SamplingParams
         from rekindle.core.request.steering import Patch, Steering
         from rekindle.core.request.tokens import Piece, TokenLogprob
         from rekindle.core.route import LaneLoad
-        from rekindle.core.scheduler.stats import Stats
-        from rekindle.core.server_settings import ServerSettings
         from rekindle.core.text.response import Part, ToolCall
         from rekindle.hosts.hosts import Hosts
         from rekindle.mapping.results import MapResults
+        from rekindle.replicas.ray import Ray
         from rekindle.results.answers import Answers
         from rekindle.results.bench import Bench
         from rekindle.results.comparison import Comparison
+        from rekindle.results.facts.settings import SamplingParams, Settings
+        from rekindle.results.facts.stats import Stats
         from rekindle.results.generation import Generation
         from rekindle.results.inspection.activations import Activations
         from rekindle.results.inspection.lens import LogitLens
@@ -80,6 +78,7 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.results.scores.perplexity import Perplexity
         from rekindle.results.scores.ranking import Ranking
         from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
+        from rekindle.server_settings import ServerSettings
         from rekindle.session.opening import open, open_sync
         from rekindle.session.prefix import Prefix
         from rekindle.session.serving import serve, serve_sync

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.results.response_card import content_html
 
 REASONING = ("reasoning_content", "thinking", "reasoning")

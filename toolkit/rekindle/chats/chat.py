@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from rekindle import markup
 from rekindle.chats.card import chat_html, chat_text
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.chats.turns import TURN_DEFAULTS, Draw, Turn, TurnOptions, draw_results, drawing
 from rekindle.chats.widget import ChatWidget
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
-from rekindle.core import markup
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.errors import InvalidRequest
@@ -19,6 +19,7 @@ from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
 from rekindle.core.request.repetition import RepetitionLimit, first_occurrence
 from rekindle.core.text.chat import check_messages, copy_messages
+from rekindle.core.words import quantity
 from rekindle.results.generation import Generation
 from rekindle.tools.running import OnStep, Rounds
 from rekindle.tools.tool import AnyTool, Tool, tools_of
@@ -196,12 +197,12 @@ class Chat:
         return True
 
     def __repr__(self) -> str:
-        size = markup.quantity(len(self), "message")
+        size = quantity(len(self), "message")
         last = f", last {chat_text(self.messages[-1:])!r:.80}" if len(self) else ""
         return f"<rekindle.Chat of {size}{last}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        html = markup.card("Chat", markup.quantity(len(self), "message"), chat_html(self.messages))
+        html = markup.card("Chat", quantity(len(self), "message"), chat_html(self.messages))
         return markup.bundle(chat_text(self.messages) or repr(self), html)
 
     def widget(self) -> ChatWidget:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Never, Unpack
 
+from rekindle import markup
 from rekindle.chats.chat import Chat
 from rekindle.chats.turns import TURN_DEFAULTS, Turn, TurnOptions, draw_results, drawing, draws
 from rekindle.client.prompts import Messages
 from rekindle.client.requests import HasRequests, Requests
-from rekindle.core import markup
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out

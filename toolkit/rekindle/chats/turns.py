@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from rekindle import markup
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import GENERATE_DEFAULTS, GenerateOptions, PromptOptions
 from rekindle.client.requests import Requests
-from rekindle.core import markup
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.params import SamplingOptions

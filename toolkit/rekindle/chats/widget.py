@@ -6,14 +6,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
+from rekindle import markup
 from rekindle.chats.card import content, message_html
 from rekindle.chats.turns import Draw, TurnOptions
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
-from rekindle.core import markup
 from rekindle.core.concurrency.threads import ending, soon
 from rekindle.core.concurrency.waits import Waits, blocked
 from rekindle.core.errors import RequestCancelled
+from rekindle.core.words import quantity, seconds
 from rekindle.notebook import front_end
 from rekindle.notebook.live_parts import GrowingParts, PartReader
 from rekindle.notebook.live_text import REDRAW_SECONDS, draw_record
@@ -227,7 +228,7 @@ def history_bundle(messages: Sequence[Mapping[str, Any]], answers: Mapping[int, 
     Args:
         answers: the answers by the index of their message.
     """
-    state = markup.quantity(len(messages), "message")
+    state = quantity(len(messages), "message")
     html = "".join(_message_html(message, answers.get(place)) for place, message in enumerate(messages))
     plain = "\n".join(f"{message.get('role')}: {content(message)}" for message in messages)
     return markup.bundle(plain or f"Chat: {state}", markup.card("Chat", state, html))
@@ -247,9 +248,9 @@ def _figures(answer: Generation) -> str:
     bar = markup.bar({f"rgb({markup.EMBER})": cached}, f"prompt from the cache: {share}", whole=prompt or 1)
     facts = {
         "from the cache": share,
-        "generated": markup.quantity(len(answer.token_ids), "token"),
-        "first token after": markup.seconds(answer.timings.first_token),
-        "total": markup.seconds(answer.timings.total),
+        "generated": quantity(len(answer.token_ids), "token"),
+        "first token after": seconds(answer.timings.first_token),
+        "total": seconds(answer.timings.total),
         "ended": ENDS.get(answer.finish_reason, answer.finish_reason),
     }
     return f'<div style="max-width:16em">{bar}</div>{markup.facts(facts)}'

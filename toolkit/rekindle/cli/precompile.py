@@ -18,9 +18,9 @@ from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.device.programs.workers import WORKERS
 from rekindle.core.engine.loading.stores import PROGRAMS
 from rekindle.core.errors import ConfigError, StorageError
-from rekindle.core.markup import size_text
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.entries import bytes_of
+from rekindle.core.words import size_text
 from rekindle.notebook.progress_bars import ProgressBars
 
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from rekindle.cli.units import ago
 from rekindle.core.errors import ConfigError
-from rekindle.core.markup import quantity
+from rekindle.core.words import quantity
 from rekindle.replicas import keeping
 
 

@@ -17,7 +17,7 @@ from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.concurrency.collector import leave_out
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import ConfigError, not_installed
-from rekindle.core.server_settings import ServerOptions, ServerSettings
+from rekindle.server_settings import ServerOptions, ServerSettings
 from rekindle.session.serving import KEEP_ALIVE_SECONDS, models_in
 
 if TYPE_CHECKING:

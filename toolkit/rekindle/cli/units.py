@@ -3,7 +3,7 @@
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
-from rekindle.core.markup import bytes_in, quantity
+from rekindle.core.words import bytes_in, quantity
 
 
 def parse_size(text: str) -> int:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import InvalidRequest, likely
-from rekindle.core.markup import quantity
 from rekindle.core.request.request import AdapterUse
+from rekindle.core.words import quantity
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from typing import Any, Final, Protocol, cast
 from rekindle.client.handle import Handle
 from rekindle.client.prompts import GenerateOptions, ToolSchemas
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.markup import quantity
 from rekindle.core.messages import OutputPrefix
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_keywords
 from rekindle.core.request.tokens import TokenLogprob, first_runs
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.core.words import quantity
 from rekindle.results.generation import Generation
 
 _OF_PROMPT: Final = ("prompt_logprobs", "truncate_prompt_tokens")

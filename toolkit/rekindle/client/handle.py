@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn, Protocol
 
+from rekindle import markup
 from rekindle.client.parts import Parts
 from rekindle.client.record import Record
 from rekindle.client.submission import Submission
-from rekindle.core import markup
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
 from rekindle.core.concurrency.loops import Loop
@@ -15,6 +15,7 @@ from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.core.errors import RequestCancelled, SessionError, with_short_traceback
 from rekindle.core.messages import Cancel, Message
 from rekindle.core.request.tokens import Piece
+from rekindle.core.words import quantity
 from rekindle.results.generation import Generation
 
 Post = Callable[[Message], None]
@@ -90,7 +91,7 @@ class Handle:
         """Cancel the request because an error ended a wait for it; attach the partial generation to an interrupt."""
         self.cancel()
         generation = self.record.so_far()
-        tokens = markup.quantity(len(generation.token_ids), "token")
+        tokens = quantity(len(generation.token_ids), "token")
         words = f"interrupted after {tokens}; the text so far is in `generation` of this error"
         interrupts.tell(error, words, "generation", generation)
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from rekindle import markup
 from rekindle.client.submission import Submission
-from rekindle.core import markup
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import RequestCancelled
 from rekindle.core.messages import Rejected, Started, Text
 from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob, first_runs
 from rekindle.core.text.response import Reading
+from rekindle.core.words import quantity, seconds
 from rekindle.results.generation import Generation, ids_in_words, text_html
 from rekindle.results.parsing import parse, parse_response
 
@@ -177,9 +178,9 @@ class Record:
         if self._started:
             started, queued = self._started
             facts |= Usage(len(started.prompt), self._generated).said(started.cached)
-            facts["queued"] = markup.seconds(queued)
+            facts["queued"] = seconds(queued)
         if self.first_token:
-            facts["first token after"] = markup.seconds(self.first_token)
+            facts["first token after"] = seconds(self.first_token)
         return facts
 
     def preview(self) -> markup.Bundle:
@@ -200,7 +201,7 @@ class Record:
         return markup.card(kind, self._progress(), markup.prompt_line(self.prompt), body, why, markup.facts(self.facts))
 
     def _progress(self) -> str:
-        generated = markup.quantity(self._generated, "token")
+        generated = quantity(self._generated, "token")
         return f"{self._word()}, {generated}" if self._failure() is None else f"failed after {generated}"
 
     def _word(self) -> str:

@@ -43,9 +43,10 @@ from rekindle.core.request.request import Pooling, Turn, check_length
 from rekindle.core.text.chat import unread_variables
 from rekindle.core.text.constraints.parser import parse_bytes
 from rekindle.core.text.responses.formats import format_of
-from rekindle.core.text.responses.reading import TemplateReading
+from rekindle.core.text.responses.reading.reader import TemplateReading
 from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.results.facts import settings
 
 if TYPE_CHECKING:
     from rekindle.core.engine.loaded_engine import LoadedEngine
@@ -342,7 +343,7 @@ class Requests:
 
     def params(self, options: GenerateOptions[Any], n: int = 1) -> SamplingParams:
         """Return the sampling parameters of a call, checked for the model; raises as `SamplingParams.from_options`."""
-        params = SamplingParams.from_options(options, self._options, n=n, beside=PromptOptions.__annotations__)
+        params = settings.SamplingParams.from_options(options, self._options, n=n, beside=PromptOptions.__annotations__)
         params = params.with_counts(self.vocab_size)
         limits = self.loaded_engine.limits
         self.check_predicts()

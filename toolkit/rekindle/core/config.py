@@ -1,14 +1,14 @@
 """Settings of `open`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict, get_args
 
-from rekindle.core import buckets, markup
+from rekindle.core import buckets
 from rekindle.core.errors import ConfigError
 from rekindle.core.policy import POLICIES, Order
-from rekindle.core.ray import Ray
 from rekindle.core.route import ROUTES, Choose
+from rekindle.core.words import bytes_in
 
 Dtype = Literal["float32", "bfloat16"]
 KvDtype = Literal["float32", "bfloat16", "int8"]
@@ -25,6 +25,17 @@ Quantize = Literal["int8", "int4"]
 DEFAULT_CHUNK: Final = 512
 AXES: Final = ("data", "tensor")
 """Axis names of a device mesh."""
+
+
+class RemoteReplicas:
+    """Replicas in other processes, such as `rekindle.Ray(2)`.
+
+    Attributes:
+        count: number of replicas.
+    """
+
+    __slots__ = ()
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +176,7 @@ class Settings:
     tensor: int | None = None
     data: int = 1
     mesh: Any = None
-    replicas: int | Ray = 1
+    replicas: int | RemoteReplicas = 1
     route: Route = "prefix"
     prefill: Any = None
     decode: Any = None
@@ -204,13 +215,6 @@ class Settings:
     max_adapters: int | None = None
     max_adapter_rank: int | None = None
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return markup.named_values("Settings", {field.name: getattr(self, field.name) for field in fields(self)})
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print one line per setting as the result of a cell, and the repr inside a list."""
-        printer.text(repr(self) if printer.indentation else self._repr_mimebundle_()["text/plain"])
-
     def __post_init__(self) -> None:
         for name in ("pool_bytes", "host_cache_bytes", "disk_cache_bytes"):
             value: Any = getattr(self, name)
@@ -243,12 +247,12 @@ class Settings:
         """Number of lanes."""
         if self.prefill is not None:
             return 2
-        return self.replicas.count if isinstance(self.replicas, Ray) else self.replicas
+        return self.replicas if isinstance(self.replicas, int) else self.replicas.count
 
     def _check_sizes(self) -> None:
         for name in ("page_size", "max_prefill_tokens", "prefill_chunk"):
             _integer(name, getattr(self, name), 1, multiple=buckets.QUERY_BLOCK)
-        if not isinstance(self.replicas, Ray):
+        if not isinstance(self.replicas, RemoteReplicas):
             _integer("replicas", self.replicas, 1, another=", or a rekindle.Ray")
         for name in ("data", "prefill_from", "max_running", "max_waiting", "max_executables", "decode_steps"):
             _integer(name, getattr(self, name), 1)
@@ -348,7 +352,7 @@ class SettingsOptions(TypedDict, total=False):
     tensor: int | None
     data: int
     mesh: Any
-    replicas: int | Ray
+    replicas: int | RemoteReplicas
     route: Route
     prefill: Any
     decode: Any
@@ -396,7 +400,7 @@ def _integer(name: str, value: Any, low: int, multiple: int = 1, another: str = 
 
 
 def _bytes(name: str, text: str) -> int:
-    size = markup.bytes_in(text)
+    size = bytes_in(text)
     if size is None:
         raise ConfigError(f'{name} must be a number of bytes, or a size such as "500MB" or "1.5GiB", got {text!r:.80}')
     return size

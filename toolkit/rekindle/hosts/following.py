@@ -15,7 +15,7 @@ import jax
 from rekindle.core.concurrency.threads import soon
 from rekindle.core.device.orders import TickOrder, Use, release_host_memory
 from rekindle.core.errors import HostLost, HostRefused, RekindleError
-from rekindle.core.markup import quantity
+from rekindle.core.words import quantity
 from rekindle.hosts import joining
 from rekindle.hosts.address import Address
 from rekindle.hosts.agreement import code_facts

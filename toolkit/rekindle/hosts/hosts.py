@@ -6,7 +6,7 @@ import threading
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError
-from rekindle.core.markup import quantity
+from rekindle.core.words import quantity
 from rekindle.hosts.address import LISTEN, Address
 from rekindle.hosts.follower_group import FollowerGroup
 from rekindle.hosts.meeting import meet

@@ -14,7 +14,7 @@ from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Waits, awaited, blocked, in_a_thread
 from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError, warn
 from rekindle.core.keywords import spelled_out
-from rekindle.core.markup import quantity
+from rekindle.core.words import quantity
 from rekindle.mapping.call import MapCall
 from rekindle.mapping.in_flight import EndedItem, InFlight
 from rekindle.mapping.items import check_items

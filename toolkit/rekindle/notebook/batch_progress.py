@@ -10,7 +10,7 @@ from rekindle.client.drawing import Report
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait, Waits
-from rekindle.core.markup import quantity
+from rekindle.core.words import quantity
 from rekindle.notebook.board.rates import Rates
 from rekindle.notebook.progress_bars import ProgressBars
 

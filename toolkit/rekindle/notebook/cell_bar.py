@@ -6,8 +6,9 @@ The bar is HTML instead of a widget, so a saved or exported notebook shows its l
 import threading
 from time import monotonic
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.concurrency.progress import Progress
+from rekindle.core.words import size_text
 from rekindle.notebook import front_end
 from rekindle.notebook.clock import Clock
 
@@ -59,7 +60,7 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
     """Return the bar after `seconds` seconds, as text and as HTML."""
     parts = [progress.amount, f"{seconds:.0f} s"]
     if progress.unit == "B" and seconds >= 1 and progress.done:
-        parts.insert(1, f"{markup.size_text(round(progress.done / seconds))}/s")
+        parts.insert(1, f"{size_text(round(progress.done / seconds))}/s")
     if remaining := progress.remaining(seconds):
         parts.append(remaining)
     text = ", ".join(parts)

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rekindle import markup
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
-from rekindle.core import markup
 from rekindle.core.concurrency.threads import soon
 from rekindle.core.concurrency.waits import blocked
 from rekindle.core.errors import InvalidRequest, RekindleError
 from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.words import percent
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import draw_record
 from rekindle.results.generation import Generation
@@ -124,7 +125,7 @@ class Explorer:
         words = f"place {place}, instead of “{token.text}”:" if others else f"place {place}: nothing else was likely"
         buttons = []
         for other in others:
-            likely = markup.percent(probability(other.logprob))
+            likely = percent(probability(other.logprob))
             buttons.append(self._button(f"{_button_text(other.text)} {likely}", partial(self._branch, place, other)))
         for button in buttons:
             button.layout.width = "auto"

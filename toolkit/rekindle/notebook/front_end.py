@@ -6,7 +6,7 @@ from contextvars import Context, copy_context
 from typing import Any
 from uuid import uuid4
 
-from rekindle.core import markup
+from rekindle import markup
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 """The MIME type of a widget view."""

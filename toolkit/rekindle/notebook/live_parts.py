@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from rekindle import markup
 from rekindle.client.record import Record
-from rekindle.core import markup
 from rekindle.core.request.tokens import Piece
 from rekindle.core.text.response import Part, PartKind, Reading
 from rekindle.results.response_card import REASONING, TOOL_CALL, calls_html

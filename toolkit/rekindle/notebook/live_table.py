@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 
+from rekindle import markup
 from rekindle.client.batches.run import BatchRun
-from rekindle.core import markup
 from rekindle.core.concurrency.feed import TO_THE_END
 from rekindle.core.concurrency.waits import Wait, Waits
+from rekindle.core.words import one_line
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import GRACE_SECONDS, Cell, handles_clicks
 from rekindle.results.answer_table import (
@@ -109,7 +110,7 @@ class LiveRow:
         self._position += len(new)
         text = self._tail + "".join(piece.text for piece in new)
         self._tail = text if len(text) <= TAIL else f"…{text[1 - TAIL :]}"
-        answer = f'{markup.visible(markup.one_line(self._tail, TAIL))}<span style="opacity:0.5">▌</span>'
+        answer = f'{markup.visible(one_line(self._tail, TAIL))}<span style="opacity:0.5">▌</span>'
         now = request.record.standing
         return answer if self._tail else "", (now.state, f"{now.generated:,}", f"{now.seconds:.0f} s")
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal, Protocol
 
+from rekindle import markup
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
-from rekindle.core import markup
 from rekindle.core.concurrency.feed import TO_THE_END
 from rekindle.core.concurrency.mailbox import in_trio
 from rekindle.core.concurrency.threads import soon

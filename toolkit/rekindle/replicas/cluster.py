@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from rekindle.core.errors import ConfigError, ReplicaLost, not_installed
-from rekindle.core.ray import Ray
+from rekindle.replicas.ray import Ray
 
 NAMESPACE = "rekindle"
 """Ray's namespace for the names of replicas."""

@@ -20,7 +20,6 @@ from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.families.reading import Family
-from rekindle.core.ray import Ray
 from rekindle.core.routing.pages import page_after
 from rekindle.core.routing.remote import RemoteLane, SentPages
 from rekindle.core.store.restore_report import RestoreReport
@@ -28,6 +27,7 @@ from rekindle.replicas import cluster
 from rekindle.replicas.group import Group
 from rekindle.replicas.link import Link
 from rekindle.replicas.programs import ReplicaPrograms
+from rekindle.replicas.ray import Ray
 from rekindle.replicas.recipe import Recipe, content_of, resolve_model
 from rekindle.replicas.replica import Replica
 from rekindle.replicas.status import AttachReply

@@ -15,8 +15,8 @@ from rekindle.core.config import Settings
 from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.families.reading import Family
-from rekindle.core.ray import Ray
 from rekindle.core.store.snapshot_key import content_fingerprint
+from rekindle.replicas.ray import Ray
 
 SESSION_ONLY = ("replicas", "route", "max_waiting")
 """Settings of the session without effect on a replica."""

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from rekindle.core import markup
-from rekindle.core.markup import quantity, visible
+from rekindle import markup
 from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.words import one_line, quantity, seconds, spelled
+from rekindle.markup import visible
 from rekindle.results.generation import Generation, ids_in_words, text_html
 from rekindle.results.heat_map import MOST_TOKENS, heat_map
 from rekindle.results.response_card import response_html, response_line
@@ -54,7 +55,7 @@ class AnswerRow:
 
     def prompt_line(self, longest: int) -> str:
         """Return the prompt on one line, cut to `longest` characters."""
-        return preview(markup.spelled(_in_words(self.prompt)), longest)
+        return preview(spelled(_in_words(self.prompt)), longest)
 
     @property
     def answer(self) -> str:
@@ -76,7 +77,7 @@ class AnswerRow:
         """Cells with the finish reason, the number of generated tokens and the time."""
         match self.outcome:
             case Generation(finish_reason=reason, usage=usage, timings=timings):
-                return reason, f"{usage.completion_tokens:,}", markup.seconds(timings.total)
+                return reason, f"{usage.completion_tokens:,}", seconds(timings.total)
             case None:
                 return "not ended", "", ""
         return "error" if isinstance(self.outcome, Exception) else "", "", ""
@@ -149,7 +150,7 @@ def table_text(rows: Sequence[AnswerRow]) -> str:
     for row, before in zip(head, (None, *(row.prompt for row in head)), strict=False):
         same = row.prompt is not None and row.prompt is before
         prompt = "the same" if same else row.prompt_line(IN_TEXT["prompt"])
-        answer = preview(markup.spelled(row.answer), IN_TEXT["answer"])
+        answer = preview(spelled(row.answer), IN_TEXT["answer"])
         cells.append((row.name, prompt, answer, *row.ending))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     aligned = [str.rjust if name in NUMBERS else str.ljust for name in COLUMNS]
@@ -167,7 +168,7 @@ def _logprobs(row: AnswerRow) -> tuple[TokenLogprob, ...]:
 
 def preview(text: str, longest: int) -> str:
     """Return the beginning of a text on one line, with one mark for several ends of lines."""
-    return markup.one_line(_BLANK.sub("\n", text.strip("\n")), longest)
+    return one_line(_BLANK.sub("\n", text.strip("\n")), longest)
 
 
 def _unfolding(line: str, whole: str = "") -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from typing import Any, SupportsIndex, TypeVar, overload
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.results.answer_table import AnswerRow, PromptLabel, table_html, table_text, total
 from rekindle.results.generation import Generation
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core import markup
+from rekindle import markup
+from rekindle.core.words import quantity, seconds, size_text
 from rekindle.results.answers import import_pandas
 
 BAR = f"rgb({markup.COOL})"
@@ -66,7 +67,7 @@ class Bench:
 
     def __repr__(self) -> str:
         speeds = ", ".join(f"{speed:,.0f} tokens/s at {count}" for count, speed in self.speeds.items())
-        return f"<rekindle.Bench {self.name}: first token after {markup.seconds(self.first_token)}, {speeds}>"
+        return f"<rekindle.Bench {self.name}: first token after {seconds(self.first_token)}, {speeds}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print the table if this is the result of a cell, and the repr inside a container."""
@@ -80,7 +81,7 @@ class Bench:
 
     def _first_token(self) -> str:
         words = markup.visible(f"to the first token of a new prompt of {self.prompt_tokens:,} tokens")
-        number = markup.visible(markup.seconds(self.first_token))
+        number = markup.visible(seconds(self.first_token))
         return f'<div><span style="{markup.BIG}">{number}</span> <span style="{markup.PALE}">{words}</span></div>'
 
     def _row(self, count: int, speed: float, fastest: float) -> str:
@@ -98,23 +99,23 @@ class Bench:
     def _machine(self) -> dict[str, str | None]:
         """Return the facts that bound the speed."""
         return {
-            "weights": markup.size_text(self.weight_bytes),
-            "memory bandwidth": None if self.bandwidth is None else f"{markup.size_text(round(self.bandwidth))}/s",
+            "weights": size_text(self.weight_bytes),
+            "memory bandwidth": None if self.bandwidth is None else f"{size_text(round(self.bandwidth))}/s",
             "at most": None if self.limit is None else f"{self.limit:,.0f} steps/s",
         }
 
     def _preparation(self) -> dict[str, str | None]:
         """Return the facts about the state of the engine before the measurement."""
         return {
-            "compiled for it": markup.quantity(self.compiled, "program"),
-            "waited for programs": markup.seconds(self.waited) if self.waited >= 1 else None,
-            "beside it": f"{markup.quantity(self.others, 'other request')}, so it is too slow" if self.others else None,
+            "compiled for it": quantity(self.compiled, "program"),
+            "waited for programs": seconds(self.waited) if self.waited >= 1 else None,
+            "beside it": f"{quantity(self.others, 'other request')}, so it is too slow" if self.others else None,
         }
 
     def _text(self) -> str:
         facts = {**self._machine(), **self._preparation()}
         lines = [f"Bench of {self.name} ({self.device})"]
-        lines.append(f"first token  {markup.seconds(self.first_token)} after {self.prompt_tokens:,} tokens")
+        lines.append(f"first token  {seconds(self.first_token)} after {self.prompt_tokens:,} tokens")
         for count, speed in self.speeds.items():
             share = self.share(count)
             bound = f", {share:.0%} of the memory bandwidth" if share else ""

@@ -2,7 +2,7 @@
 
 import re
 
-from rekindle.core import markup
+from rekindle import markup
 
 LONGEST_COLOURED = 10_000
 """Most characters of code with colours; each token takes about a hundred bytes of the page."""

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from rekindle.core import markup
+from rekindle import markup
+from rekindle.core.words import one_line, quantity, seconds
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation, ids_in_words
 from rekindle.results.response_card import content_html, response_html, response_text
@@ -72,7 +73,7 @@ class Comparison(Answers[Generation]):
 
     @property
     def _state(self) -> str:
-        return markup.quantity(len(self), "answer")
+        return quantity(len(self), "answer")
 
     def _column(self, place: int) -> str:
         answer = self[place]
@@ -84,11 +85,11 @@ class Comparison(Answers[Generation]):
         each = answer.timings.per_token(len(answer.token_ids))
         return {
             "ended": answer.finish_reason,
-            "generated": markup.quantity(len(answer.token_ids), "token"),
+            "generated": quantity(len(answer.token_ids), "token"),
             "from the cache": f"{answer.cached_tokens:,} of {answer.usage.prompt_tokens:,}",
-            "first token after": markup.seconds(answer.timings.first_token),
-            "then per token": None if each is None else markup.seconds(each),
-            "total": markup.seconds(answer.timings.total),
+            "first token after": seconds(answer.timings.first_token),
+            "then per token": None if each is None else seconds(each),
+            "total": seconds(answer.timings.total),
             "same as the first for": self._common(place),
         }
 
@@ -101,7 +102,7 @@ class Comparison(Answers[Generation]):
             return "all tokens"
         same = takewhile(lambda pair: pair[0] == pair[1], zip(first.token_ids, answer.token_ids, strict=False))
         count = sum(1 for _ in same)
-        return markup.quantity(count, "token") if count else None
+        return quantity(count, "token") if count else None
 
     def _text(self) -> str:
         blocks = []
@@ -114,5 +115,5 @@ class Comparison(Answers[Generation]):
 
 def column_name(setting: Mapping[str, Any]) -> str:
     """Return the settings of a column as text, such as "temperature 0.8, top_k 40"."""
-    values = (f"{name} {markup.one_line(repr(value), LONGEST_VALUE)}" for name, value in setting.items())
+    values = (f"{name} {one_line(repr(value), LONGEST_VALUE)}" for name, value in setting.items())
     return ", ".join(values) or "defaults"

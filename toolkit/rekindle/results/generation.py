@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.errors import SessionError
 from rekindle.core.keywords import spelled_out
 from rekindle.core.request.constraint import Constraint, Kind
@@ -14,6 +14,7 @@ from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
 from rekindle.core.text.response import Response, ToolCall
+from rekindle.core.words import quantity
 from rekindle.results import data
 from rekindle.results.heat_map import covers, heat_map, token_numbers
 from rekindle.results.parsing import parse, parse_response
@@ -308,7 +309,7 @@ class Generation:
     def _extent(self) -> str:
         cut = ", in the middle of a character" if self.cut else ""
         prefix = f", the first {self.begun} set by branch()" if self.begun else ""
-        return f"{markup.quantity(len(self.token_ids), 'token')}{prefix}{cut}"
+        return f"{quantity(len(self.token_ids), 'token')}{prefix}{cut}"
 
 
 _NOT_STORED = ("drawn_in", "origin", "parsed", "unparsed")

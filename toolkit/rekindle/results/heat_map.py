@@ -4,8 +4,9 @@ import codecs
 import math
 from collections.abc import Iterator, Sequence
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.words import one_line, percent, quantity
 
 MOST_TOKENS = 400
 """Maximum number of tokens of a heat map."""
@@ -25,7 +26,7 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
     for group in by_character(tokens[:MOST_TOKENS]):
         spans.append(_span(group, place))
         place += len(group) or 1
-    rest = f" … {markup.quantity(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
+    rest = f" … {quantity(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
     legend = markup.note(
         "the deeper the shade, the less likely the token; underlined: another token was likelier; point at a token for "
         "its place, rank and probability"
@@ -46,7 +47,7 @@ def _line(token: TokenLogprob, place: int) -> str:
 
 
 def _share(token: TokenLogprob) -> str:
-    return markup.percent(probability(token.logprob))
+    return percent(probability(token.logprob))
 
 
 def covers(text: str, tokens: Sequence[TokenLogprob]) -> bool:
@@ -112,7 +113,7 @@ def _title(token: TokenLogprob, place: int) -> str:
 
 
 def _quoted(token: TokenLogprob) -> str:
-    return f"“{markup.one_line(token.text, LONGEST_TOKEN)}”" if token.text else f"⟨{token.token_id}⟩"
+    return f"“{one_line(token.text, LONGEST_TOKEN)}”" if token.text else f"⟨{token.token_id}⟩"
 
 
 def probability(logprob: float) -> float:

@@ -14,7 +14,8 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
-from rekindle.core import markup
+from rekindle import markup
+from rekindle.core.words import quantity
 from rekindle.results.code import code_html
 
 _SAFE = re.compile("(https?://|mailto:)", re.IGNORECASE)
@@ -74,7 +75,7 @@ def answer_html(text: str) -> str:
     html = parser.renderer.render(tokens[:fold], parser.options, env)
     if fold < len(tokens):
         rest = parser.renderer.render(tokens[fold:], parser.options, env)
-        html += markup.folded(markup.quantity(hidden, "more character"), rest)
+        html += markup.folded(quantity(hidden, "more character"), rest)
     return f'<div dir="auto">{html}</div>{markup.folded("as written", markup.preformatted(text))}'
 
 

@@ -2,8 +2,9 @@
 
 import json
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.text.response import Response, ToolCall
+from rekindle.core.words import quantity
 
 REASONING, TOOL_CALL = "[reasoning] ", "[tool call] "
 """Prefixes of reasoning and tool calls in plain text."""
@@ -60,7 +61,7 @@ def reasoning_html(reasoning: str, *, folded: bool = True) -> str:
     """Return reasoning as HTML below a title, folded or not; empty for no reasoning."""
     if not reasoning:
         return ""
-    title = f"reasoning, {markup.quantity(len(reasoning.split()), 'word')}"
+    title = f"reasoning, {quantity(len(reasoning.split()), 'word')}"
     body = f'<div style="opacity:0.75">{markup.passage(reasoning)}</div>'  # paler than the content
     return markup.folded(title, body) if folded else f"{markup.note(title)}{body}"
 

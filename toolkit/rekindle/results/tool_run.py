@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.text.response import ToolCall
+from rekindle.core.words import one_line, quantity
 from rekindle.results.generation import Generation, generation_html
 
 Stop = Literal["answer", "limit", "calls", "length", "cancelled"]
@@ -90,7 +91,7 @@ class ToolRun:
 
     @property
     def _state(self) -> str:
-        answers, calls = markup.quantity(len(self.steps), "answer"), markup.quantity(len(self.results), "call")
+        answers, calls = quantity(len(self.steps), "answer"), quantity(len(self.results), "call")
         counts = f"{answers}, {calls}"
         return counts if self.stop == "answer" else f"{counts}, ended: {self.stop}"
 
@@ -119,5 +120,5 @@ def results_text(results: tuple[ToolResult, ...]) -> str:
 
 def results_html(results: tuple[ToolResult, ...]) -> str:
     """Return the results of tool calls as an HTML table; empty for no results."""
-    rows = [(str(result.call), markup.one_line(result.content, markup.HEAD)) for result in results]
+    rows = [(str(result.call), one_line(result.content, markup.HEAD)) for result in results]
     return markup.table(rows, ("called", "result")) if rows else ""

@@ -9,9 +9,9 @@ from rekindle.client.requests import Requests
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Waits
-from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.notebook.batch_progress import draw_progress
+from rekindle.results.facts.settings import SamplingParams
 from rekindle.results.generation import Generation
 
 

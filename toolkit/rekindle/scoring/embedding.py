@@ -16,8 +16,9 @@ from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request import checks
-from rekindle.core.request.params import LONGEST_SALT, SamplingParams
+from rekindle.core.request.params import LONGEST_SALT
 from rekindle.core.request.request import Pooling
+from rekindle.results.facts.settings import SamplingParams
 from rekindle.scoring.computing import ScoringBar, wait_all
 
 Array = np.ndarray[Any, np.dtype[np.float32]]

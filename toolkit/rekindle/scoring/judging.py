@@ -16,10 +16,11 @@ from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request import checks
-from rekindle.core.request.params import LONGEST_SALT, SamplingParams
+from rekindle.core.request.params import LONGEST_SALT
 from rekindle.core.request.request import check_length
 from rekindle.core.text.rendering.template import template_variables
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.results.facts.settings import SamplingParams
 from rekindle.results.scores.classes import Classification, activated
 from rekindle.results.scores.ranking import Ranking
 from rekindle.scoring.computing import ScoringBar, compute_all

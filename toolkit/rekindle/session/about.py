@@ -5,12 +5,14 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Final
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.wire import Wire
-from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix, prompt_shares
+from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix
+from rekindle.core.words import quantity, size_text
+from rekindle.results.facts.stats import prompt_shares
 
 OPTIONAL: Final = ("states", "adapters")
 """Memory left out of a repr while there is none."""
@@ -72,13 +74,13 @@ class Memory:
 
     def facts(self) -> dict[str, str | None]:
         """Return the memory as text for cards, by label; None for an absent tier."""
-        on_each = ", ".join(f"{markup.size_text(size)} for {name}" for name, size in self.on_each.items())
+        on_each = ", ".join(f"{size_text(size)} for {name}" for name, size in self.on_each.items())
         return {
-            "weights": markup.size_text(self.weights),
-            "workspace": markup.size_text(self.workspace),
-            "pool": f"{markup.size_text(self.pool)} for {markup.quantity(self.tokens, 'token')}",
-            "states": f"{markup.size_text(self.states)} of running requests" if self.states else None,
-            "adapters": markup.size_text(self.adapters) if self.adapters else None,
+            "weights": size_text(self.weights),
+            "workspace": size_text(self.workspace),
+            "pool": f"{size_text(self.pool)} for {quantity(self.tokens, 'token')}",
+            "states": f"{size_text(self.states)} of running requests" if self.states else None,
+            "adapters": size_text(self.adapters) if self.adapters else None,
             f"on each of {self.devices} devices": on_each if self.devices > 1 else None,
             "host memory": self._of_limit(self.host, self.host_limit),
             "disk": self._of_limit(self.disk, self.disk_limit),
@@ -91,7 +93,7 @@ class Memory:
         return {name: size // self.devices for name, size in sizes.items()}
 
     def _of_limit(self, used: int, limit: int) -> str | None:
-        return f"{markup.size_text(used)} of {markup.size_text(limit)}" if limit else None
+        return f"{size_text(used)} of {size_text(limit)}" if limit else None
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         rows = [(name, value) for name, value in self.facts().items() if value is not None]
@@ -99,7 +101,7 @@ class Memory:
 
     def __repr__(self) -> str:
         names = [field.name for field in fields(self) if field.name not in OPTIONAL or getattr(self, field.name)]
-        sizes = {name: markup.size_text(getattr(self, name)) for name in names}
+        sizes = {name: size_text(getattr(self, name)) for name in names}
         rows = sizes | {"devices": f"{self.devices:,}", "tokens": f"{self.tokens:,}"}
         return "\n".join(f"{name:10}  {value}" for name, value in rows.items())
 
@@ -169,7 +171,7 @@ class About:
             "running": f"{counts.running:,}",
             "waiting": f"{counts.waiting:,}",
             "pages free": self._free() + cached_suffix(counts),
-            "generated": markup.quantity(counts.generated_tokens, "token"),
+            "generated": quantity(counts.generated_tokens, "token"),
             "meanwhile": self.loaded_engine.programs.readiness().summary or None,
         }
         memory = self._memory.facts()
@@ -196,14 +198,14 @@ class About:
             loaded_engine.programs.readiness(),
             Wire.of(loaded_engine.model, loaded_engine.deployment.tensor),
         )
-        wire_bytes = markup.size_text(wire.per_token + wire.per_sample)
+        wire_bytes = size_text(wire.per_token + wire.per_sample)
         return {
             "on": ", ".join(filter(None, [str(loaded_engine.deployment), loaded_engine.deployment.spread])),
             "sending": None if wire.devices == 1 else f"{wire_bytes} from each device to decode a token",
             "with": loaded_engine.deployment.kernels or None,
             "computes in": loaded_engine.deployment.numbers,
-            "context": markup.quantity(limits.max_context, "token"),
-            "serves": f"{markup.quantity(limits.groups * limits.max_running, 'request')} at once",
+            "context": quantity(limits.max_context, "token"),
+            "serves": f"{quantity(limits.groups * limits.max_running, 'request')} at once",
             "programs": f"{programs.ready} of {programs.total} ready"
             if programs.total and not programs.summary
             else None,

@@ -25,12 +25,12 @@ from rekindle.core.engine.wiring import Compose
 from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion, warn
 from rekindle.core.keywords import spelled_out
 from rekindle.core.models.families.reading import Family
-from rekindle.core.ray import Ray
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.text.rendering.template import template_variables
 from rekindle.hosts.hosts import Hosts
 from rekindle.notebook.log import tell_line, tell_restored
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
+from rekindle.replicas.ray import Ray
 from rekindle.session.operations.adapters import AdapterSource, with_room_for
 from rekindle.session.operations.idle_settings import idle_settings
 from rekindle.session.session import Session

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Collection
 from typing import Any, Unpack, overload
 
+from rekindle import markup
 from rekindle.client.batches.run import Errors
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.prompts import (
@@ -18,7 +19,6 @@ from rekindle.client.prompts import (
     as_text,
 )
 from rekindle.client.requests import HasRequests, Requests
-from rekindle.core import markup
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Wait, Waits

@@ -19,9 +19,9 @@ from rekindle.core.engine.loading.choosing import AUTO, choose
 from rekindle.core.engine.loading.planning import fewest, plan
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.core.keywords import spelled_out
-from rekindle.core.ray import Ray
-from rekindle.core.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.core.store.directory import cache_dir
+from rekindle.replicas.ray import Ray
+from rekindle.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.session import opening
 from rekindle.session.session import Session
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Unpack, overload
 
 import jax
 
+from rekindle import markup
 from rekindle.chats import conversations
 from rekindle.client.adapters import AdapterInfo
 from rekindle.client.batches.loop import AsCompleted, Streams
@@ -31,12 +32,10 @@ from rekindle.client.prompts import (
     TokenIds,
 )
 from rekindle.client.requests import Requests
-from rekindle.core import markup
 from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits
-from rekindle.core.config import Settings
 from rekindle.core.engine.conductor import Resume
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.replicas import LaneState
@@ -47,21 +46,23 @@ from rekindle.core.messages import InFlightPolicy
 from rekindle.core.messages.record import MessageRecord, Observer, Pending
 from rekindle.core.parts import Part
 from rekindle.core.request.checks import preview
-from rekindle.core.request.params import SamplingParams, check_keywords
+from rekindle.core.request.params import check_keywords
 from rekindle.core.request.steering import Patch, Steering, patches, steerings
-from rekindle.core.scheduler.stats import SchedulerStats, Stats
-from rekindle.core.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSettings
-from rekindle.core.store.restore_report import RestoreReport
+from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping import pending as maps
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
 from rekindle.notebook.showing import NotebookDrawer, show
 from rekindle.results.answers import Answers
+from rekindle.results.facts.restored import RestoreReport
+from rekindle.results.facts.settings import SamplingParams, Settings
+from rekindle.results.facts.stats import Stats
 from rekindle.results.generation import Generation
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.lens import LogitLens
 from rekindle.scoring import embedding, judging, likelihood
+from rekindle.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.session import bench as benching
 from rekindle.session import comparing
 from rekindle.session import prefix as prefixes
@@ -760,7 +761,7 @@ class Session:
     @property
     def restored(self) -> RestoreReport:
         """Programs and prefixes restored from earlier sessions so far; programs load in the background."""
-        return self._loaded_engine.programs.restored()
+        return RestoreReport.of(self._loaded_engine.programs.restored())
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without the special tokens added around prompts.
@@ -876,7 +877,7 @@ class Session:
     @property
     def settings(self) -> Settings:
         """All settings in effect: the arguments of `open`, and the values chosen for the others."""
-        return self._loaded_engine.settings
+        return Settings.of(self._loaded_engine.settings)
 
     @property
     def model(self) -> ModelFacts:
@@ -922,7 +923,7 @@ class Session:
     @property
     def stats(self) -> Stats:
         """Current counters of the engine."""
-        return self._loaded_engine.stats()
+        return Stats.of(self._loaded_engine.stats())
 
     @spelled_out(ServerOptions, SERVER_DEFAULTS)
     def serve(self, *, name: str | Sequence[str] | None = None, **settings: Unpack[ServerOptions]) -> "PendingServer":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rekindle.core.markup import Bundle, bundle, card, visible
+from rekindle.markup import Bundle, bundle, card, visible
 
 WIDTH, MIN_WIDTH = 860, 720
 """The width of a picture in pixels, and its minimum on a narrow page, with text 10 px high.

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from rekindle.core import markup
-from rekindle.core.markup import percent, seconds, visible
+from rekindle import markup
+from rekindle.core.words import one_line, percent, quantity, seconds, spelled
+from rekindle.markup import visible
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import DEEPEST, shade
 
@@ -118,7 +119,7 @@ class Explanation:
     @property
     def _state(self) -> str:
         usage, omitted = self.generation.usage, self.count - len(self.tokens)
-        state = f"prompt of {markup.quantity(usage.prompt_tokens, 'token')}, answer of {usage.completion_tokens:,}"
+        state = f"prompt of {quantity(usage.prompt_tokens, 'token')}, answer of {usage.completion_tokens:,}"
         return f"{state}; without the first {omitted:,}" if omitted else state
 
     def _row(self, token: ExplainedToken) -> tuple[str, ...]:
@@ -127,7 +128,7 @@ class Explanation:
         layer = "" if token.settled_at is None else str(token.settled_at)
         tick = "cached" if token.is_cached else "" if token.tick is None else str(token.tick)
         place = f"{1 + token.position // self.page_size}"
-        name = repr(markup.spelled(token.text))
+        name = repr(spelled(token.text))
         return f"{token.position}{' new' if token.is_new else ''}", name, probability, layer, place, tick
 
     def _token_html(self, token: ExplainedToken, group: str, checked: bool) -> str:
@@ -181,7 +182,7 @@ class Explanation:
             return _section("tick", words)
         label = f"{seconds(token.tick_seconds)} on the device"
         bar = markup.bar({f"rgba({markup.COOL},0.7)": token.tick_seconds}, label, whole=longest or 1.0)
-        beside = f"{label}, for {markup.quantity(len(same), 'token')} of this answer"
+        beside = f"{label}, for {quantity(len(same), 'token')} of this answer"
         return _section("tick", words, bar, markup.note(beside))
 
 
@@ -192,7 +193,7 @@ def _section(name: str, words: str, *parts: str) -> str:
 
 def _name(text: str) -> str:
     """Return a short text of a token with a mark for its leading space."""
-    line = markup.one_line(text, 16)
+    line = one_line(text, 16)
     return f"␣{line[1:]}" if line.startswith(" ") else line or "∅"
 
 

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable
 
-from rekindle.core.markup import quantity
 from rekindle.core.messages import Plan, Started
 from rekindle.core.messages.record import MessageRecord
 from rekindle.core.scheduler.stats import SchedulerStats
+from rekindle.core.words import quantity
 
 LOG = logging.getLogger("rekindle.ticks")
 EVERY = 40

@@ -8,12 +8,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 from warnings import warn
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.errors import ConfigError, SessionError, StorageError
-from rekindle.core.markup import quantity
 from rekindle.core.messages import Received
 from rekindle.core.messages.record import MessageRecord
 from rekindle.core.store.directory import atomic_write
+from rekindle.core.words import quantity, seconds
 from rekindle.views.drawing import Drawing, stack, svg_text
 from rekindle.views.records import TraceRecord, trace_record
 from rekindle.views.timeline import drawing as timeline_drawing
@@ -157,7 +157,7 @@ class Trace:
         oldest = f" (the oldest {dropped:,} dropped)" if dropped else ""
         counts = f"{quantity(len(ticks), 'tick')}, {quantity(len(requests), 'request')}"
         messages = f"{quantity(len(records) + dropped, 'message')}{oldest}"
-        return f"{state}: {messages}, {counts}, {markup.seconds(self.seconds)}"
+        return f"{state}: {messages}, {counts}, {seconds(self.seconds)}"
 
     def __repr__(self) -> str:
         return f"<rekindle.Trace {self._summary()}>"

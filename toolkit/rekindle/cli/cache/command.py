@@ -16,9 +16,9 @@ from rekindle.cli.cache.explain import explain
 from rekindle.cli.cache.listing import ls, size
 from rekindle.cli.cache.stores import STORES
 from rekindle.core.errors import StorageError
-from rekindle.core.markup import quantity, size_text
 from rekindle.core.store import entries as disk
 from rekindle.core.store.directory import cache_dir
+from rekindle.core.words import quantity, size_text
 
 
 def prune(arguments: Namespace) -> int:

@@ -10,11 +10,11 @@ from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.lowering import program_name
 from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
-from rekindle.core.markup import size_text
 from rekindle.core.store.restore_report import NO_VALUE, part_label
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.snapshots import SnapshotCatalog
 from rekindle.core.store.validity import Difference, shorten
+from rekindle.core.words import size_text
 from rekindle.notebook.progress_bars import ProgressBars
 
 

@@ -15,13 +15,13 @@ from rekindle.cli.cache.stores import MODELS
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
-from rekindle.core.markup import quantity, size_text
 from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.snapshots import SnapshotCatalog, SnapshotEntry
 from rekindle.core.store.starts import STARTS
 from rekindle.core.store.validity import code_digest
+from rekindle.core.words import quantity, size_text
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
 STEP: Final = "step of "

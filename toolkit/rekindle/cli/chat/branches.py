@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rekindle.chats.chat import Chat
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.markup import quantity
+from rekindle.core.words import quantity
 
 SHORT: Final = 60
 """The maximum number of characters of a message in a line about it."""

@@ -9,8 +9,8 @@ from rekindle.cli.chat.keys import hidden_keys
 from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines
 from rekindle.cli.chat.screen import Screen
-from rekindle.core.markup import quantity
 from rekindle.core.request.params import SamplingOptions
+from rekindle.core.words import quantity
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 

@@ -14,7 +14,7 @@ from rekindle.cli.models.table import Row, Size, count_text, rows
 from rekindle.cli.units import columns
 from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import ConfigError
-from rekindle.core.markup import size_text
+from rekindle.core.words import size_text
 
 _WIDEST: Final = 100
 """Most characters in a line of text."""

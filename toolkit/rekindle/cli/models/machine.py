@@ -7,7 +7,7 @@ import jax
 from rekindle.cli.models.table import Row, Size
 from rekindle.core.device.devices import device_of, memory_of, shares_memory
 from rekindle.core.engine.loading.budget import KEPT_FREE
-from rekindle.core.markup import quantity
+from rekindle.core.words import quantity
 
 
 @dataclass(frozen=True, slots=True)

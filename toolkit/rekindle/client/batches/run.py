@@ -9,7 +9,7 @@ from rekindle.client.handle import Handle
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import BatchFailed, RequestCancelled
-from rekindle.core.markup import quantity
+from rekindle.core.words import quantity
 from rekindle.results.answer_table import PromptLabel
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rekindle.core.device.place import Place
-from rekindle.core.markup import quantity
 from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.words import quantity
 from rekindle_kernels.api import Implementation
 
 

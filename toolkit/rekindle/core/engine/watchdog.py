@@ -10,8 +10,8 @@ from time import monotonic
 
 from rekindle.core.concurrency.threads import Work
 from rekindle.core.errors import StepTimeout
-from rekindle.core.markup import seconds
 from rekindle.core.messages import Dispatched, Message, Overdue, Plan
+from rekindle.core.words import seconds
 
 ACCELERATOR_SECONDS = 120.0
 """Timeout on GPUs and TPUs, where a tick takes milliseconds, or seconds with much memory swapped out."""

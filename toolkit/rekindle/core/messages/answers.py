@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import end_suffix, first_of, join_items, quote
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, StateSum, TokenLogprob
+from rekindle.core.words import quantity
 
 
 @dataclass(frozen=True, slots=True)

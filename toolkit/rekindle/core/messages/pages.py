@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import join_items
 from rekindle.core.page import NewPage
+from rekindle.core.words import quantity
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.markup import quantity
 from rekindle.core.messages.answers import Output
 from rekindle.core.messages.message import Message
 from rekindle.core.messages.submission import Admit
 from rekindle.core.messages.words import describe_error, end_suffix, first_of, join_items
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, StateSum, TokenLogprob
+from rekindle.core.words import quantity
 
 
 @dataclass(frozen=True, slots=True)

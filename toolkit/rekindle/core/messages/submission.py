@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import describe_error, join_items, quote
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import AdapterUse, Pooling, Request, Turn
 from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.words import quantity
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rekindle.core.errors import WeightsChanged
-from rekindle.core.markup import quantity
 from rekindle.core.messages.message import Message
+from rekindle.core.words import quantity
 
 InFlightPolicy = Literal["finish", "keep", "fail"]
 """Option for started requests: finish with the old weights, continue with the new ones, or fail."""

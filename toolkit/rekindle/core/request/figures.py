@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rekindle.core import markup
+from rekindle.core.words import quantity, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Usage:
         of_cache = f" (cached: {cached})" if cached.total else ""
         of_reasoning = f" (reasoning: {self.reasoning_tokens:,})" if self.reasoning_tokens else ""
         return {
-            "prompt": f"{markup.quantity(self.prompt_tokens, 'token')}{of_cache}",
-            "generated": f"{markup.quantity(self.completion_tokens, 'token')}{of_reasoning}",
+            "prompt": f"{quantity(self.prompt_tokens, 'token')}{of_cache}",
+            "generated": f"{quantity(self.completion_tokens, 'token')}{of_reasoning}",
         }
 
 
@@ -91,8 +91,8 @@ class Timings:
         """Return the times as text for a notebook cell, by name."""
         each = self.per_token(tokens)
         return {
-            "queued": markup.seconds(self.queued),
-            "first token after": markup.seconds(self.first_token),
-            "then per token": None if each is None else markup.seconds(each),
-            "total": markup.seconds(self.total),
+            "queued": seconds(self.queued),
+            "first token after": seconds(self.first_token),
+            "then per token": None if each is None else seconds(each),
+            "total": seconds(self.total),
         }

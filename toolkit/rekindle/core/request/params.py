@@ -2,11 +2,10 @@
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypedDict, cast, get_args
+from typing import Any, Literal, Self, TypedDict, TypeVar, cast, get_args
 
-from rekindle.core import markup
 from rekindle.core.buckets import MAX_PROCESSOR_ARGS
 from rekindle.core.errors import InvalidRequest, ParametersIgnored, suggestion, warn
 from rekindle.core.request import checks, constraint
@@ -180,13 +179,6 @@ class SamplingParams:
     choice: Constraint | None = None
     grammar: Constraint | None = None
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return markup.named_values("SamplingParams", {field.name: getattr(self, field.name) for field in fields(self)})
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print one line per parameter as the result of a cell, and the repr inside a list."""
-        printer.text(repr(self) if printer.indentation else self._repr_mimebundle_()["text/plain"])
-
     @classmethod
     def from_options(
         cls,
@@ -195,7 +187,7 @@ class SamplingParams:
         *,
         n: int = 1,
         beside: Collection[str] = (),
-    ) -> "SamplingParams":
+    ) -> Self:
         """Validate the keywords of a call.
 
         Args:
@@ -250,7 +242,7 @@ class SamplingParams:
         if names and self.ignore_eos:
             raise InvalidRequest(f"{names[0]} ends the output where it is complete, which ignore_eos=True forbids")
 
-    def _with_sampling(self, explicit: Collection[str], n: int) -> "SamplingParams":
+    def _with_sampling(self, explicit: Collection[str], n: int) -> Self:
         """Return the parameters, at temperature 1 if the call asks for sampling and gives no temperature."""
         idle = [name for name in _SAMPLING if name in explicit and getattr(self, name) != getattr(_NEUTRAL, name)]
         idle += ["n"] if n > 1 else []
@@ -280,7 +272,7 @@ class SamplingParams:
         bans = self.logit_bias or self.bad_words or self.min_tokens or self.allowed_token_ids is not None
         return bool(bans) or penalties != (1.0, 0.0, 0.0) or self.processor_args is not None
 
-    def with_counts(self, vocab_size: int) -> "SamplingParams":
+    def with_counts(self, vocab_size: int) -> Self:
         """Return the parameters with the size of the vocabulary in place of -1 as a number of alternatives."""
         if -1 not in (self.logprobs, self.prompt_logprobs):
             return self
@@ -313,6 +305,7 @@ class SamplingParams:
 
 
 _NEUTRAL = SamplingParams()
+_Params = TypeVar("_Params", bound=SamplingParams)
 
 
 def check_keywords(names: Iterable[str], accepted: Collection[str]) -> None:
@@ -326,7 +319,7 @@ def check_keywords(names: Iterable[str], accepted: Collection[str]) -> None:
             raise InvalidRequest(f"unknown keyword {name!r}; {suggestion(name, accepted)}")
 
 
-def draws(params: SamplingParams, n: int) -> list[SamplingParams]:
+def draws(params: _Params, n: int) -> list[_Params]:
     """Return the parameters of `n` independent samples. With a seed they are repeatable; the first has that seed."""
     seed = params.seed
     if seed is None:

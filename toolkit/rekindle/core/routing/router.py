@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from rekindle.core.errors import ReplicaLost
-from rekindle.core.markup import quantity
 from rekindle.core.messages import (
     AdapterPut,
     Admit,
@@ -36,6 +35,7 @@ from rekindle.core.routing.lane_requests import LaneRequests, LaneView, RouterEn
 from rekindle.core.routing.pages import PageCounts, pages_of
 from rekindle.core.routing.tickets import Tickets
 from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.core.words import quantity
 
 MOST_LOSSES = 3
 """Lane losses survived by a request; it fails at the next one."""

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from rekindle.core import markup
 from rekindle.core.request.figures import CachedTokens
 
 
@@ -14,14 +13,8 @@ class _Counters:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        rows = dict(_rows(self))
-        return "\n".join(f"{name:{max(map(len, rows))}}  {count}" for name, count in rows.items())
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return markup.bundle(repr(self), markup.card(type(self).__name__, "", self._html()))
-
-    def _html(self) -> str:
-        return markup.table((name, f"{count:,}") for name, count in _rows(self))
+        counts = dict(rows(self))
+        return "\n".join(f"{name:{max(map(len, counts))}}  {count}" for name, count in counts.items())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -76,9 +69,6 @@ class SchedulerStats(_Counters):
     preemptions: int = 0
     stateless_tokens: int = 0
     moved_pages: int = 0
-
-    def _html(self) -> str:
-        return prompt_shares(self) + _Counters._html(self)
 
 
 def total(lanes: Sequence[SchedulerStats]) -> SchedulerStats:
@@ -152,33 +142,20 @@ class Stats(_Counters):
     def __repr__(self) -> str:
         if len(self.lanes) < 2:
             return _Counters.__repr__(self)
-        head, *rows = self._by_lane()
-        wide = max(len(name) for name, *_ in rows)
-        widths = [max(map(len, column)) for column in zip(head[1:], *(row[1:] for row in rows), strict=True)]
+        head, *lines = self.by_lane()
+        wide = max(len(name) for name, *_ in lines)
+        widths = [max(map(len, column)) for column in zip(head[1:], *(row[1:] for row in lines), strict=True)]
         return "\n".join(
-            f"{name:{wide}}  " + "  ".join(map(str.rjust, counts, widths)) for name, *counts in (head, *rows)
+            f"{name:{wide}}  " + "  ".join(map(str.rjust, counts, widths)) for name, *counts in (head, *lines)
         ).replace(" \n", "\n")
 
-    def _html(self) -> str:
-        table = _Counters._html(self)
-        if len(self.lanes) > 1:
-            head, *rows = self._by_lane()
-            table = markup.table(rows, head)
-        return prompt_shares(self.scheduler) + table
-
-    def _by_lane(self) -> Iterator[tuple[str, ...]]:
+    def by_lane(self) -> Iterator[tuple[str, ...]]:
         """Yield a header row, and a row for each counter: its name, the total, the value of each lane."""
         yield "", "all", *(f"lane {number}" for number in range(len(self.lanes)))
-        lanes = [dict(_rows(lane)) for lane in self.lanes]
-        for name, count in _rows(self):
+        lanes = [dict(rows(lane)) for lane in self.lanes]
+        for name, count in rows(self):
             own = [lane.get(name.removeprefix("scheduler.")) for lane in lanes] if "." in name else [None] * len(lanes)
             yield name, f"{count:,}", *("" if each is None else f"{each:,}" for each in own)
-
-
-def prompt_shares(stats: SchedulerStats) -> str:
-    """Return the sources of prompt tokens as HTML; an empty string before the first prompt."""
-    shares = markup.shares(prompt_sources(stats), "token")
-    return markup.note("tokens of prompts, by where they were found") + shares if shares else ""
 
 
 def cached_suffix(stats: SchedulerStats) -> str:
@@ -196,10 +173,11 @@ def prompt_sources(stats: SchedulerStats) -> dict[str, int]:
     }
 
 
-def _rows(counters: Any) -> Iterator[tuple[str, int]]:
+def rows(counters: Any) -> Iterator[tuple[str, int]]:
+    """Yield the name and the value of each counter, those of the scheduler within the others' too."""
     for field in fields(counters):
         value = getattr(counters, field.name)
         if isinstance(value, _Counters):
-            yield from ((f"{field.name}.{name}", count) for name, count in _rows(value))
+            yield from ((f"{field.name}.{name}", count) for name, count in rows(value))
         elif not isinstance(value, tuple):
             yield field.name, value

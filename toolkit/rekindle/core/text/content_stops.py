@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rekindle.core.text.responses.formats import format_of
 from rekindle.core.text.responses.marks import SIGN
 from rekindle.core.text.responses.parser import ResponseParser
-from rekindle.core.text.responses.reading import prompt_tail
+from rekindle.core.text.responses.reading.reader import prompt_tail
 from rekindle.core.text.responses.template import ResponseTemplate
 from rekindle.core.text.stops import StopMatcher
 from rekindle.core.text.tokenizer import Tokenizer

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rekindle.core.errors import ConstraintFailed, InvalidRequest
-from rekindle.core.markup import quantity
 from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.request import Request
@@ -18,6 +17,7 @@ from rekindle.core.text.constraints.parser import parse, reason
 from rekindle.core.text.constraints.recent import LEAST, Recent
 from rekindle.core.text.masks import Bits, Steps
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.core.words import quantity
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from rekindle.core import markup
 from rekindle.core.request.figures import Standing
 from rekindle.core.scheduler.stats import SchedulerStats, Stats, cached_suffix, prompt_sources
+from rekindle.core.words import one_line, percent, quantity, seconds
 from rekindle.notebook.board.rates import Rate
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")
@@ -88,7 +88,7 @@ class Board:
             "pages": f"{free_pages(stats)}{cached_suffix(stats)}; {_elsewhere(stats)}",
             "prompts": _shares(stats),
             "programs": self.programs(),
-            "restored": markup.quantity(facts.restored_pages, "cached page"),
+            "restored": quantity(facts.restored_pages, "cached page"),
         }
         lines = [f"{facts.name} ({facts.dtype}): {self.state()}"]
         lines += [f"{name:13}{text}" for name, text in (rows | self.lanes()).items()]
@@ -102,7 +102,7 @@ class Board:
 
     def state(self) -> str:
         """Return the state of the engine on one line."""
-        return markup.one_line(self.facts.state, LONGEST_STATE)
+        return one_line(self.facts.state, LONGEST_STATE)
 
     def speed(self) -> str:
         """Return the rate of generated tokens, as text."""
@@ -115,7 +115,7 @@ class Board:
         times = self.facts.first_tokens
         if not times:
             return None
-        return markup.seconds(times[-1]), f"last, {markup.seconds(median(times))} median of {len(times)}"
+        return seconds(times[-1]), f"last, {seconds(median(times))} median of {len(times)}"
 
     def programs(self) -> str:
         """Return the numbers of ready, loaded and compiled programs, as text."""
@@ -131,7 +131,7 @@ class Board:
         slots = self.facts.slots // len(lanes)
         return {
             f"lane {number}": f"{lane.running} of {slots} slots, {lane.waiting:,} waiting; pages {free_pages(lane)}; "
-            f"{markup.percent(_cached_fraction(lane))} of its prompts found"
+            f"{percent(_cached_fraction(lane))} of its prompts found"
             for number, lane in enumerate(lanes)
         }
 
@@ -187,5 +187,5 @@ def _elsewhere(stats: SchedulerStats) -> str:
 def _shares(stats: SchedulerStats) -> str:
     if not stats.prompt_tokens:
         return "none yet"
-    shares = (f"{markup.percent(count / stats.prompt_tokens)} {name}" for name, count in prompt_sources(stats).items())
-    return f"{', '.join(shares)} of {markup.quantity(stats.prompt_tokens, 'token')}"
+    shares = (f"{percent(count / stats.prompt_tokens)} {name}" for name, count in prompt_sources(stats).items())
+    return f"{', '.join(shares)} of {quantity(stats.prompt_tokens, 'token')}"

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from rekindle.core import markup
-from rekindle.core.markup import visible
+from rekindle import markup
 from rekindle.core.scheduler.stats import prompt_sources
+from rekindle.core.words import percent, quantity
+from rekindle.markup import visible
 from rekindle.notebook.board.board import COLUMNS, Board, free_pages, pages, pages_elsewhere
 from rekindle.notebook.board.rates import SECONDS
 
@@ -101,15 +102,13 @@ def _speed(board: Board) -> str:
 
 def _programs(board: Board) -> str:
     ready, _, sources = board.programs().partition(", ")
-    restored = (
-        f", {markup.quantity(board.facts.restored_pages, 'cached page')} found" if board.facts.restored_pages else ""
-    )
+    restored = f", {quantity(board.facts.restored_pages, 'cached page')} found" if board.facts.restored_pages else ""
     return f'<div>{visible(ready)}</div><div style="{markup.PALE}">{visible(sources + restored)}</div>'
 
 
 def _shares(parts: Mapping[str, int]) -> str:
     whole = sum(parts.values())
-    return _legend({name: markup.percent(count / whole) for name, count in parts.items()}, {}) if whole else "none yet"
+    return _legend({name: percent(count / whole) for name, count in parts.items()}, {}) if whole else "none yet"
 
 
 def _legend(parts: Mapping[str, int | str], others: Mapping[str, int]) -> str:
@@ -133,7 +132,7 @@ def _entry(name: str, count: int | str, shade: str | None) -> str:
 
 def _bar(parts: Mapping[str, int], unit: str) -> str:
     """Return a bar of parts; `parts` has their counts by name, and `unit` is the unit of the counts."""
-    label = ", ".join(f"{name}: {markup.quantity(count, unit)}" for name, count in parts.items())
+    label = ", ".join(f"{name}: {quantity(count, unit)}" for name, count in parts.items())
     filled = {SHADES[name]: count for name, count in parts.items() if name in SHADES}
     return markup.bar(filled, label, whole=sum(parts.values()))
 

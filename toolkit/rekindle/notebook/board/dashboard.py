@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.notebook import front_end
 from rekindle.notebook.board.board import Board, Source
 from rekindle.notebook.board.board_html import board_bundle

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.parts import PARTS, Part
 from rekindle.results.inspection.grids import Array, figure, grid, log_shades, name_of, numbers

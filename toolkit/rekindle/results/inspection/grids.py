@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.core import markup
+from rekindle import markup
+from rekindle.core.words import one_line
 
 CELL, CHARACTER, LONGEST = 14, 6.6, 10
 """The side of a cell and the width of a character, in pixels, and the most characters of a name."""
@@ -18,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 def name_of(token: str) -> str:
     """Return a short name of a token, with marks for spaces at its beginning and for line ends."""
-    text = markup.one_line(token, LONGEST)
+    text = one_line(token, LONGEST)
     return f"␣{text[1:]}" if text.startswith(" ") else text or "∅"
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.core import markup
+from rekindle import markup
+from rekindle.core.words import percent, quantity
 from rekindle.results.inspection.grids import name_of
 
 SHOWN_TOKENS = 24
@@ -37,7 +38,7 @@ class LogitLens:
         lines = [f"<rekindle.LogitLens: {self._facts()}; the next token after {self.tokens[-1]!r} by layer:"]
         for place, layer in enumerate(self.layers):
             best, share = self.texts[place][-1][0], math.exp(min(0.0, float(self.logprobs[place, -1, 0])))
-            lines.append(f"  {layer:>3} {best!r} {markup.percent(share)}")
+            lines.append(f"  {layer:>3} {best!r} {percent(share)}")
         return "\n".join(lines) + ">"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
@@ -48,7 +49,7 @@ class LogitLens:
         )
 
     def _facts(self) -> str:
-        return f"{markup.quantity(len(self.layers), 'layer')}, {markup.quantity(len(self.tokens), 'token')}"
+        return f"{quantity(len(self.layers), 'layer')}, {quantity(len(self.tokens), 'token')}"
 
     def _table(self) -> str:
         places, columns = self._places()
@@ -76,7 +77,7 @@ class LogitLens:
         places, columns = self._places()
         layers = [layer for place, layer in enumerate(self.layers) if place not in places]
         notes = [f"one layer of {self._step} is shown: without {', '.join(map(str, layers))}"] if layers else []
-        notes += [f"without the first {markup.quantity(columns[0], 'token')}"] if columns and columns[0] else []
+        notes += [f"without the first {quantity(columns[0], 'token')}"] if columns and columns[0] else []
         return "; ".join(notes)
 
     def _numbers(self) -> str:
@@ -102,7 +103,7 @@ class LogitLens:
         """Return the likeliest tokens of a cell with their ranks and probabilities."""
         pairs = zip(self.texts[place][column], self.logprobs[place, column], strict=True)
         shares = ((text, math.exp(min(0.0, float(logprob)))) for text, logprob in pairs)
-        return between.join(f"{rank}. {text!r} {markup.percent(share)}" for rank, (text, share) in enumerate(shares, 1))
+        return between.join(f"{rank}. {text!r} {percent(share)}" for rank, (text, share) in enumerate(shares, 1))
 
 
 _ROW = "background:none"  # the pages of notebooks have stripes, which would be mistaken for shades

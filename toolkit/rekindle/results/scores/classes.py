@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.checkpoints.uses import Activation
+from rekindle.core.words import percent
 from rekindle.results.scores.options import softmax
 
 
@@ -50,7 +51,7 @@ class Classification:
 
     def _rows(self) -> list[tuple[str, str]]:
         pairs = sorted(zip(self.probabilities, self.labels, strict=True), key=lambda pair: -pair[0])
-        form = "{:.4g}".format if self.activation in ("identity", "tanh") else markup.percent
+        form = "{:.4g}".format if self.activation in ("identity", "tanh") else percent
         return [(label, form(share)) for share, label in pairs]
 
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.tokens import TokenLogprob
+from rekindle.core.words import one_line, percent, quantity
 
 By = Literal["total", "token", "byte"]
 """Normalization of an option's log-probability: none, by its number of tokens, or by its number of bytes."""
@@ -46,7 +47,7 @@ class Option:
         return all(token.rank == 1 for token in self.logprobs)
 
     def __repr__(self) -> str:
-        return f"<Option {self.text!r:.80}: logprob {self.total:.3f}, {markup.quantity(len(self.logprobs), 'token')}>"
+        return f"<Option {self.text!r:.80}: logprob {self.total:.3f}, {quantity(len(self.logprobs), 'token')}>"
 
     def by(self, by: By) -> float:
         """Return the log-probability, normalized.
@@ -107,20 +108,18 @@ class Scores:
 
     def __repr__(self) -> str:
         lines = [" ".join(f"{cell:>11}" for cell in row[1:]) + f"  {row[0]}" for row in [_HEAD, *self._rows()]]
-        return "\n".join(
-            [f"<rekindle.Scores: {markup.quantity(len(self.options), 'option')}, best {self.best!r}>", *lines]
-        )
+        return "\n".join([f"<rekindle.Scores: {quantity(len(self.options), 'option')}, best {self.best!r}>", *lines])
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        state = f"{markup.quantity(len(self.options), 'option')}, {self.cached_tokens} tokens cached"
+        state = f"{quantity(len(self.options), 'option')}, {self.cached_tokens} tokens cached"
         return markup.bundle(repr(self), markup.card("Scores", state, markup.table(self._rows(), _HEAD)))
 
     def _rows(self) -> list[tuple[str, ...]]:
         shares = dict(zip(map(id, self.options), self.probabilities, strict=True))
         return [
             (
-                markup.one_line(option.text, 60),
-                markup.percent(shares[id(option)]),
+                one_line(option.text, 60),
+                percent(shares[id(option)]),
                 f"{option.total:.3f}",
                 f"{option.per_token:.3f}",
                 f"{option.per_byte:.3f}",

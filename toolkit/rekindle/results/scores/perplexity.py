@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.results.heat_map import heat_map
 

@@ -4,8 +4,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.request import checks
+from rekindle.core.words import one_line, percent, quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,7 @@ class Ranking:
 
     def __repr__(self) -> str:
         lines = [f"{rank:>4}  {score:>8}  {document}" for rank, score, document in self._rows()]
-        return "\n".join(
-            [f"<rekindle.Ranking of {markup.quantity(len(self), 'document')} for {self.query!r:.80}>", *lines]
-        )
+        return "\n".join([f"<rekindle.Ranking of {quantity(len(self), 'document')} for {self.query!r:.80}>", *lines])
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         table = markup.table(self._rows(), ("rank", "relevance", "document"))
@@ -86,11 +85,11 @@ class Ranking:
     def _rows(self) -> list[tuple[str, str, str]]:
         score = _relevance if self.activation else "{:.3f}".format
         ranked = enumerate(self.top(MOST_ROWS), 1)
-        return [(str(rank), score(r.score), markup.one_line(r.document, 80)) for rank, r in ranked]
+        return [(str(rank), score(r.score), one_line(r.document, 80)) for rank, r in ranked]
 
 
 def _relevance(score: float) -> str:
-    return markup.percent(score) if score >= 0 else f"{score:.1%}"
+    return percent(score) if score >= 0 else f"{score:.1%}"
 
 
 MOST_ROWS = 50

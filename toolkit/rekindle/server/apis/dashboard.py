@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.board_html import board_html
 from rekindle.notebook.board.rates import Rates

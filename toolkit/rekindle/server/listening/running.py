@@ -9,14 +9,13 @@ from ipaddress import IPv6Address
 import uvicorn
 from starlette.types import ASGIApp
 
-from rekindle.core import markup
+from rekindle import markup
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.threads import Work
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import ConfigError
-from rekindle.core.server_settings import ServerSettings, check_number
 from rekindle.core.store.directory import cache_dir
 from rekindle.server.access import Access
 from rekindle.server.application import application
@@ -27,6 +26,7 @@ from rekindle.server.limits import Limits
 from rekindle.server.listening.connections import Connection, Uvicorn, UvicornApp
 from rekindle.server.models.served import Models
 from rekindle.server.responses import KeptResponses
+from rekindle.server_settings import ServerSettings, check_number
 
 BACKLOG = 2048
 """Maximum length of the queue of connections not accepted yet."""

@@ -16,13 +16,13 @@ from rekindle.core.device.programs.lowering import LENS, Key
 from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
-from rekindle.core.markup import size_text
 from rekindle.core.messages import Inspect, Prompt
 from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS, Look, LookInputs
 from rekindle.core.parts import EMBEDDING, PARTS, Part
 from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.request import check_length
 from rekindle.core.request.steering import Changes, Patch, Steering, changes_of, layer_index, part_of
+from rekindle.core.words import size_text
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.lens import LogitLens
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 from unicodedata import east_asian_width
 
-from rekindle.core.markup import TIERS, one_line, quantity, spelled
+from rekindle.core.words import one_line, quantity, spelled
+from rekindle.markup import TIERS
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, svg_text, tooltip
 
 Tier = Literal["device", "host", "disk"]

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rekindle.core import markup
-from rekindle.core.markup import quantity
+from rekindle import markup
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
+from rekindle.core.words import quantity, size_text
 from rekindle.views.cache.drawing import KIND, Run, draw, salt_label
 from rekindle.views.cache.hottest import MAX_PATHS, hottest_ends, hottest_runs
 from rekindle.views.cache.labels import label, shared_lengths
@@ -93,15 +93,14 @@ class CacheView:
 
     def __repr__(self) -> str:
         tiers = ", ".join(
-            f"{_counts(pages, states)} {where} ({markup.size_text(size)})"
-            for _, where, pages, states, size in self._tiers
+            f"{_counts(pages, states)} {where} ({size_text(size)})" for _, where, pages, states, size in self._tiers
         )
         return "\n".join([f"<rekindle prefix cache: {self._size}; {tiers}>", *(f"  {path!r}" for path in self.hottest)])
 
     @property
     def _size(self) -> str:
         pages = f"{quantity(self.nodes, 'page')} of {self.page_size} tokens"
-        size = f" of {markup.size_text(self.state_bytes)}"
+        size = f" of {size_text(self.state_bytes)}"
         return f"{pages}, {quantity(self.states, 'state')}{size}" if self.state_bytes else pages
 
     @property
@@ -135,7 +134,7 @@ class CacheView:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         has_states = self.state_bytes > 0
         rows = [
-            (name, f"{pages:,}", *([f"{states:,}"] if has_states else []), markup.size_text(size))
+            (name, f"{pages:,}", *([f"{states:,}"] if has_states else []), size_text(size))
             for name, _, pages, states, size in self._tiers
         ]
         head = ("tier", "pages", *(["states"] if has_states else []), "size")

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from rekindle.core.markup import seconds
+from rekindle.core.words import seconds
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, svg_text, tooltip
 from rekindle.views.timeline import words
 from rekindle.views.timeline.requests import Kind, RequestTimeline, Tick, Timeline

@@ -14,7 +14,7 @@ from itertools import accumulate, count, groupby, pairwise
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from rekindle.core.markup import quantity
+from rekindle.core.words import quantity
 from rekindle.views.records import TraceRecord
 from rekindle.views.timeline.lanes import timelines
 from rekindle.views.timeline.requests import RequestTimeline, TickWork, Timeline

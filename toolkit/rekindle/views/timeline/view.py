@@ -6,7 +6,7 @@ from itertools import chain, groupby
 from math import ceil
 from typing import TypeVar
 
-from rekindle.core.markup import quantity
+from rekindle.core.words import quantity
 from rekindle.views.timeline.requests import Kind, RequestTimeline, Tick, Timeline
 
 T = TypeVar("T")

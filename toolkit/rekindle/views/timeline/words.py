@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rekindle.core.markup import quantity, seconds
+from rekindle.core.words import quantity, seconds
 from rekindle.views.timeline.requests import Kind, RequestTimeline, Tick, Timeline
 from rekindle.views.timeline.view import TickSpan, View, mean_seconds
 

@@ -8,10 +8,10 @@ from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import Key
 from rekindle.core.device.programs.readiness import Readiness
-from rekindle.core.markup import quantity
 from rekindle.core.models.inspection.look import Look
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.store.validity import shorten
+from rekindle.core.words import quantity
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, TokenLogprob
 from rekindle.core.text.content_stops import ContentStops, content_stops
 from rekindle.core.text.incremental import IncrementalDecoder
-from rekindle.core.text.responses.first_call import FirstCall
+from rekindle.core.text.responses.reading.first_call import FirstCall
 from rekindle.core.text.stops import StopMatcher
 from rekindle.core.text.token_bytes import token_bytes
 from rekindle.core.text.tokenizer import Tokenizer

@@ -8,10 +8,10 @@ from rekindle.core.device.devices import memory_of, shares_memory
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.errors import ConfigError, ModelTooLarge
-from rekindle.core.markup import size_text
 from rekindle.core.models.config import DualConfig, ExpertsConfig, FeedForwardConfig, ModelConfig
 from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits
 from rekindle.core.scheduler.requests.waiting import STAGED_PART
+from rekindle.core.words import size_text
 
 KEPT_FREE: Final = 16
 """One part in this many of an accelerator's memory stays free, for uncounted uses: gaps, and the code of programs.

@@ -14,7 +14,7 @@ from rekindle.core.config import Settings
 from rekindle.core.device.devices import device_of, memory_of, shares_memory
 from rekindle.core.engine.loading.budget import KEPT_FREE
 from rekindle.core.errors import ModelNotFound
-from rekindle.core.markup import quantity, size_text
+from rekindle.core.words import quantity, size_text
 
 AUTO: Final = "auto"
 """The name of a model to choose."""

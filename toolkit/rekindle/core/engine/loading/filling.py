@@ -20,10 +20,10 @@ from rekindle.core.device.programs.lowering import EMPTY
 from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.engine.loading.joining import join
 from rekindle.core.errors import ConfigError
-from rekindle.core.markup import size_text
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.loading.load import load_weights
 from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.words import size_text
 from rekindle_kernels.api import Implementation
 
 

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rekindle.core.config import RemoteReplicas
 from rekindle.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Ray:
+class Ray(RemoteReplicas):
     """Replicas in processes of a Ray cluster: `await rekindle.open(model, replicas=rekindle.Ray(2))`.
 
     Each replica is a Ray actor with a whole engine: its own weights, pages and programs. The session routes requests to

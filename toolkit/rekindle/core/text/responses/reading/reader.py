@@ -8,7 +8,6 @@ from itertools import groupby, islice
 from math import inf
 from typing import Any, Final
 
-from rekindle.core.text.call_pieces import CallKeys, CallPieces, remainder
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import CallPiece, Part, PartKind, Response, ToolCall
 from rekindle.core.text.responses.calls import call_id, calls_of
@@ -16,6 +15,7 @@ from rekindle.core.text.responses.contents import TrimmedText
 from rekindle.core.text.responses.formats import REASONING_KEYS, Format
 from rekindle.core.text.responses.marks import NO_MARKS, SIGN, Marks
 from rekindle.core.text.responses.parser import Event, FieldEnd, FieldStart, FieldText, ResponseParser
+from rekindle.core.text.responses.reading.call_pieces import CallKeys, CallPieces, remainder
 from rekindle.core.text.responses.template import ResponseTemplate
 from rekindle.core.text.token_bytes import token_bytes
 from rekindle.core.text.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.responses.formats import format_of
-from rekindle.core.text.responses.reading import TemplateReading
+from rekindle.core.text.responses.reading.reader import TemplateReading
 from rekindle.core.text.tokenizer import Tokenizer
 
 

@@ -8,9 +8,10 @@ explanations in `rekindle.views` have a style sheet, to choose between a text an
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from html import escape
-from typing import Any, Final
+from typing import Any
+
+from rekindle.core.words import one_line, percent, quantity, spelled
 
 Bundle = dict[str, str]
 """The result of `_repr_mimebundle_`: representations by MIME type."""
@@ -42,27 +43,12 @@ BETWEEN = " · "
 TIERS = {"device": "230,140,20", "host": "40,130,220", "disk": "130,130,130"}
 """RGB colour of each tier of the prefix cache; an alpha follows."""
 
-# Control characters, characters that change the direction of text, lone surrogates, and what XML does not allow.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(?:([kmgt]i?)?b?)", re.IGNORECASE | re.ASCII)
-_POWERS: Final = "kmgt"
 _NUMBER = re.compile(r"-?\d[\d,.]*(e[+-]?\d+)?( ?(%|[kMG]?B|m?s))?")
 
 
 def visible(text: str) -> str:
     """Escape text for HTML and XML, in an element or a quoted attribute, and spell out invisible characters."""
     return escape(spelled(text))
-
-
-def spelled(text: str) -> str:
-    """Return text with invisible characters spelled out, not escaped."""
-    return _UNSEEN.sub(_spelled, text)
-
-
-def one_line(text: str, longest: int) -> str:
-    """Return the beginning of a text on one line, not escaped."""
-    line = text[: longest + 1].replace("\n", "↵").replace("\t", "→")
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def bundle(plain: str, html: str) -> Bundle:
@@ -250,47 +236,6 @@ def shares(parts: Mapping[str, int], unit: str) -> str:
 def shade(tier: str) -> str:
     """Return the background colour of a tier, or "transparent" for another name."""
     return f"rgba({TIERS[tier]},0.45)" if tier in TIERS else "transparent"
-
-
-def quantity(count: int, what: str, plural: str = "") -> str:
-    """Return a count with its noun, such as "1 page" or "2,000 pages". `plural` is for nouns without a plural in s."""
-    return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
-
-
-def seconds(count: float) -> str:
-    """Format a time in milliseconds or seconds."""
-    if count < 1:
-        return f"{1e3 * count:.{0 if count >= 0.01 else 1}f} ms"
-    return f"{count:.{2 if count < 100 else 0}f} s"
-
-
-def percent(share: float) -> str:
-    """Format a share in percent, with enough digits to differ from 0."""
-    return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1e}%"
-
-
-def bytes_in(text: str) -> int | None:
-    """Return a size in bytes, or None for another text: "500M" is 500 million, "1.5 GiB" is 1.5 times 2**30."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        return None
-    number, unit = match[1], (match[2] or "").lower()
-    base = 1024 if unit.endswith("i") else 1000
-    return int(Fraction(number) * base ** (1 + _POWERS.index(unit[0]) if unit else 0))
-
-
-def size_text(count: int) -> str:
-    """Format a number of bytes with three digits and a decimal unit, such as "1.23 MB"."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= 0.9995 * size:
-            value = count / size
-            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
-    return f"{count} B"
-
-
-def _spelled(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _fold(text: str) -> int:
