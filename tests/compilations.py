@@ -2,8 +2,8 @@
 
 import jax
 
+from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.core.device.programs.engine_programs import EnginePrograms
-from rekindle.core.engine.loaded_engine import LoadedEngine
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 

@@ -17,11 +17,11 @@ from hypothesis import settings
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.embedded import embedded_path
-from rekindle.core.checkpoints.gguf.checkpoint import open_gguf
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.embedded import embedded_path
+from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
 from rekindle_kernels.api import Implementation, operations_of
 from tests.compilations import listen
 from tests.reruns import Reruns

@@ -15,8 +15,8 @@ from typing import Any
 import gguf
 import numpy as np
 
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.models.config.scaling import Llama3Scaling
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.families import MODELS
 from tests.gguf_metadata import PERMUTED, Config, global_head_dim_of, head_dim_of, rope_of, write_metadata
 from tests.gguf_states import multiplied, name_of, of_parts, stored_state

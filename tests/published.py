@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.families.registry import parse_config
+from rekindle.formats.families.registry import parse_config
 
 CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "DeepSeek-V2-Lite": {

@@ -45,7 +45,6 @@ CORE: Final = (
     *(
         f"toolkit/rekindle/core/{name}/"
         for name in (
-            "checkpoints",
             "concurrency",
             "device",
             "engine",
@@ -59,6 +58,8 @@ CORE: Final = (
         )
     ),
     *HELD,
+    "toolkit/rekindle/assembly/",
+    "toolkit/rekindle/formats/",
     "toolkit/rekindle/hosts/",
     "toolkit/rekindle/replicas/",
     "toolkit/rekindle/results/",
@@ -88,7 +89,12 @@ COMPILED: Final = (
 """What compilers for other devices see, and the tests that show it to them."""
 FACES: Final = ("toolkit/rekindle/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
 """What notebooks show."""
-SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolkit/rekindle/core/text/")
+SERVED: Final = (
+    *(
+        f"toolkit/rekindle/{name}/"
+        for name in ("core/text", "formats/rendering", "formats/responses", "results", "server")
+    ),
+)
 """What clients of the server see."""
 
 SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "tests/watchdog.py")
@@ -99,6 +105,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-engine": (*CORE, "kernels/rekindle_kernels/", "tests/engine/"),
     "test-mesh": (
         *STEP,
+        "toolkit/rekindle/assembly/",
         "toolkit/rekindle/core/engine/",
         "toolkit/rekindle/core/routing/",
         "toolkit/rekindle/hosts/",
@@ -115,7 +122,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "test-cpus": (
         *STEP,
-        "toolkit/rekindle/core/models/families/",
+        "toolkit/rekindle/formats/families/",
         "kernels/rekindle_kernels/",
         "tests/cpus.py",
         "tests/goldens/families/",
@@ -143,16 +150,16 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-clients": (*SERVED, "tests/clients/"),
     "test-lm-eval": (*HELD, "tests/harness/"),
     "test-ray": (
+        "toolkit/rekindle/assembly/",
         "toolkit/rekindle/core/engine/",
         "toolkit/rekindle/core/messages/",
-        "toolkit/rekindle/replicas/ray.py",
         "toolkit/rekindle/core/routing/",
         "toolkit/rekindle/replicas/",
         "tests/replicas/",
     ),
     "test-real": (
         "kernels/rekindle_kernels/xla/",
-        "toolkit/rekindle/core/checkpoints/gguf/",
+        "toolkit/rekindle/formats/checkpoints/gguf/",
         "tests/goldens/real/",
         "tests/real/",
     ),

@@ -20,9 +20,9 @@ import pictures  # of these tutorials, beside this notebook
 from flax import nnx
 
 import rekindle
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.models.loading.load import load_decoder
+from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.models.mixing import Memory
+from rekindle.formats.checkpoints.open import open_checkpoint
 
 # %% [markdown]
 # ## From text to token ids

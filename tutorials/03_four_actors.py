@@ -226,9 +226,9 @@ assert not any(session.pending.values())
 # look at the answers.
 
 # %%
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.messages import Output, Outputs
+from rekindle.formats.checkpoints.open import open_checkpoint
 
 tokenizer = open_checkpoint("smollm2-135m-instruct").tokenizer
 alone = Detokenizer(tokenizer)

@@ -173,8 +173,8 @@ with warnings.catch_warnings(record=True, action="always") as warned:
 # %%
 import numpy as np
 
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.store.segments import open_segment
+from rekindle.formats.checkpoints.open import open_checkpoint
 
 tokenizer = open_checkpoint("smollm2-135m-instruct").tokenizer
 for seal in (cache.path / "snapshots").rglob("seal.json"):

@@ -20,8 +20,8 @@ from safetensors.numpy import save_file
 
 import rekindle
 from rekindle.core.models.config import HeadNorm
-from rekindle.core.models.families.reading import read_attention, read_llama, read_norm, with_windows
-from rekindle.core.models.families.registry import FAMILIES
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm, with_windows
+from rekindle.formats.families.registry import FAMILIES
 
 print(", ".join(sorted(FAMILIES)))
 
@@ -232,6 +232,6 @@ folder.cleanup()
 
 # %% [markdown]
 # What else a family can say is in `rekindle/core/models/config`: other norms, activations and ropes, caps,
-# multipliers, parallel blocks, and other names of tensors. `rekindle/core/models/families` has the families that are
+# multipliers, parallel blocks, and other names of tensors. `rekindle/formats/families` has the families that are
 # known, each about a screen long. A part that no family has yet belongs in `rekindle/core/models/layer.py`, and
 # [02_one_token_at_a_time](02_one_token_at_a_time.ipynb) walks through the decoder that is there.

@@ -106,10 +106,10 @@ import re
 import jax.numpy as jnp
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs, Sizes
 from rekindle.core.models.weights.form import WeightForm
+from rekindle.formats.checkpoints.open import open_checkpoint
 
 config = open_checkpoint(MODEL).config
 sizes = Sizes(num_pages=17, page_size=64, pages_per_request=4, max_running=4, max_logprobs=5)

@@ -15,9 +15,9 @@ from flax import nnx
 from IPython.display import HTML
 
 import rekindle
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.models.loading.load import load_decoder
+from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.models.training import adapt, token_logprobs
+from rekindle.formats.checkpoints.open import open_checkpoint
 
 MODEL = "smollm2-135m-instruct"
 PROMPTS = ["My favourite numbers are", "On my desk there are"]

@@ -26,8 +26,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal, DeadKernelError
 from nbformat import NotebookNode
 
-from rekindle.core.checkpoints.embedded import embedded_path
 from rekindle.core.store.directory import cache_dir
+from rekindle.formats.checkpoints.embedded import embedded_path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

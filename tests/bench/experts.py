@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from rekindle.core.checkpoints.checkpoint import LazyTensors
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig, Rope, RouterConfig
 from rekindle.core.models.decoder import expected_shapes
+from rekindle.formats.checkpoints.checkpoint import LazyTensors
 from rekindle_kernels.blocks import Array, Tensor
 from tests.bench import machine
 from tests.bench.contenders import measure_limits

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.config import KvDtype
 from rekindle.core.device.state import empty_pages
-from rekindle.core.models.loading.load import load_decoder
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels.api import choose
 from tests.bench.machine import describe
 from tests.bench.prose import prose

@@ -13,8 +13,8 @@ from time import perf_counter
 
 import anyio
 
+from rekindle.assembly.loaded_engine import Lane
 from rekindle.core.engine.actor import answers
-from rekindle.core.engine.loaded_engine import Lane
 from rekindle.core.messages import Dispatched, Message
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler

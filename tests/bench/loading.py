@@ -21,11 +21,11 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.filling import load
 from rekindle.core.config import Dtype, Settings
 from rekindle.core.device.place import Place
-from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.engine.loading.filling import load
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.bench.say import say
 
 HIDDEN, WIDTH, VOCABULARY = 2048, 8192, 32_000

@@ -9,10 +9,10 @@ from typing import Final
 import jax
 import numpy as np
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.models.loading.load import load_decoder
+from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.models.weights.form import WeightForm
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels.blocks import Array
 from tests.bench.packed_steps import forms_of
 from tests.bench.prose import prose

@@ -14,10 +14,10 @@ from typing import Final
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.weights.form import WeightForm, kinds_in
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels.blocks import Blocks
 from tests.bench.machine import cores
 from tests.bench.steps import BareStep

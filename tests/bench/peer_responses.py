@@ -11,7 +11,7 @@ from pathlib import Path
 
 def write_cases(path: Path) -> None:
     """Write the cases with their response templates as JSON."""
-    from rekindle.core.text.responses.families import template_for
+    from rekindle.formats.responses.families import template_for
     from tests.unit.response_cases import CASES
 
     cases = [

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
 
 README: Final = Path(__file__).parents[2] / "README.md"
 

@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 import rekindle
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.families.registry import parse_config
+from rekindle.formats.families.registry import parse_config
 
 SHARED, OWN, NEW, REQUESTS, ROUNDS, TURNS = 512, 16, 16, 16, 5, 10
 CONFIG: Final[dict[str, Any]] = {

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from rekindle.core.checkpoints.checkpoint import LazyTensors
 from rekindle.core.models.config import DeltaNet, ModelConfig
 from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.families.registry import parse_config
+from rekindle.formats.checkpoints.checkpoint import LazyTensors
+from rekindle.formats.families.registry import parse_config
 from rekindle_kernels.blocks import Array
 from tests.bench import machine
 from tests.bench.contenders import measure_limits

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle.assembly.weights.load import load_weights
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.device.huge_pages import collapse, spans_of
 from rekindle.core.device.inputs import InputLayout
@@ -19,8 +19,8 @@ from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.sampling.rows import COLUMNS
 from rekindle.core.device.state import Sizes, empty_pages, empty_slots
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.loading.load import load_weights
 from rekindle.core.models.weights.form import WeightForm
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels.blocks import Tensor
 from tests.bench import costs
 from tests.bench.workload import MODEL

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.core.checkpoints.gguf.kinds import kind_of
+from rekindle.formats.checkpoints.gguf.kinds import kind_of
 from rekindle_kernels import layers
 from rekindle_kernels.blocks import Blocks
 from rekindle_kernels.cpu import library

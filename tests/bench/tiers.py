@@ -12,10 +12,10 @@ from time import perf_counter
 
 import anyio
 
+from rekindle.assembly.building import build
+from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.core.config import Settings
 from rekindle.core.engine.actor import Actor
-from rekindle.core.engine.building import build
-from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.messages import Chunk, Copy, Drop, Fetch, Fetched, Message, Offload, Offloaded, Onload, Plan
 from tests.bench import limits
 from tests.bench.workload import MODEL

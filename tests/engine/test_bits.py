@@ -13,11 +13,11 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.device.state import empty_pages
 from rekindle.core.models.decoder import Decoder
-from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.mixing import Memory, ScoreOptions
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels import api
 from rekindle_kernels.cpu.library import unavailable_reason
 

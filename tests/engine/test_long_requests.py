@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.config import SettingsOptions
-from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.mixing import Memory, ScoreOptions
+from rekindle.formats.checkpoints.open import open_checkpoint
 
 pytestmark = pytest.mark.wide
 

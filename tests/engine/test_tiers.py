@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rekindle.assembly.building import build
 from rekindle.core.config import Settings
 from rekindle.core.engine.actor import Actor
-from rekindle.core.engine.building import build
 from rekindle.core.messages import (
     Chunk,
     Copy,

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import rekindle
-from rekindle.core.engine.loading import filling
+from rekindle.assembly.loading import filling
 from rekindle.core.errors import LogitsNotFinite
 from rekindle.core.messages import NewWeights
 from tests.engine.small import SMALL

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.core.checkpoints.gguf.kinds import kind_of
+from rekindle.formats.checkpoints.gguf.kinds import kind_of
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Blocks, Tensor

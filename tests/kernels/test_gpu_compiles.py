@@ -13,11 +13,11 @@ import pytest
 from jax.experimental.topologies import get_topology_desc
 from jax.sharding import SingleDeviceSharding
 
+from rekindle.assembly.loading.kinds import quantized_kinds
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.step import step
-from rekindle.core.engine.loading.kinds import quantized_kinds
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.shard import WHOLE

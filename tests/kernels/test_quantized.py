@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.core.checkpoints.huggingface.quantized.parts import tables
+from rekindle.formats.checkpoints.huggingface.quantized.parts import tables
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.huggingface.quantized.parts.tables import E4M3, E5M2
+from rekindle.formats.checkpoints.huggingface.quantized.parts.tables import E4M3, E5M2
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array, Blocks, Tensor

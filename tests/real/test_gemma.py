@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.models.loading.load import load_decoder
+from rekindle.assembly.weights.load import load_decoder
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels.api import choose
 from tests.real.gemma import gemma
 from tests.unit.logits import paged_logits

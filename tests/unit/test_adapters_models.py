@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.models.adapters.content import pack_adapter
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.adapters.products import AdapterSizes, products_of
 from rekindle.core.models.adapters.rows import Adapters
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.layers import Delta
-from rekindle.core.models.loading.load import load_decoder
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels.api import Implementation
 from tests.families import COVERING, MODELS
 from tests.unit.logits import logits_within, paged_logits

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.checkpoints.uses import Embedding, Uses
 from rekindle.core.errors import InvalidBatch, InvalidRequest
 from rekindle.core.request import checks
+from rekindle.formats.checkpoints.uses import Embedding, Uses
 from rekindle.server import app
 from rekindle.session.session import Session
 from tests.unit.asgi import ask

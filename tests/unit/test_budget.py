@@ -10,19 +10,19 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.loading import budget, planning
+from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.planning import plan
+from rekindle.assembly.weights.load import load_weights
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device import devices
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs, temporary_bytes
-from rekindle.core.engine.loading import budget, planning
-from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.engine.loading.planning import plan
 from rekindle.core.errors import ConfigError, ModelTooLarge, NotRestored
-from rekindle.core.models.loading.load import load_weights
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.words import size_text
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.compilations import programs_of
 
 CPU = jax.devices("cpu")[0]
@@ -118,7 +118,7 @@ def test_the_bound_of_a_step_is_above_what_the_compiler_says(family: str, famili
 def test_a_model_that_cannot_fit_is_refused_with_the_numbers_before_it_is_loaded(
     families: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rekindle.core.engine.building.fill", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr("rekindle.assembly.building.fill", lambda *_: pytest.fail("it was loaded"))
     give(1 * MB)
     said = (
         r"llama-tied does not fit on .*: its weights take 649 kB, the largest step [\d.]+ MB, and the smallest pool of "

@@ -9,13 +9,13 @@ from llguidance import LLMatcher, LLTokenizer
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.constraints.schemas import relaxed, without_notes
-from rekindle.core.text.responses.calls import allows, calls_of
-from rekindle.core.text.responses.families import call_field_for, template_for
-from rekindle.core.text.responses.grammars.call_forms import form_of
-from rekindle.core.text.responses.grammars.call_grammar import call_grammar
-from rekindle.core.text.responses.parser import ResponseParser
-from rekindle.core.text.responses.template import load
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.responses.calls import allows, calls_of
+from rekindle.formats.responses.families import call_field_for, template_for
+from rekindle.formats.responses.grammars.call_forms import form_of
+from rekindle.formats.responses.grammars.call_grammar import call_grammar
+from rekindle.formats.responses.parser import ResponseParser
+from rekindle.formats.responses.template import load
 from tests.unit.grammar_walks import walk
 from tests.unit.response_cases import CODER, HARMONY, MISTRAL, QWEN
 from tests.unit.scripted import END, tokenizer

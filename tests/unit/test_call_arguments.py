@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.text.chat import render
+from rekindle.formats.rendering.chat import render
 from rekindle.server import app
 from tests.unit.asgi import ask
 from tests.unit.scripted import HERMES, Serve

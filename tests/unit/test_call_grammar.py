@@ -7,14 +7,14 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.responses.calls import calls_of
-from rekindle.core.text.responses.families import call_field_for, reasoning_delimiters, template_for
-from rekindle.core.text.responses.grammars.call_forms import form_of
-from rekindle.core.text.responses.grammars.call_grammar import call_grammar
-from rekindle.core.text.responses.parser import ResponseParser
-from rekindle.core.text.responses.template import load
-from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.responses.calls import calls_of
+from rekindle.formats.responses.families import call_field_for, reasoning_delimiters, template_for
+from rekindle.formats.responses.grammars.call_forms import form_of
+from rekindle.formats.responses.grammars.call_grammar import call_grammar
+from rekindle.formats.responses.parser import ResponseParser
+from rekindle.formats.responses.template import load
+from rekindle.formats.responses.tool_choice import tool_choice_grammar
 from rekindle.tools.tool import schemas_of
 from tests.unit.grammar_walks import walk
 from tests.unit.response_cases import CODER, GRANITE, HARMONY, LLAMA, MISTRAL, NEWER_MISTRAL, QWEN, R1, V31

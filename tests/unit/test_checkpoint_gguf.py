@@ -11,13 +11,13 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.gguf.file import open_gguf_file
-from rekindle.core.checkpoints.gguf.kinds import kind_of
-from rekindle.core.checkpoints.gguf.rope_factors import find_scaling
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.config.scaling import Llama3Scaling
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.gguf.file import open_gguf_file
+from rekindle.formats.checkpoints.gguf.kinds import kind_of
+from rekindle.formats.checkpoints.gguf.rope_factors import find_scaling
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.gguf_files import Change, llama3_factors, write_model
 
 FFN_GATE = "blk.0.ffn_gate.weight"

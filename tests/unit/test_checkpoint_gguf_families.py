@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.gguf.architecture import FileMetadata
-from rekindle.core.checkpoints.gguf.architectures.table import ARCHITECTURES
-from rekindle.core.checkpoints.gguf.file import GGUFFile
-from rekindle.core.checkpoints.gguf.rope import rope_parameters
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.registry import FAMILIES
-from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.models.rope import rope_frequencies
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.gguf.architecture import FileMetadata
+from rekindle.formats.checkpoints.gguf.architectures.table import ARCHITECTURES
+from rekindle.formats.checkpoints.gguf.file import GGUFFile
+from rekindle.formats.checkpoints.gguf.rope import rope_parameters
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.families.keys import Keys
+from rekindle.formats.families.registry import FAMILIES
 from tests.gguf_files import NAMES, UNSAID, WRITTEN, Change, said_directory, write_model
 from tests.unit.logits import KNOWN, logits_within
 

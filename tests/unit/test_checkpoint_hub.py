@@ -20,9 +20,9 @@ import pytest
 from huggingface_hub.utils._paths import filter_repo_objects
 
 import rekindle
-from rekindle.core.checkpoints.hub import HubModel
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import ConfigError
+from rekindle.formats.checkpoints.hub import HubModel
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.unit.test_checkpoint_gguf import write_gguf
 from tests.waiting import PATIENCE
 
@@ -31,7 +31,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 UNREACHABLE = "http://127.0.0.1:9"  # the port of the discard service: nothing answers there
 PROGRAM = """
 import json, sys
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.core.errors import ModelNotFound
 reports = []
 try:

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rekindle.core.checkpoints.checkpoint import check_shapes
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, ModelNotFound, UnsupportedModel
 from rekindle.core.models.config import Rope
 from rekindle.core.models.config.scaling import Llama3Scaling
 from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.families import llama, qwen3
-from rekindle.core.models.families.nearest import EMBEDDING, SIZES, nearest
-from rekindle.core.models.families.reading import Family
-from rekindle.core.models.families.registry import FAMILIES, parse_config
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.checkpoint import check_shapes
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.families import llama, qwen3
+from rekindle.formats.families.nearest import EMBEDDING, SIZES, nearest
+from rekindle.formats.families.reading import Family
+from rekindle.formats.families.registry import FAMILIES, parse_config
 from tests.families import MODELS
 
 READ = ("llama-tied", "llama3-rope", "qwen2", "qwen3")

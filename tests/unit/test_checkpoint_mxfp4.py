@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import rekindle
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import UnsupportedModel
+from rekindle.formats.checkpoints.open import open_checkpoint
 
 NUMBERS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 """The numbers of four bits, E2M1, by their bits."""

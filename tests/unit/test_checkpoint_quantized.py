@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from rekindle.core.checkpoints.huggingface.directory import _transposed
-from rekindle.core.checkpoints.huggingface.quantized.formats import with_quantized
-from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.weights.load import _select, load_decoder, load_weights
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.models.loading.load import _select, load_decoder, load_weights
 from rekindle.core.models.shard import Shard
 from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.core.models.weights.requests import JoinedTensors
+from rekindle.formats.checkpoints.huggingface.directory import _transposed
+from rekindle.formats.checkpoints.huggingface.quantized.formats import with_quantized
+from rekindle.formats.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
@@ -171,9 +171,9 @@ def test_a_device_of_a_mesh_has_its_part_of_the_numbers(
     checkpoint = open_checkpoint(GOLDENS / model)
     plain = {name: np.asarray(tensor) for name, tensor in checkpoint.tensors.items()}
     expected = load_weights(checkpoint.config, plain, WeightForm(jnp.dtype("float32")), shard=shard)
-    monkeypatch.setattr("rekindle.core.models.loading.load.MAX_RUNS", 1)  # rows one by one
-    monkeypatch.setattr("rekindle.core.models.loading.copying.PIECE_ROWS", 8)
-    monkeypatch.setattr("rekindle.core.models.loading.copying.PIECE_BYTES", 1)
+    monkeypatch.setattr("rekindle.assembly.weights.load.MAX_RUNS", 1)  # rows one by one
+    monkeypatch.setattr("rekindle.assembly.weights.copying.PIECE_ROWS", 8)
+    monkeypatch.setattr("rekindle.assembly.weights.copying.PIECE_BYTES", 1)
     weights = load_weights(checkpoint.config, checkpoint.tensors, WeightForm(jnp.dtype("float32")), shard=shard)
     for number, (one, other) in enumerate(zip(weights, expected, strict=True)):
         np.testing.assert_array_equal(one, other, err_msg=str(number))

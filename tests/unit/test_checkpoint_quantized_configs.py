@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from rekindle.__main__ import main
-from rekindle.core.checkpoints.huggingface.directory import _with_quantization
-from rekindle.core.checkpoints.huggingface.quantized.compressed_schemes import scheme_for, schemes_of
-from rekindle.core.checkpoints.huggingface.quantized.formats import FORMATS, formats_of, with_quantized
-from rekindle.core.checkpoints.huggingface.safetensors_file import SafetensorsFile
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, ModelError, UnsupportedModel
-from rekindle.core.models.families.quantization import KEYS, METHODS, method_of
+from rekindle.formats.checkpoints.huggingface.directory import _with_quantization
+from rekindle.formats.checkpoints.huggingface.quantized.compressed_schemes import scheme_for, schemes_of
+from rekindle.formats.checkpoints.huggingface.quantized.formats import FORMATS, formats_of, with_quantized
+from rekindle.formats.checkpoints.huggingface.safetensors_file import SafetensorsFile
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.families.quantization import KEYS, METHODS, method_of
 from tests.unit.test_checkpoint_quantized import CASES, GOLDEN, GOLDENS, MODELS, case_of
 
 WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
@@ -229,7 +229,7 @@ def test_a_block_of_bitsandbytes_has_numbers(monkeypatch: pytest.MonkeyPatch) ->
     case = next(case for case in CASES if "nf4" in case)
     file, settings = case_of(case)
     monkeypatch.setattr(
-        "rekindle.core.checkpoints.huggingface.quantized.bitsandbytes._state",
+        "rekindle.formats.checkpoints.huggingface.quantized.bitsandbytes._state",
         lambda *_: {"shape": [2, 2], "blocksize": 0, "quant_type": "nf4", "dtype": "float16"},
     )
     with pytest.raises(CheckpointError, match="must have sizes above 0"):

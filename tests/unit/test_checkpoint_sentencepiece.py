@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
+from rekindle.formats.checkpoints.open import open_checkpoint
 
 sentencepiece = pytest.importorskip("sentencepiece")
 

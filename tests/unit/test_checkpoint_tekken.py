@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.core.errors import CheckpointError
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 
 PATTERN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.checkpoints.weights import tensors_of
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.config import ExpertsConfig, ModelConfig
-from rekindle.core.models.families import qwen3
-from rekindle.core.models.families.reading import Family
-from rekindle.core.models.families.registry import parse_config
-from rekindle.core.models.families.wrapped import end_tokens
 from rekindle.core.models.weights.form import WeightForm
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.weights import tensors_of
+from rekindle.formats.families import qwen3
+from rekindle.formats.families.reading import Family
+from rekindle.formats.families.registry import parse_config
+from rekindle.formats.families.wrapped import end_tokens
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 OUTER = {"architectures": ["MadeUpForConditionalGeneration"], "model_type": "made_up", "vision_config": {"depth": 1}}

@@ -7,11 +7,11 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
+from rekindle.assembly.loading import choosing
+from rekindle.assembly.loading.choosing import Machine, candidates, choose, suitable_models
 from rekindle.cli.models.table import rows
-from rekindle.core.checkpoints.hub import HubModel
 from rekindle.core.config import Settings
-from rekindle.core.engine.loading import choosing
-from rekindle.core.engine.loading.choosing import Machine, candidates, choose, suitable_models
+from rekindle.formats.checkpoints.hub import HubModel
 
 GB = 10**9
 SIZES = {size.name: size for row in rows() for size in row.sizes}

@@ -123,7 +123,7 @@ def test_info_of_a_model_reads_no_weights(
     def loaded(*_: object) -> None:
         raise AssertionError("a tensor was looked up")
 
-    monkeypatch.setattr("rekindle.core.checkpoints.checkpoint.LazyTensors.__getitem__", loaded)
+    monkeypatch.setattr("rekindle.formats.checkpoints.checkpoint.LazyTensors.__getitem__", loaded)
     assert main(["info", model, "--dtype", "bfloat16"]) == 0
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
     assert rows["cache"] == f"{tmp_path / 'cache'}, 0 files, 0 B"

@@ -291,7 +291,7 @@ def test_no_command_deserializes_anything(
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
     monkeypatch.setattr("rekindle.core.device.programs.store.deserialize_and_load", refuse)
-    monkeypatch.setattr("rekindle.core.checkpoints.checkpoint.LazyTensors.__getitem__", refuse)
+    monkeypatch.setattr("rekindle.formats.checkpoints.checkpoint.LazyTensors.__getitem__", refuse)
     for command in ("ls", "size", "verify", "prune --max-bytes 1G", "clear --yes"):
         said(capsys, *command.split())
     said(capsys, "explain", str(families / "llama-tied"), *OPTIONS.split())

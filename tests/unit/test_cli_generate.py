@@ -11,8 +11,8 @@ import pytest
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.generate import prompt
-from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.session.session import Session
 from tests.unit.command_line import fake_opening
 from tests.waiting import until_blocking

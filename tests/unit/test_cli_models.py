@@ -14,11 +14,11 @@ from rekindle.cli.models import machine as machines
 from rekindle.cli.models.counts import active_parameters, parameters
 from rekindle.cli.models.machine import Machine
 from rekindle.cli.models.table import Size, entries, rows
-from rekindle.core.checkpoints.gguf.architectures.table import ARCHITECTURES
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.models.config import ExpertsConfig
 from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.families.registry import FAMILIES
+from rekindle.formats.checkpoints.gguf.architectures.table import ARCHITECTURES
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.families.registry import FAMILIES
 from tests.families import MODELS
 from tests.family_table import in_guide, table
 from tests.gguf_files import NAMES, WRITTEN

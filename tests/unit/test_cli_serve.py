@@ -17,11 +17,11 @@ import rekindle
 from rekindle.__main__ import main
 from rekindle.cli import serve as serving_module
 from rekindle.cli.serve import wait_for_signals
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.threads import WAITING
 from rekindle.core.errors import ConfigError
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.session.serving import models_in
 from tests.sentence_models import embedding_model
 from tests.unit.command_line import fake_opening

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import SettingsOptions
 from rekindle.core.engine.actor import Actor, answers
 from rekindle.core.engine.wiring import Actors, Compose, composed
@@ -28,10 +27,11 @@ from rekindle.core.errors import (
     UnsupportedModel,
 )
 from rekindle.core.messages import Admit, Cancel, Message, Rejected, Settled, Stopped, Texts
-from rekindle.core.models.families import llama, qwen2, qwen3
-from rekindle.core.models.families.reading import Family
-from rekindle.core.models.families.registry import FAMILIES
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.families import llama, qwen2, qwen3
+from rekindle.formats.families.reading import Family
+from rekindle.formats.families.registry import FAMILIES
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_limits, fake_loaded_engine, fake_session
 

@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
+from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
 from rekindle.core.engine.conductor import Command, Pause, Resume, TakeOne
 from rekindle.core.engine.engine import Engine
-from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.engine.wiring import TO_CALLER
 from rekindle.core.errors import RequestCancelled, SessionClosed
 from rekindle.core.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text, Texts

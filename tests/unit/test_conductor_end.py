@@ -10,9 +10,9 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from rekindle.assembly.thread import EngineThread
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.engine.conductor import Command, Conductor, Pause, Resume, TakeOne
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import EngineFailed, QueueFull, SessionClosed
 from rekindle.core.messages.record import MessageRecord
 from rekindle.session.session import Session

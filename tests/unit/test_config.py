@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.assembly.loading.blueprint import kv_dtype_of
 from rekindle.core.buckets import Bucket
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_of
-from rekindle.core.engine.loading.blueprint import kv_dtype_of
 from rekindle.core.errors import ConfigError
 from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits, check_sizes
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.testing import FAKE_MODEL, fake_limits
 
 MULTIPLES = ["page_size", "max_prefill_tokens", "prefill_chunk"]

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from rekindle.core.text.content_stops import ContentStops, content_stops
 from rekindle.core.text.stops import StopMatcher
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.responses.reading.content_stops import ContentStops, content_stops
 from rekindle.server import app
 from tests.unit.asgi import ask
 from tests.unit.scripted import HERMES, Serve

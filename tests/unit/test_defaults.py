@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.checkpoints.defaults import sampling_defaults
+from rekindle.formats.checkpoints.defaults import sampling_defaults
 
 QWEN3 = {
     "bos_token_id": 151643,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.text.chat import render, unread_variables
-from rekindle.core.text.rendering.chat_template import ChatTemplate
-from rekindle.core.text.rendering.efforts import LEVELS, adapt_effort, effort_words
+from rekindle.formats.rendering.chat import render, unread_variables
+from rekindle.formats.rendering.chat_template import ChatTemplate
+from rekindle.formats.rendering.efforts import LEVELS, adapt_effort, effort_words
 
 SWITCH = "{% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}{{ messages[0].content }}"
 OTHER_SWITCH = (

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from anyio import to_thread
 
+from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs import executables as executables_module
@@ -25,7 +26,6 @@ from rekindle.core.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER
 from rekindle.core.device.programs.store import ProgramStore, Serialized
 from rekindle.core.device.programs.workers import WORKERS
 from rekindle.core.device.state import Sizes
-from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.errors import SessionClosed, UnsafeStorage
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.testing import FAKE_MODEL

@@ -8,8 +8,8 @@ from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.config.scaling import Llama3Scaling
-from rekindle.core.models.families.registry import parse_config
 from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.formats.families.registry import parse_config
 
 SIZES = {
     "vocab_size": 512,

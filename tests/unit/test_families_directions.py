@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from rekindle.core.errors import UnsupportedModel
-from rekindle.core.models.families.keys import Keys
-from rekindle.core.models.families.refusals import architecture_refusal, check_direction, gguf_refusal
-from rekindle.core.models.families.registry import parse_config
+from rekindle.formats.families.keys import Keys
+from rekindle.formats.families.refusals import architecture_refusal, check_direction, gguf_refusal
+from rekindle.formats.families.registry import parse_config
 from tests.unit.test_checkpoint_wrapped import flat, nested
 
 EMBEDDING = "The nearest that opens: Qwen3-Embedding (0.6B to 8B), for embeddings"

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.config import DeltaNet, FeedForwardConfig, Mamba2, ModelConfig, ShortConvolution
 from rekindle.core.models.decoder import Decoder
-from rekindle.core.models.families.registry import parse_config
-from rekindle.core.models.loading.load import load_decoder
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.families.registry import parse_config
 
 COMMON: dict[str, Any] = {
     "hidden_size": 64,

@@ -10,9 +10,9 @@ import pytest
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.config import Rope
 from rekindle.core.models.config.scaling import Llama3Scaling, YarnScaling
-from rekindle.core.models.families.reading import Family, read_llama
-from rekindle.core.models.families.registry import parse_config
 from rekindle.core.models.rope import rope_frequencies
+from rekindle.formats.families.reading import Family, read_llama
+from rekindle.formats.families.registry import parse_config
 from tests.unit.test_families_defaults import LLAMA4, SIZES, read
 
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "rope_theta": 5e5}

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.config import FeedForwardConfig, StreamsConfig
-from rekindle.core.models.families.registry import parse_config
 from rekindle.core.models.feed_forward.dense import excess
 from rekindle.core.models.shard import TENSOR, WHOLE, Shard
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.families.registry import parse_config
 
 E2B = {"model_type": "gemma3n_text", "num_hidden_layers": 30, "intermediate_size": 8192, "num_kv_shared_layers": 10}
 OUTER = {"architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n", "vision_config": {"depth": 1}}

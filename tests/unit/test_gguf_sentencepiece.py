@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from rekindle.core.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
 from rekindle.core.errors import CheckpointError
 from rekindle.core.text.token_bytes import token_bytes
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [

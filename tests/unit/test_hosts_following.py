@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.buckets import Bucket
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_over
 from rekindle.core.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, TickOrder, Use
@@ -18,9 +18,9 @@ from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import Key
 from rekindle.core.device.state import Slots
 from rekindle.core.engine.actors.stepper import Stepper
-from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.errors import EngineFailed, HostLost, HostRefused
 from rekindle.core.messages import Gathered, Offload
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.hosts import following
 from rekindle.hosts.address import Address
 from rekindle.hosts.agreement import differences

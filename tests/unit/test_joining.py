@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.checkpoints.weights import tensors_of
-from rekindle.core.engine.loading.joining import join
+from rekindle.assembly.loading.joining import join
+from rekindle.assembly.weights.load import load_weights
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle.core.models.loading.load import load_weights
 from rekindle.core.models.shard import Shard
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.weights.requests import JoinedTensors
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.weights import tensors_of
 
 FAMILIES = ["gpt2", "phi3", "qwen2", "mixtral", "gpt-oss", "granitemoe", "llama4", "deepseek-v3"]
 """Families with joined, transposed, biased and grouped tensors, and those of experts one by one or together."""

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle import Classification, InvalidRequest, Perplexity, Ranking, Scores, TokenLogprob
-from rekindle.core.checkpoints.uses import Embedding
 from rekindle.core.request import checks
+from rekindle.formats.checkpoints.uses import Embedding
 from rekindle.results.scores.classes import sigmoid
 from rekindle.results.scores.options import Option, softmax
 from rekindle.scoring.embedding import prompt_prefix

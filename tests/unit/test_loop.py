@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 
+from rekindle.assembly.preparing import QUICK, Preparer
 from rekindle.core.config import Policy, Settings
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
@@ -23,7 +24,6 @@ from rekindle.core.device.state import Slots, empty_slots
 from rekindle.core.engine.actor import answers
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.stepper import Stepper
-from rekindle.core.engine.preparing import QUICK, Preparer
 from rekindle.core.messages import (
     Admit,
     Chunk,

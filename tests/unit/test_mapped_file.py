@@ -9,10 +9,10 @@ import pytest
 from gguf import GGUFWriter
 from safetensors.numpy import save_file
 
-from rekindle.core.checkpoints.gguf.file import open_gguf_file
-from rekindle.core.checkpoints.huggingface.safetensors_file import open_safetensors
 from rekindle.core.errors import CheckpointError
 from rekindle.core.store.mapped_file import check_unchanged, stamps_of
+from rekindle.formats.checkpoints.gguf.file import open_gguf_file
+from rekindle.formats.checkpoints.huggingface.safetensors_file import open_safetensors
 
 NUMBERS = np.arange(1 << 16, dtype=np.float32)
 

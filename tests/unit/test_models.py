@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.models.loading.load import load_decoder
+from rekindle.assembly.weights.load import load_decoder
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.families import COVERING, MODELS
 from tests.unit.logits import KNOWN, logits_within, paged_logits
 

@@ -16,18 +16,18 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint, LazyTensors
-from rekindle.core.checkpoints.huggingface.safetensors_file import open_safetensors
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.weights import copying, load
+from rekindle.assembly.weights.load import load_decoder, load_weights
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.attention import Attention
 from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.feed_forward.dense import FeedForward
 from rekindle.core.models.layer import Layer
-from rekindle.core.models.loading import copying, load
-from rekindle.core.models.loading.load import load_decoder, load_weights
 from rekindle.core.models.shard import Shard
 from rekindle.core.models.weights.form import WeightForm
+from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors
+from rekindle.formats.checkpoints.huggingface.safetensors_file import open_safetensors
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Tensor

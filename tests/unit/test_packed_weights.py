@@ -12,20 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.gguf.kinds import kind_of
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.checkpoints.weights import tensors_of
+from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.forms import weight_form
+from rekindle.assembly.weights.load import load_decoder, load_weights
 from rekindle.core.config import Settings
 from rekindle.core.device.place import Place
-from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.engine.loading.forms import weight_form
 from rekindle.core.errors import ConfigError, UnsupportedModel
 from rekindle.core.models.decoder import abstract_decoder, expected_shapes
-from rekindle.core.models.loading.load import load_decoder, load_weights
 from rekindle.core.models.shard import WHOLE, Shard
 from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.core.models.weights.requests import JoinedTensors
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.gguf.kinds import kind_of
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.weights import tensors_of
 from rekindle_kernels.api import operations_of
 from rekindle_kernels.blocks import Array, Blocks, Tensor
 from rekindle_kernels.storage import Activations, Stored

@@ -23,8 +23,8 @@ import pytest
 from flax import nnx
 from jax.experimental.serialize_executable import serialize
 
+from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.buckets import Bucket
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.programs.key import ProgramKey
 from rekindle.core.device.programs.lowering import Key
@@ -32,8 +32,8 @@ from rekindle.core.device.programs.store import ProgramCatalog, ProgramStore, Se
 from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.step import step
 from rekindle.core.errors import StorageError
-from rekindle.core.models.loading.load import load_decoder
 from rekindle.core.store import entries as store_entries
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.flushes import watched
 from tests.unit.stored_programs import (

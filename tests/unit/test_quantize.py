@@ -11,22 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.huggingface.quantized.parts.tables import E4M3
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.checkpoints.weights import tensors_of
+from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.forms import weight_form
+from rekindle.assembly.loading.joining import join
+from rekindle.assembly.loading.kinds import large_groups, quantized_kinds
+from rekindle.assembly.weights import load
+from rekindle.assembly.weights.load import load_decoder, load_weights
 from rekindle.core.config import Quantize, Settings
 from rekindle.core.device.place import Place
-from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.engine.loading.forms import weight_form
-from rekindle.core.engine.loading.joining import join
-from rekindle.core.engine.loading.kinds import large_groups, quantized_kinds
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.decoder import AbstractDecoder, abstract_decoder, expected_shapes
-from rekindle.core.models.loading import load
-from rekindle.core.models.loading.load import load_decoder, load_weights
 from rekindle.core.models.shard import WHOLE, Shard
 from rekindle.core.models.weights.form import WeightForm, held_bytes
 from rekindle.core.models.weights.requests import JoinedTensors
+from rekindle.formats.checkpoints.huggingface.quantized.parts.tables import E4M3
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.weights import tensors_of
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array
 from rekindle_kernels.encode import encode

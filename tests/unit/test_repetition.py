@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.core.checkpoints.embedded import CHAT_DEFAULTS, NAME
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.messages import Output, Outputs, Stopped, Text, Texts
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit, RepetitionWatch, first_occurrence, repeated_pattern
 from rekindle.core.request.request import Request
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.results.generation import Generation
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.scripted import Serve

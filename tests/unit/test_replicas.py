@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import rekindle
 from rekindle.__main__ import main
+from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.replicas import ReadWeights
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Settings
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.replicas import ReadWeights
 from rekindle.core.engine.wiring import Compose
 from rekindle.core.messages import Admit, Cancel, Dispatched, Message, Plan
 from rekindle.core.request.constraint import Constraint

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
-from rekindle.core.text.chat import render
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.response import MessageForm, Response, ToolCall
-from rekindle.core.text.responses.families import template_for
-from rekindle.core.text.responses.formats import PLAIN, format_of
-from rekindle.core.text.responses.forms.objects import HERMES as HERMES_CALLS
-from rekindle.core.text.responses.reading.reader import TemplateReading
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
+from rekindle.formats.rendering.chat import render
+from rekindle.formats.responses.families import template_for
+from rekindle.formats.responses.formats import PLAIN, format_of
+from rekindle.formats.responses.forms.objects import HERMES as HERMES_CALLS
+from rekindle.formats.responses.reading.reader import TemplateReading
 from tests.unit.response_cases import CASES, HARMONY, QWEN
 from tests.unit.scripted import HERMES, tokenizer
 

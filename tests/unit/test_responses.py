@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.core.errors import CheckpointError
-from rekindle.core.text.responses.calls import calls_of
-from rekindle.core.text.responses.contents import Malformed, parse
-from rekindle.core.text.responses.families import template_for
-from rekindle.core.text.responses.parser import FieldEnd, FieldText, ResponseParser
-from rekindle.core.text.responses.template import ResponseTemplate, load
+from rekindle.formats.responses.calls import calls_of
+from rekindle.formats.responses.contents import Malformed, parse
+from rekindle.formats.responses.families import template_for
+from rekindle.formats.responses.parser import FieldEnd, FieldText, ResponseParser
+from rekindle.formats.responses.template import ResponseTemplate, load
 from tests.unit.response_cases import CASES, QWEN, Case
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "goldens" / "responses.json").read_text(encoding="utf-8"))["messages"]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rekindle.core.checkpoints.uses import Classifier, Uses
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.uses import Classifier, Uses
 from rekindle.server import Limits, app
 from rekindle.server.reading.call import NEUTRAL, SAMPLING
 from rekindle.session.session import Session

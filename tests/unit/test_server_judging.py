@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.uses import Activation, Classifier, Embedding, Uses
 from rekindle.core.text.tokenizer import Tokenizer, wrap
+from rekindle.formats.checkpoints.uses import Activation, Classifier, Embedding, Uses
 from rekindle.server import Limits, app
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.text.response import MessageForm
+from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.server import app
 from rekindle.server.apis.ollama import OllamaRoutes
 from rekindle.server.errors import ApiError

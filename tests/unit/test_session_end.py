@@ -12,10 +12,10 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.thread import EngineThread
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.submission import Submission
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
 from rekindle.core.messages import Message, Rejected, Text, Texts
 from rekindle.core.request.params import SamplingParams

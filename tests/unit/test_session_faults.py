@@ -16,8 +16,8 @@ import pytest
 from anyio import to_thread
 
 import rekindle
+from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.core.engine.actor import Actor
-from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.errors import EngineFailed, ModelError, RequestCancelled, SessionClosed
 from rekindle.core.messages import Message
 from rekindle.core.messages.record import MessageRecord

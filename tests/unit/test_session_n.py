@@ -9,8 +9,8 @@ import pytest
 
 import rekindle
 from rekindle import Generation
+from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.core.concurrency.warning import warn
-from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.errors import InvalidRequest, ParametersIgnored
 from rekindle.core.request.params import SamplingParams, draws
 from rekindle.core.text.tokenizer import Tokenizer

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from rekindle.core.checkpoints.open import open_checkpoint
+from rekindle.assembly.loading import blueprint
+from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.config import Settings
 from rekindle.core.device.place import Place
-from rekindle.core.engine.loading import blueprint
-from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.core.store.validity import code_digest
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.unit.stored_snapshots import snapshot_key
 
 

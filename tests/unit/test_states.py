@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rekindle.assembly.weights.load import load_decoder, load_weights
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.page_form import StateForm
 from rekindle.core.device.place import Place
@@ -19,12 +19,12 @@ from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.config import DeltaNet, Mamba2, Norm, ShortConvolution
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle.core.models.loading.load import load_decoder, load_weights
 from rekindle.core.models.mixing import Memory
 from rekindle.core.models.shard import TENSOR, Shard
 from rekindle.core.models.states.group_norm import members_of
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.wire import Wire
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.unit.logits import KNOWN, logits_within
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import pytest
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.state import Sizes
 from rekindle.core.models.weights.form import WeightForm
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.families import COVERING, MODELS
 
 RECORD: Final = Path(__file__).parents[1] / "goldens" / "steps.json"

@@ -11,7 +11,6 @@ import pytest
 
 import rekindle
 import rekindle_kernels
-from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Settings
 from rekindle.core.content import content_digest
 from rekindle.core.device.programs import key
@@ -24,6 +23,7 @@ from rekindle.core.store import validity
 from rekindle.core.store.mapped_file import stamps_of
 from rekindle.core.store.snapshot_key import content_fingerprint, weights_fingerprint
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.mapping.items import Item
 from rekindle.mapping.shaping import Shaping
 from rekindle.replicas.recipe import Recipe, content_of
@@ -188,8 +188,8 @@ def test_tile_sizes_count_with_the_code() -> None:
 
 WRITERS = {
     "cli/chat/commands.py": "conversations of a terminal, as messages: rendered and computed anew",
-    "core/checkpoints/embedded.py": "the log of pip",
-    "core/checkpoints/wheels.py": "downloaded models: compared with a pinned SHA-256",
+    "formats/checkpoints/embedded.py": "the log of pip",
+    "formats/checkpoints/wheels.py": "downloaded models: compared with a pinned SHA-256",
     "core/store/directory.py": "programs, pages, times of starts and others: sealed, under digests of keys",
     "hosts/secret.py": "the secret of a group of hosts: no content of a model",
     "mapping/answer_file.py": "answers of a map: see above",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.text.chat import render
+from rekindle.formats.rendering.chat import render
 
 TURN = "<{{ m.role }}>{{ m.content or '' }}"
 ANYWHERE = "{% for m in messages %}" + TURN + "{% endfor %}"

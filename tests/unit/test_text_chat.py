@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.core.checkpoints.open import open_checkpoint
 from rekindle.core.errors import ConfigError, InvalidRequest
-from rekindle.core.text.chat import LONGEST_ROLE, check_messages, render, unread_variables
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.rendering.chat import LONGEST_ROLE, check_messages, render, unread_variables
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {

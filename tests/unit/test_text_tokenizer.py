@@ -9,13 +9,13 @@ import pytest
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from rekindle.core.checkpoints.gguf.tokenizer import gguf_tokenizer
-from rekindle.core.checkpoints.huggingface.tokenizer import load_tokenizer
-from rekindle.core.engine.preparing import Preparer
+from rekindle.assembly.preparing import Preparer
 from rekindle.core.errors import CheckpointError, InvalidRequest, UnsupportedModel
 from rekindle.core.messages import Conversation
-from rekindle.core.text.chat import render
 from rekindle.core.text.tokenizer import Tokenizer, wrap
+from rekindle.formats.checkpoints.gguf.tokenizer import gguf_tokenizer
+from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
+from rekindle.formats.rendering.chat import render
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())

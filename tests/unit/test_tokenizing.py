@@ -12,10 +12,10 @@ from anyio import to_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.concurrency.caller import current_caller
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.engine.actors.intake import Intake
-from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.errors import InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
 from rekindle.core.messages import Admit, Cancel, Message, Rejected, Submit, Tokenize, Tokenized, Withdraw
 from rekindle.core.request.params import SamplingParams

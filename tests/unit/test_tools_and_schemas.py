@@ -10,9 +10,9 @@ from pydantic import BaseModel
 import rekindle
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.text.constraints.parser import parse_bytes
-from rekindle.core.text.responses.forms import objects
-from rekindle.core.text.responses.grammars.call_forms import _FORMS, form_of
-from rekindle.core.text.responses.grammars.call_grammar import call_grammar
+from rekindle.formats.responses.forms import objects
+from rekindle.formats.responses.grammars.call_forms import _FORMS, form_of
+from rekindle.formats.responses.grammars.call_grammar import call_grammar
 from rekindle.server import app
 from rekindle.session.session import Session
 from tests.unit.asgi import Reply, ask

@@ -10,10 +10,10 @@ import pytest
 from gguf import GGUFWriter
 from safetensors.numpy import load_file, save_file
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.checkpoints.uses import Embedding, Uses
 from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.uses import Embedding, Uses
 from tests.sentence_models import LAST, MEAN, MODULES, PROMPTS, QUERY, classifier, embedding_model, write
 from tests.unit.test_checkpoint_gguf import write_gguf
 

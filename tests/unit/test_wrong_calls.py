@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.core.checkpoints.name_hints import hint_for
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.scoring import judging
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session

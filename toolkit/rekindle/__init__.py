@@ -55,13 +55,13 @@ if TYPE_CHECKING or not _is_deferred:
             likely,
         )
         from rekindle.core.messages.record import MessageRecord
-        from rekindle.core.models.families.reading import Family
         from rekindle.core.policy import Candidate
         from rekindle.core.request.figures import CachedTokens, Timings, Usage
         from rekindle.core.request.steering import Patch, Steering
         from rekindle.core.request.tokens import Piece, TokenLogprob
         from rekindle.core.route import LaneLoad
         from rekindle.core.text.response import Part, ToolCall
+        from rekindle.formats.families.reading import Family
         from rekindle.hosts.hosts import Hosts
         from rekindle.mapping.results import MapResults
         from rekindle.replicas.ray import Ray

@@ -18,8 +18,8 @@ from rekindle.core.keywords import spelled_out
 from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
 from rekindle.core.request.repetition import RepetitionLimit, first_occurrence
-from rekindle.core.text.chat import check_messages, copy_messages
 from rekindle.core.words import quantity
+from rekindle.formats.rendering.chat import check_messages, copy_messages
 from rekindle.results.generation import Generation
 from rekindle.tools.running import OnStep, Rounds
 from rekindle.tools.tool import AnyTool, Tool, tools_of

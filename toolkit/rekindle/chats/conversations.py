@@ -14,7 +14,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingOptions, check_keywords
-from rekindle.core.text.chat import check_messages, copy_messages
+from rekindle.formats.rendering.chat import check_messages, copy_messages
 from rekindle.notebook.live_text import Cell
 from rekindle.results.tool_run import ToolRun
 from rekindle.tools.running import Rounds, callable_tools

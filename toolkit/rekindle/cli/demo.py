@@ -9,10 +9,10 @@ import jax
 
 import rekindle
 from rekindle.cli.generate.answer import print_stream
-from rekindle.core.checkpoints.embedded import NAME, SMOLLM2
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.words import quantity, size_text
+from rekindle.formats.checkpoints.embedded import NAME, SMOLLM2
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 

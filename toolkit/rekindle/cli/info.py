@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 
 import rekindle
+from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.cli.models.planning import Requirements
-from rekindle.core.checkpoints.checkpoint import Checkpoint
 from rekindle.core.config import Settings
-from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.models.config import (
     AttentionConfig,
     DeltaNet,
@@ -41,8 +40,9 @@ from rekindle.core.models.config.scaling import (
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.wire import Wire
 from rekindle.core.store.directory import cache_dir
-from rekindle.core.text.responses.formats import format_of
 from rekindle.core.words import quantity, size_text
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.responses.formats import format_of
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle_kernels.api import choose, describe
 

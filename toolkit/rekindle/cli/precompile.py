@@ -9,6 +9,7 @@ from time import monotonic
 
 import jax
 
+from rekindle.assembly.loading.stores import PROGRAMS
 from rekindle.cli.models.planning import Requirements
 from rekindle.core.buckets import Bucket
 from rekindle.core.concurrency.progress import Progress, Report
@@ -16,7 +17,6 @@ from rekindle.core.device.programs.key import PACKAGES, Target
 from rekindle.core.device.programs.lowering import Key, Programs, program_name
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.device.programs.workers import WORKERS
-from rekindle.core.engine.loading.stores import PROGRAMS
 from rekindle.core.errors import ConfigError, StorageError
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.entries import bytes_of

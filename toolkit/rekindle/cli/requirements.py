@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from rekindle.cli.units import parse_size
-from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.config import Implementation, KvDtype, Quantize, SettingsOptions, Ticks, check_axes
 from rekindle.core.device.programs.targets import LARGER, known_targets
+from rekindle.formats.checkpoints.embedded import NAME
 
 MODELS: Final = f"{NAME}, a directory, a .gguf file, owner/name or owner/name/file.gguf on the hub, or auto"
 """Names of models, for the help of commands."""
@@ -38,8 +38,8 @@ def add_chat_template(parser: ArgumentParser) -> None:
 
 def lacks_template(model: str, revision: str | None = None) -> bool | None:
     """Return True for a model for texts whose files have no chat template; None for a model without local files."""
-    from rekindle.core.checkpoints.hub import HubModel, cached_path
-    from rekindle.core.checkpoints.open import open_checkpoint
+    from rekindle.formats.checkpoints.hub import HubModel, cached_path
+    from rekindle.formats.checkpoints.open import open_checkpoint
 
     path = Path(model).expanduser()
     if not path.exists():  # a model on the hub is downloaded by the session alone

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import rekindle
 from rekindle.cli import requirements
 from rekindle.cli.arguments.serve import ADMIN_KEYS_VARIABLE, KEYS_VARIABLE
-from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.concurrency.collector import leave_out
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import ConfigError, not_installed
+from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.server_settings import ServerOptions, ServerSettings
 from rekindle.session.serving import KEEP_ALIVE_SECONDS, models_in
 

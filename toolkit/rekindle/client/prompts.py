@@ -12,7 +12,7 @@ from rekindle.core.messages import Continued, Conversation, Prompt, Verbatim
 from rekindle.core.request.checks import boolean, preview
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.core.request.request import check_token_ids
-from rekindle.core.text.chat import (
+from rekindle.formats.rendering.chat import (
     append_text,
     check_continuable,
     check_messages,

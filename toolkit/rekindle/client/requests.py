@@ -40,17 +40,17 @@ from rekindle.core.request.constraint import Kind, calls
 from rekindle.core.request.params import LONGEST_NAME, SamplingOptions, SamplingParams, check_draws, draws
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import Pooling, Turn, check_length
-from rekindle.core.text.chat import unread_variables
 from rekindle.core.text.constraints.parser import parse_bytes
-from rekindle.core.text.responses.formats import format_of
-from rekindle.core.text.responses.reading.reader import TemplateReading
-from rekindle.core.text.responses.tool_choice import tool_choice_grammar
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.rendering.chat import unread_variables
+from rekindle.formats.responses.formats import format_of
+from rekindle.formats.responses.reading.reader import TemplateReading
+from rekindle.formats.responses.tool_choice import tool_choice_grammar
 from rekindle.results.facts import settings
 
 if TYPE_CHECKING:
-    from rekindle.core.engine.loaded_engine import LoadedEngine
-    from rekindle.core.engine.thread import EngineThread
+    from rekindle.assembly.loaded_engine import LoadedEngine
+    from rekindle.assembly.thread import EngineThread
 
 TEMPLATE_NOTE = (
     "A str is used as it is, without the model's chat template. To apply the template, pass messages: "

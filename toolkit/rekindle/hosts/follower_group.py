@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 
-from rekindle.core.checkpoints.weights import Weights
+from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.concurrency.progress import Progress, Report, silent
 from rekindle.core.config import Settings
 from rekindle.core.device.orders import Order, SharedWeights, Use
-from rekindle.core.engine.loading.blueprint import Blueprint
 from rekindle.core.errors import HostLost, HostRefused, SessionClosed
+from rekindle.formats.checkpoints.weights import Weights
 from rekindle.hosts.members import Members
 from rekindle.hosts.opening import model_request, weights_request
 from rekindle.hosts.wire import frame_of

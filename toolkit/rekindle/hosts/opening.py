@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import jax
 
-from rekindle.core.checkpoints.open import open_checkpoint
-from rekindle.core.checkpoints.weights import Weights, opened_weights, tensors_of
+from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.filling import collapse_later, fill, place_new_weights
+from rekindle.assembly.loading.stores import open_programs, require_all, store_directory
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_over
@@ -18,11 +19,10 @@ from rekindle.core.device.jax_settings import JaxSettings, overrides
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.readiness import wait_for
-from rekindle.core.engine.loading.blueprint import Blueprint
-from rekindle.core.engine.loading.filling import collapse_later, fill, place_new_weights
-from rekindle.core.engine.loading.stores import open_programs, require_all, store_directory
 from rekindle.core.errors import ConfigError, HostRefused, InvalidRequest
 from rekindle.core.store.snapshot_key import content_fingerprint
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of
 from rekindle.hosts.agreement import differences, model_facts
 
 PLAIN: Final = (bool, int, float, str, type(None))

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 
+from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.content import content_digest
-from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.text.tokenizer import Tokenizer
 
 DIGITS = 16

@@ -7,7 +7,7 @@ from typing import Any
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
-from rekindle.core.text.chat import check_messages
+from rekindle.formats.rendering.chat import check_messages
 
 TEXT_FIELD = "text"
 """Field of the template for items of type str."""

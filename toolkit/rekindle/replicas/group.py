@@ -10,10 +10,10 @@ from typing import Any
 
 import anyio
 
-from rekindle.core.checkpoints.weights import Weights
-from rekindle.core.engine.replicas import ReadWeights
+from rekindle.assembly.replicas import ReadWeights
 from rekindle.core.errors import ConfigError, ReplicaLost
 from rekindle.core.routing.remote import RemoteLane
+from rekindle.formats.checkpoints.weights import Weights
 from rekindle.replicas import cluster
 from rekindle.replicas.link import Link, LoadedWeights, Post
 from rekindle.replicas.recipe import resolve_model
@@ -21,7 +21,7 @@ from rekindle.replicas.status import ReplicaStatus
 
 
 class Group:
-    """The replicas of a session; see `rekindle.core.engine.replicas.Replicas`.
+    """The replicas of a session; see `rekindle.assembly.replicas.Replicas`.
 
     Args:
         links: the link to each replica.

@@ -9,20 +9,21 @@ from os import PathLike
 from time import monotonic
 from typing import Any
 
+from rekindle.assembly.building import defaults_of, open_model
+from rekindle.assembly.loaded_engine import Lane, LoadedEngine
+from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.config import Settings
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
-from rekindle.core.engine.building import defaults_of, open_model
-from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
-from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.errors import ConfigError
-from rekindle.core.models.families.reading import Family
 from rekindle.core.routing.pages import page_after
 from rekindle.core.routing.remote import RemoteLane, SentPages
 from rekindle.core.store.restore_report import RestoreReport
+from rekindle.formats.families.reading import Family
+from rekindle.formats.responses.reading.turns import AnswerTurns
 from rekindle.replicas import cluster
 from rekindle.replicas.group import Group
 from rekindle.replicas.link import Link
@@ -55,7 +56,7 @@ def build_over(
     Raises:
         ConfigError: there is no cluster, or an existing replica with the name has another model or other settings.
         ReplicaLost: a replica's process ended while it opened the model.
-        Others: as `rekindle.core.engine.building.build`, from a replica.
+        Others: as `rekindle.assembly.building.build`, from a replica.
     """
     began = monotonic()
     checkpoint = open_model(resolve_model(model), report, family, revision, chat_template)
@@ -152,7 +153,7 @@ def _lane_of(link: Link, reply: AttachReply) -> RemoteLane:
 def _lanes(lanes: Sequence[RemoteLane], preparer: Preparer) -> tuple[Lane, ...]:
     """Return the lanes of an engine. The remote lane stands in for all actors running in the replica."""
     intake, tokenizer = Intake(preparer, TOKENIZED_AT_ONCE), Tokenizing(preparer, TOKENIZED_AT_ONCE)
-    detokenizer = Detokenizer(preparer.tokenizer)
+    detokenizer = Detokenizer(preparer.tokenizer, AnswerTurns.of(preparer.tokenizer))
     return tuple(
         Lane(
             lane,

@@ -13,7 +13,7 @@ from rekindle.replicas.status import ReplicaStatus
 
 
 class ReplicaPrograms:
-    """The programs of all replicas; see `rekindle.core.engine.replicas.ProgramsView`.
+    """The programs of all replicas; see `rekindle.assembly.replicas.ProgramsView`.
 
     Args:
         lanes: the lanes of the replicas.

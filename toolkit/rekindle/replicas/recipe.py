@@ -9,13 +9,13 @@ from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.config import Settings
 from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import ConfigError
-from rekindle.core.models.families.reading import Family
 from rekindle.core.store.snapshot_key import content_fingerprint
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.embedded import NAME
+from rekindle.formats.families.reading import Family
 from rekindle.replicas.ray import Ray
 
 SESSION_ONLY = ("replicas", "route", "max_waiting")

@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from rekindle.core.checkpoints.weights import Weights
+from rekindle.assembly.building import build
+from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.replicas import ReadWeights
+from rekindle.assembly.thread import EngineThread
 from rekindle.core.concurrency.feed import TO_THE_END
 from rekindle.core.concurrency.progress import Report
-from rekindle.core.engine.building import build
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.replicas import ReadWeights
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import CheckpointError, EngineFailed, SessionError
 from rekindle.core.messages import (
     CacheSaved,
@@ -31,6 +30,7 @@ from rekindle.core.messages import (
 )
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
+from rekindle.formats.checkpoints.weights import Weights
 from rekindle.replicas import cluster
 from rekindle.replicas.attachments import SPAN, Attachment, Attachments
 from rekindle.replicas.recipe import Recipe, content_of

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from rekindle.assembly.deployment import Deployment
+from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.thread import EngineThread
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.readiness import Readiness
-from rekindle.core.engine.deployment import Deployment
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.store.restore_report import RestoreReport

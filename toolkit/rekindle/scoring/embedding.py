@@ -6,18 +6,18 @@ from typing import Any, get_args
 
 import numpy as np
 
+from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.client.batches.batch import Batch
 from rekindle.client.batches.run import Shape
 from rekindle.client.prompts import OnePrompt, Prompts, TokenIds, label_of
 from rekindle.client.requests import HasRequests, Requests
-from rekindle.core.checkpoints.uses import Embedding
 from rekindle.core.concurrency.waits import Waits
-from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request import checks
 from rekindle.core.request.params import LONGEST_SALT
 from rekindle.core.request.request import Pooling
+from rekindle.formats.checkpoints.uses import Embedding
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.scoring.computing import ScoringBar, wait_all
 

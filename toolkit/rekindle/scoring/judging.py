@@ -7,19 +7,19 @@ from typing import Any, Final, overload
 
 import numpy as np
 
+from rekindle.assembly.preparing import Preparer
 from rekindle.client.batches.batch import invalid_batch
 from rekindle.client.prompts import Messages, TokenIds
 from rekindle.client.requests import HasRequests, Requests
-from rekindle.core.checkpoints.uses import Activation, Classifier, Embedding
 from rekindle.core.concurrency.waits import Waits, in_a_thread
-from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request import checks
 from rekindle.core.request.params import LONGEST_SALT
 from rekindle.core.request.request import check_length
-from rekindle.core.text.rendering.template import template_variables
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.uses import Activation, Classifier, Embedding
+from rekindle.formats.rendering.template import template_variables
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.results.scores.classes import Classification, activated
 from rekindle.results.scores.ranking import Ranking

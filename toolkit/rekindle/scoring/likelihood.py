@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from rekindle.assembly.preparing import Preparer
 from rekindle.client.prompts import OnePrompt, TokenIds, unanswered
 from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency.waits import Waits, in_a_thread
-from rekindle.core.engine.preparing import Preparer
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request import checks

@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from rekindle import markup
-from rekindle.core.checkpoints.model_facts import ModelFacts
-from rekindle.core.engine.loaded_engine import LoadedEngine
+from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.wire import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix
 from rekindle.core.words import quantity, size_text
+from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.results.facts.stats import prompt_shares
 
 OPTIONAL: Final = ("states", "adapters")

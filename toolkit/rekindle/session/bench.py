@@ -11,12 +11,12 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
+from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.device.place import Place
-from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.errors import InvalidRequest
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.results.bench import Bench

@@ -2,10 +2,10 @@
 
 from itertools import islice
 
+from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.thread import EngineThread
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.engine.conductor import Pause, Resume
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import SessionClosed
 from rekindle.notebook.board.board import Facts, Source
 from rekindle.notebook.board.rates import SECONDS

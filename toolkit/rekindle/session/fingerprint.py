@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.client.adapters import AdapterInfo
 from rekindle.core.content import content_digest
-from rekindle.core.engine.loaded_engine import LoadedEngine
 from rekindle.core.store.validity import code_digest
 from rekindle.mapping.shaping import shaping_of
 

@@ -16,12 +16,12 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.concurrency.waits import blocked
 from rekindle.core.config import SettingsOptions
 from rekindle.core.content import short_digest
 from rekindle.core.errors import ConfigError
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.scoring.computing import ScoredSequence, ScoringBar, score_all, scores_of
 from rekindle.session.opening import open_sync
 from rekindle.session.session import Session

@@ -7,8 +7,11 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any, Unpack, cast
 
+from rekindle.assembly.building import build
+from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.loading.choosing import AUTO, Choice, choose
+from rekindle.assembly.thread import EngineThread
 from rekindle.client.engine_client import EngineClient
-from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.concurrency.threads import TOO_LATE, ending
@@ -17,16 +20,13 @@ from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.concurrency.warning import hold
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device.jax_settings import JaxSettings
-from rekindle.core.engine.building import build
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.loading.choosing import AUTO, Choice, choose
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.engine.wiring import Compose
 from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion, warn
 from rekindle.core.keywords import spelled_out
-from rekindle.core.models.families.reading import Family
 from rekindle.core.request.params import SamplingOptions
-from rekindle.core.text.rendering.template import template_variables
+from rekindle.formats.checkpoints.embedded import NAME
+from rekindle.formats.families.reading import Family
+from rekindle.formats.rendering.template import template_variables
 from rekindle.hosts.hosts import Hosts
 from rekindle.notebook.log import tell_line, tell_restored
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports

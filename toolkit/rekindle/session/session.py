@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Unpack, overload
 import jax
 
 from rekindle import markup
+from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.replicas import LaneState
+from rekindle.assembly.thread import EngineThread
 from rekindle.chats import conversations
 from rekindle.client.adapters import AdapterInfo
 from rekindle.client.batches.loop import AsCompleted, Streams
@@ -32,14 +35,9 @@ from rekindle.client.prompts import (
     TokenIds,
 )
 from rekindle.client.requests import Requests
-from rekindle.core.checkpoints.model_facts import ModelFacts
-from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.conductor import Resume
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.replicas import LaneState
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.keywords import spelled_out
 from rekindle.core.messages import InFlightPolicy
@@ -50,6 +48,8 @@ from rekindle.core.request.params import check_keywords
 from rekindle.core.request.steering import Patch, Steering, patches, steerings
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.model_facts import ModelFacts
+from rekindle.formats.checkpoints.weights import Weights
 from rekindle.mapping import pending as maps
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer

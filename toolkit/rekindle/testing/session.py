@@ -8,9 +8,12 @@ from typing import Any, Unpack, cast
 import jax
 import numpy as np
 
+from rekindle.assembly.deployment import Deployment
+from rekindle.assembly.loaded_engine import Lane, LoadedEngine
+from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.assembly.replicas import ReadWeights
+from rekindle.assembly.thread import EngineThread
 from rekindle.client.engine_client import EngineClient
-from rekindle.core.checkpoints.checkpoint import Checkpoint
-from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.content import content_digest
 from rekindle.core.device.place import Place
@@ -21,11 +24,6 @@ from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
-from rekindle.core.engine.deployment import Deployment
-from rekindle.core.engine.loaded_engine import Lane, LoadedEngine
-from rekindle.core.engine.preparing import TOKENIZED_AT_ONCE, Preparer
-from rekindle.core.engine.replicas import ReadWeights
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.weights.form import WeightForm
@@ -33,6 +31,9 @@ from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.text.masks import SerialMasks
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.weights import Weights
+from rekindle.formats.responses.reading.turns import AnswerTurns
 from rekindle.session.session import Session
 from rekindle.testing.by_hand import CheckedScheduler, fake_limits
 from rekindle.testing.device import FakeSettler, FakeStepper
@@ -109,7 +110,7 @@ def _fake_lane(limits: EngineLimits, preparer: Preparer, settler: FakeSettler | 
         scheduler=scheduler,
         stepper=FakeStepper(limits),
         settler=settler or FakeSettler(),
-        detokenizer=Detokenizer(preparer.tokenizer),
+        detokenizer=Detokenizer(preparer.tokenizer, AnswerTurns.of(preparer.tokenizer)),
         grammars=Grammars(jumps_on("cpu", limits), SerialMasks()),
         host_tier=FakeHostTier(limits.data * limits.pool.host_pages, disk_tier, limits.pool.state_pages),
         disk_tier=disk_tier,

@@ -9,7 +9,7 @@ from typing import Any
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
-from rekindle.core.text.chat import check_tools
+from rekindle.formats.rendering.chat import check_tools
 from rekindle.tools.docstring import docstring_of
 from rekindle.tools.kinds import UnsupportedAnnotation, ValueKind, kind_of, object_schema, parse_object
 

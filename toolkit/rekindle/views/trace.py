@@ -22,7 +22,7 @@ from rekindle.views.timeline.lanes import timelines
 from rekindle.views.watching import Watching
 
 if TYPE_CHECKING:
-    from rekindle.core.engine.thread import EngineThread
+    from rekindle.assembly.thread import EngineThread
 
 NO_TICKS = "replicas tick in other processes, so the trace has no ticks; trace.records has the messages"
 """The text in place of a timeline for replicas on Ray."""

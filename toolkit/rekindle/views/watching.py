@@ -7,7 +7,7 @@ from rekindle.core.errors import ConfigError
 from rekindle.core.messages.record import MessageRecord, Observer
 
 if TYPE_CHECKING:
-    from rekindle.core.engine.thread import EngineThread
+    from rekindle.assembly.thread import EngineThread
 
 
 class Watching:

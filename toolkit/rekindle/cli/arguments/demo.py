@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 
 from rekindle.cli.starting import deferred
-from rekindle.core.checkpoints.embedded import NAME
+from rekindle.formats.checkpoints.embedded import NAME
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from rekindle.assembly.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.stores import MODELS
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.store import ProgramCatalog
-from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from rekindle.assembly.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.core.device.programs.store import ProgramCatalog
-from rekindle.core.engine.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.core.store import entries as disk
 from rekindle.core.store.catalog import Catalog
 from rekindle.core.store.directory import cache_dir

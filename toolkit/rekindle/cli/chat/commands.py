@@ -10,8 +10,8 @@ from rekindle.chats.card import chat_text
 from rekindle.cli.chat.branches import undone_text
 from rekindle.cli.chat.talk import Talk
 from rekindle.core.errors import InvalidRequest, StorageError, likely
-from rekindle.core.text.chat import check_messages
 from rekindle.core.words import quantity, seconds
+from rekindle.formats.rendering.chat import check_messages
 from rekindle.results.generation import Generation
 
 KEYS: Final = (

@@ -12,8 +12,8 @@ from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines, open_lines
 from rekindle.cli.chat.screen import Screen
 from rekindle.cli.chat.talk import Talk
-from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import InvalidRequest, RekindleError, SessionError
+from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.session.session import Session
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from rekindle.cli.chat.lines import HISTORY
 from rekindle.core.errors import InvalidRequest, StorageError
 from rekindle.core.store.directory import atomic_write, cache_dir
-from rekindle.core.text.chat import check_messages
+from rekindle.formats.rendering.chat import check_messages
 
 
 class LastChat:

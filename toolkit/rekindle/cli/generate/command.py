@@ -5,7 +5,7 @@ from typing import Final
 
 from rekindle.cli import requirements, sampling
 from rekindle.cli.starting import deferred
-from rekindle.core.checkpoints.embedded import NAME
+from rekindle.formats.checkpoints.embedded import NAME
 
 EXAMPLES: Final = (
     'rekindle generate "What is the capital of France?"',

@@ -10,9 +10,9 @@ from rekindle.cli import sampling
 from rekindle.cli.generate.answer import print_stream
 from rekindle.cli.generate.prompt import prompt_of
 from rekindle.client.prompts import Messages
-from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.params import SamplingOptions
+from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 

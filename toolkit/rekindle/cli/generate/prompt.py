@@ -8,8 +8,8 @@ from pathlib import Path
 from threading import Timer
 from typing import Final, NoReturn, Protocol
 
-from rekindle.core.checkpoints.embedded import NAME
-from rekindle.core.checkpoints.hub import HubModel
+from rekindle.formats.checkpoints.embedded import NAME
+from rekindle.formats.checkpoints.hub import HubModel
 
 STDIN: Final = "-"
 """The word in whose place the text of standard input is put."""

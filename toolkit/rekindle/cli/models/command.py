@@ -12,9 +12,9 @@ from rekindle.cli.models import machine as machines
 from rekindle.cli.models.machine import Machine
 from rekindle.cli.models.table import Row, Size, count_text, rows
 from rekindle.cli.units import columns
-from rekindle.core.checkpoints.embedded import NAME
 from rekindle.core.errors import ConfigError
 from rekindle.core.words import size_text
+from rekindle.formats.checkpoints.embedded import NAME
 
 _WIDEST: Final = 100
 """Most characters in a line of text."""

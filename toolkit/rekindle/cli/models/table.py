@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from rekindle.cli.models.counts import active_parameters, parameters
-from rekindle.core.models.families.registry import FAMILIES, parse_config
+from rekindle.formats.families.registry import FAMILIES, parse_config
 
 BYTES: Final = {"bfloat16": 2, "float32": 4}
 """Bytes of a number by its dtype."""

@@ -19,7 +19,7 @@ from rekindle.results.answer_table import PromptLabel
 from rekindle.results.answers import Answers
 
 if TYPE_CHECKING:
-    from rekindle.core.engine.preparing import Preparer
+    from rekindle.assembly.preparing import Preparer
 
 MAX_LISTED = 10
 """Maximum number of bad prompts listed in an error message."""

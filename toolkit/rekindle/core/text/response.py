@@ -123,7 +123,7 @@ class Response:
 
 
 class Reading(Protocol):
-    """Incremental parser of one answer; see `rekindle.core.text.responses.reading.reader`."""
+    """Incremental parser of one answer; see `rekindle.formats.responses.reading.reader`."""
 
     def push(self, text: str, token_ids: Sequence[int]) -> list[Part]:
         """Consume more of the answer, and return the new parts."""

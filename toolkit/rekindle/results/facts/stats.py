@@ -12,7 +12,7 @@ class SchedulerStats(stats.SchedulerStats):
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        """Compare the counters, also with those of a scheduler itself, which have no card."""
+        """Compare the counters, also with a scheduler's own, without a card."""
         return isinstance(other, stats.SchedulerStats) and astuple(self) == astuple(other)
 
     __hash__ = stats.SchedulerStats.__hash__

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rekindle import markup
-from rekindle.core.checkpoints.uses import Activation
 from rekindle.core.words import percent
+from rekindle.formats.checkpoints.uses import Activation
 from rekindle.results.scores.options import softmax
 
 

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.errors import RekindleError
-from rekindle.core.text.rendering.efforts import SWITCHES
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.model_facts import ModelFacts
+from rekindle.formats.rendering.efforts import SWITCHES
 from rekindle.server.apis.templates import template_of
 from rekindle.server.errors import api_error_of
 from rekindle.server.exchange import Exchange

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from starlette.routing import BaseRoute, Route
 
-from rekindle.core.text.responses.formats import PLAIN
+from rekindle.formats.responses.formats import PLAIN
 from rekindle.server.errors import ApiError
 from rekindle.server.exchange import Endpoint
 from rekindle.server.reading.chat import read_chat

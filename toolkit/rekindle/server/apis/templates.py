@@ -1,6 +1,6 @@
 """Facts about the chat template of a session, for requests in other APIs than OpenAI's."""
 
-from rekindle.core.text.rendering.template import template_variables
+from rekindle.formats.rendering.template import template_variables
 from rekindle.server.models.served import ServedModel
 from rekindle.server.reading.messages import Template
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from time import time
 from typing import Any, Protocol
 
-from rekindle.core.text.chat import unread_variables
-from rekindle.core.text.rendering.efforts import SWITCHES
 from rekindle.core.text.response import MessageForm
-from rekindle.core.text.responses.formats import PLAIN, format_of
+from rekindle.formats.rendering.chat import unread_variables
+from rekindle.formats.rendering.efforts import SWITCHES
+from rekindle.formats.responses.formats import PLAIN, format_of
 from rekindle.server.errors import ApiError, invalid_field
 from rekindle.server.models.session import ServedSession
 

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from rekindle.client.handle import Handle
-from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.config import Settings
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.notebook.board.board import Source
 from rekindle.results.scores.ranking import Ranking
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.request.checks import preview
-from rekindle.core.text.rendering.efforts import EFFORT, SWITCHES
 from rekindle.core.text.response import MessageForm
+from rekindle.formats.rendering.efforts import EFFORT, SWITCHES
 from rekindle.server.reading.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming, token_reports
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.tools.custom import INPUT, CustomTool

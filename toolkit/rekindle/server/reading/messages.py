@@ -6,8 +6,8 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from rekindle.core.request.checks import preview
-from rekindle.core.text.rendering.efforts import EFFORT, SWITCHES
 from rekindle.core.text.response import MessageForm
+from rekindle.formats.rendering.efforts import EFFORT, SWITCHES
 from rekindle.server.errors import ApiError
 from rekindle.server.reading.blocks import Messages
 from rekindle.server.reading.call import Call, Streaming, sampling

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, Final
 
 from rekindle.core.request.checks import preview
-from rekindle.core.text.rendering.efforts import EFFORT
+from rekindle.formats.rendering.efforts import EFFORT
 from rekindle.server.errors import invalid_field
 from rekindle.server.reading.call import INTEGERS, SAMPLING_ONLY, Call, Streaming, whole_number
 from rekindle.server.reading.chat import message as chat_message

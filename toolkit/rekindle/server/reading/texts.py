@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
-from rekindle.core.text.responses.formats import PLAIN
+from rekindle.formats.responses.formats import PLAIN
 from rekindle.server.reading.call import MAX_TOKEN_ID
 from rekindle.server.reading.chat import message, template_in, tools_in
 from rekindle.server.reading.completion import texts

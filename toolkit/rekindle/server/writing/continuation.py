@@ -6,7 +6,7 @@ from typing import Any
 
 from rekindle.client.record import Record
 from rekindle.core.text.response import Part, Reading, Response
-from rekindle.core.text.responses.formats import REASONING_KEYS
+from rekindle.formats.responses.formats import REASONING_KEYS
 from rekindle.results.generation import Generation
 from rekindle.server.reading.call import Call
 

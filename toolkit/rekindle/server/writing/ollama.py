@@ -8,9 +8,9 @@ from time import time
 from typing import Any, Final, Literal
 
 from rekindle.client.record import Record
-from rekindle.core.checkpoints.model_facts import ModelFacts
 from rekindle.core.request.tokens import Piece, TokenLogprob
 from rekindle.core.text.response import Part, ToolCall
+from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.results.generation import Generation
 from rekindle.server.errors import ApiError, ollama_error
 from rekindle.server.reading.call import Call

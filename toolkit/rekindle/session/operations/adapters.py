@@ -7,19 +7,19 @@ from typing import Any
 
 import jax
 
+from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.thread import EngineThread
 from rekindle.client.adapters import AdapterInfo
 from rekindle.client.engine_client import EngineClient
-from rekindle.core.checkpoints.peft import config_of, given_adapter, rank_of, read_adapter
 from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread, unless, until_closed
 from rekindle.core.config import Settings
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.messages import PutAdapter
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.request import checks
 from rekindle.core.request.params import LONGEST_NAME
 from rekindle.core.scheduler.limits import DEFAULT_ADAPTERS, DEFAULT_RANK
+from rekindle.formats.checkpoints.peft import config_of, given_adapter, rank_of, read_adapter
 
 AdapterSource = str | PathLike[str]
 """The directory of an adapter."""

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar, get_args
 
+from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.replicas import ReadWeights
+from rekindle.assembly.thread import EngineThread
 from rekindle.client.engine_client import EngineClient
-from rekindle.core.checkpoints.weights import Weights
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.threads import EXIT_SECONDS, compiling, ending
@@ -13,13 +15,11 @@ from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread, unless
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.programs.readiness import progress_feed, raise_first
 from rekindle.core.engine.conductor import Command, Pause, TakeOne
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.replicas import ReadWeights
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, SessionError, StorageError
 from rekindle.core.messages import CacheSaved, CacheSaving, InFlightPolicy, KeepWeights, NewWeights, SaveCache
 from rekindle.core.messages.record import MessageRecord
 from rekindle.core.store.mapped_file import check_unchanged
+from rekindle.formats.checkpoints.weights import Weights
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 
 T = TypeVar("T")

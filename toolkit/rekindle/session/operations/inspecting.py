@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.thread import EngineThread
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread, unless, until_closed
 from rekindle.core.device.packing import pack_changes
 from rekindle.core.device.programs.lowering import LENS, Key
-from rekindle.core.engine.loaded_engine import LoadedEngine
-from rekindle.core.engine.thread import EngineThread
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.messages import Inspect, Prompt
 from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS, Look, LookInputs

@@ -11,12 +11,11 @@ from rekindle.core.messages import Message, Output, Outputs, Stopped, Text, Text
 from rekindle.core.request.repetition import RepetitionWatch
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, TokenLogprob
-from rekindle.core.text.content_stops import ContentStops, content_stops
 from rekindle.core.text.incremental import IncrementalDecoder
-from rekindle.core.text.responses.reading.first_call import FirstCall
 from rekindle.core.text.stops import StopMatcher
 from rekindle.core.text.token_bytes import token_bytes
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.core.text.turns import CallWatcher, Turns, TurnStops
 
 SCORES_AT_ONCE = 512
 """Tokens in log-probabilities per turn; their texts take half a millisecond. Other actors run between turns."""
@@ -34,9 +33,9 @@ class _GrowingText:
 
     request: ref[Request]
     decoder: IncrementalDecoder
-    matcher: StopMatcher | ContentStops
+    matcher: StopMatcher | TurnStops
     text_of: Callable[[int], str]
-    first_call: FirstCall | None = None
+    first_call: CallWatcher | None = None
     repetition: RepetitionWatch | None = None
     tokens: int = 0
     stopped: bool = False
@@ -46,9 +45,9 @@ class _GrowingText:
         skipped = self.decoder.skips(token)
         text = self.text_of(token) if skipped else self.decoder.push(token)
         may_stop = self.tokens >= min_tokens
-        if isinstance(self.matcher, ContentStops):
-            return self.matcher.push(token, text, may_stop, skipped)
-        return self.matcher.push(text, may_stop, skipped)
+        if isinstance(self.matcher, StopMatcher):
+            return self.matcher.push(text, may_stop, skipped)
+        return self.matcher.push(token, text, may_stop, skipped)
 
     def last_token(self, token: int, min_tokens: int) -> int | None:
         """Return the number of tokens up to the end of the first call; None before, and if it would be too early."""
@@ -71,10 +70,12 @@ class Detokenizer:
 
     Args:
         tokenizer: the tokenizer; None for a model that takes token ids only, with empty texts.
+        turns: the format of answers in a conversation; None if all text of an output is its content.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None):
+    def __init__(self, tokenizer: Tokenizer | None, turns: Turns | None = None):
         self._tokenizer = tokenizer
+        self._turns = turns
         self._growing_texts: dict[int, _GrowingText] = {}
         self._bytes_of = lru_cache(maxsize=65536)(lambda token: token_bytes(tokenizer, token) if tokenizer else b"")
 
@@ -138,21 +139,20 @@ class Detokenizer:
             del self._growing_texts[request_id]
         return text
 
-    def _first_call(self, request: Request) -> FirstCall | None:
+    def _first_call(self, request: Request) -> CallWatcher | None:
         """Return the watcher of an output that ends after its first call; None for another output."""
         turn = request.turn
-        if self._tokenizer is None or turn is None or not turn.ends_after_call:
+        if self._turns is None or turn is None or not turn.ends_after_call:
             return None
-        return FirstCall(self._tokenizer, request.prompt, turn.tools, request.goes_on)
+        return self._turns.first_call(request.prompt, turn.tools, request.goes_on)
 
-    def _matcher(self, request: Request) -> StopMatcher | ContentStops:
+    def _matcher(self, request: Request) -> StopMatcher | TurnStops:
         """Return the matcher of a request's stop strings: in the content of a turn, or else in the whole text."""
         params, turn = request.params, request.turn
         matcher = StopMatcher(params.stop, params.keep_stop)
-        if not params.stop or turn is None or self._tokenizer is None:
+        if not params.stop or turn is None or self._turns is None:
             return matcher
-        shows_special = not params.skip_special_tokens
-        return content_stops(matcher, self._tokenizer, request.prompt, bool(turn.tools), shows_special)
+        return self._turns.content_stops(matcher, request.prompt, bool(turn.tools), not params.skip_special_tokens)
 
     def _drop_failed(self) -> None:
         """Drop the texts of failed requests: no last output came, and nothing holds the `Request` any more."""

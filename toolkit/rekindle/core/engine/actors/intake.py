@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 
-from rekindle.core.engine.preparing import Preparer
+from rekindle.core.engine.preparer import RequestPreparer
 from rekindle.core.errors import RequestCancelled
 from rekindle.core.messages import Admit, Cancel, Message, Rejected, Submit, Tokenize, Tokenized, Withdraw
 from rekindle.core.request.request import Request
@@ -21,7 +21,7 @@ class Intake:
         at_once: largest number of requests with the tokenizer at once.
     """
 
-    def __init__(self, preparer: Preparer, at_once: int):
+    def __init__(self, preparer: RequestPreparer, at_once: int):
         self._preparer = preparer
         self._at_once = at_once
         # Requests not yet admitted, by caller, oldest first. The first caller has the next turn.

@@ -2,7 +2,7 @@
 
 from anyio import to_thread
 
-from rekindle.core.engine.preparing import Preparer
+from rekindle.core.engine.preparer import RequestPreparer
 from rekindle.core.messages import Message, Tokenize, Tokenized
 
 
@@ -14,7 +14,7 @@ class Tokenizing:
         at_once: number of requests at once, each in a worker thread.
     """
 
-    def __init__(self, preparer: Preparer, at_once: int):
+    def __init__(self, preparer: RequestPreparer, at_once: int):
         self._preparer = preparer
         self.at_once = at_once
 

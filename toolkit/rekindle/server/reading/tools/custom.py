@@ -7,7 +7,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.core.text.constraints.parser import parse_bytes
 from rekindle.core.text.constraints.recent import LEAST, Recent
-from rekindle.core.text.responses.grammars.terms import regex_literal
+from rekindle.formats.responses.grammars.terms import regex_literal
 from rekindle.server.reading.fields import Fields
 
 INPUT: Final = "input"

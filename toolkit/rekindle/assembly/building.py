@@ -1,0 +1,341 @@
+"""Construction of an engine: opens a model, reads its weights, allocates its pages, and prepares its programs."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rekindle.assembly.deployment import Deployment
+from rekindle.assembly.followers import FollowerHosts, Followers
+from rekindle.assembly.loaded_engine import Lane, LoadedEngine
+from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.filling import collapse_later, distinct, fill
+from rekindle.assembly.loading.planning import fewest, plan
+from rekindle.assembly.loading.stores import Stores, open_stores, store_directory
+from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.core.concurrency.progress import Progress, Report
+from rekindle.core.config import Settings
+from rekindle.core.device.devices import lanes_of, place_of_set, places_of, places_over, shares_memory
+from rekindle.core.device.orders import DeviceState
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.engine_programs import EnginePrograms
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.readiness import wait_for
+from rekindle.core.engine.actors.detokenizer import Detokenizer
+from rekindle.core.engine.actors.disk_tier import DiskTier
+from rekindle.core.engine.actors.grammars import Grammars, jumps_on
+from rekindle.core.engine.actors.host_tier import Copies, DeviceCopies, HostTier, SharedCopies, host_memory
+from rekindle.core.engine.actors.intake import Intake
+from rekindle.core.engine.actors.settler import Settler
+from rekindle.core.engine.actors.stepper import Stepper
+from rekindle.core.engine.actors.tokenizing import Tokenizing
+from rekindle.core.engine.wiring import Actors, Compose
+from rekindle.core.errors import CheckpointError, ConfigError, InvalidRequest
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.core.store.restore_report import RestoreReport
+from rekindle.core.store.snapshot_key import content_fingerprint
+from rekindle.core.store.snapshot_store import SnapshotStore
+from rekindle.core.store.starts import ColdStarts
+from rekindle.core.text.masks import ThreadedMasks
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.defaults import sampling_defaults
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.families.reading import Family
+from rekindle.formats.responses.reading.turns import AnswerTurns
+
+
+def build(
+    model: str | PathLike[str],
+    settings: Settings,
+    report: Report,
+    *,
+    compose: Compose | None = None,
+    family: Family | None = None,
+    revision: str | None = None,
+    chat_template: str | None = None,
+    hosts: FollowerHosts | None = None,
+) -> LoadedEngine:
+    """Load a model, allocate its pages, and prepare programs as `settings.precompile` asks.
+
+    Programs are loaded or compiled, and pages allocated, on other threads while the weights are read.
+
+    Args:
+        compose, family, revision, chat_template, hosts: see `rekindle.open`.
+
+    Raises:
+        ModelError: the model cannot be opened.
+        ModelTooLarge: the model does not fit into the device's memory.
+        ConfigError: the settings do not fit the model.
+        UnsafeStorage: another user could have written the content of the cache directory.
+        NotRestored: `restore="require"`, and not all programs are stored.
+        HostRefused: another process cannot serve the model too.
+        HostLost: another process is gone.
+    """
+    started = monotonic()
+    checkpoint = open_model(model, report, family, revision, chat_template)
+    directory = store_directory(settings.restore)
+    with ExitStack() as resources:
+        if hosts is not None:
+            hosts.check(settings, family)
+        followers = None if hosts is None else resources.enter_context(hosts.group(report))
+        lanes, spread = _lanes(checkpoint, settings, directory, report, over=followers is not None)
+        blueprint = lanes[0]
+        limits = blueprint.limits
+        defaults, unserved = defaults_of(checkpoint, settings, limits)
+        stores = open_stores(directory, lanes, settings)
+        stored = set(stores[0].compile_seconds).intersection(*(each.compile_seconds for each in stores))
+        first, later, wait = blueprint.in_turn(settings.precompile, stores[0].program_keys, stored)
+        if followers is not None:
+            followers.open_model(model, revision, blueprint.resolve(settings), blueprint)
+        executables = _executables(lanes, stores, settings, resources)
+        preparing = [ready for each in executables.values() for ready in each.prepare(first)]
+        places = [(executables[lane.place], lane) for lane in lanes]
+        states = fill(places, report, reads_weights=settings.weights is not None)
+        steppers = _steppers(lanes, executables, states, followers, resources)
+        if wait:
+            wait_for(preparing, report)
+        preparing += [ready for each in executables.values() for ready in each.prepare(later, patient=True)]
+        resources.callback(collapse_later(distinct([state.weights for state in states]), preparing))
+        if followers is not None:
+            followers.wait(report)
+        preparer = Preparer.of(checkpoint, limits.max_context)
+        parts = [
+            _lane(lane, store, stepper, preparer, executables[lane.place], resources, alone=followers is None)
+            for lane, store, stepper in zip(lanes, stores, steppers, strict=True)
+        ]
+        times = _times(directory, stores, monotonic() - started, wait=wait)
+        loaded_engine = LoadedEngine(
+            checkpoint=checkpoint,
+            family=family,
+            settings=blueprint.resolve(settings),
+            limits=limits,
+            deployment=_deployment(lanes, settings, spread),
+            defaults=defaults,
+            unserved=unserved,
+            preparer=preparer,
+            lanes=tuple(parts),
+            programs=_programs(lanes, stores, executables, preparing, times),
+            resources=ExitStack(),
+            followers=followers,
+            weights_digest=content_fingerprint(checkpoint.files) if checkpoint.files else "",
+        ).composed(compose)
+        return replace(loaded_engine, resources=resources.pop_all())
+
+
+def _lanes(
+    checkpoint: Checkpoint, settings: Settings, directory: Path | None, report: Report, *, over: bool
+) -> tuple[list[Blueprint], str]:
+    """Return the blueprint of each lane, and the reason for the number of devices, as text.
+
+    Args:
+        over: True if all processes of `jax.distributed` shard the model.
+
+    Raises:
+        ModelTooLarge: the model does not fit into the device's memory.
+        ConfigError: the settings do not fit the model or the devices.
+    """
+    if settings.prefill is not None:
+        return _sets(checkpoint, settings, directory, report), ""
+    places = places_over(settings.device, settings) if over else places_of(settings)
+    place = fewest(checkpoint, settings, places)
+    blueprint = plan(checkpoint, settings, place, directory, report=report)
+    blueprint.budget.check(blueprint.limits, checkpoint.source)
+    further = [] if over else lanes_of(place, settings)[1:]
+    spread = "as it does not fit on fewer devices" if len(places) > 1 and place != places[0] else ""
+    return [blueprint, *(blueprint.at(each, settings) for each in further)], spread
+
+
+def _sets(checkpoint: Checkpoint, settings: Settings, directory: Path | None, report: Report) -> list[Blueprint]:
+    """Return the blueprints of the prefill lane and the decode lane, with the same number of pages."""
+    places = [place_of_set("prefill", settings.prefill), place_of_set("decode", settings.decode)]
+    both = set(places[0].devices) & set(places[1].devices)
+    if both and not shares_memory(places[0].first):
+        raise ConfigError(f"prefill and decode both have {both.pop()}: give them different devices")
+    plans = [plan(checkpoint, settings, place, directory, report=report) for place in places]
+    for each in plans:
+        each.budget.check(each.limits, checkpoint.source)
+    same = replace(settings, num_pages=min(each.limits.pool.num_pages for each in plans), pool_bytes=None)
+    lanes = [Blueprint.of(checkpoint, same, places[0])]
+    lanes.append(lanes[0].at(places[1], same))
+    if lanes[0].programs.page != lanes[1].programs.page or len({place.first.platform for place in places}) > 1:
+        raise ConfigError(
+            f"pages on {places[0]} and {places[1]} differ in layout: give prefill and decode devices of one kind"
+        )
+    if lanes[0].limits.one_shape:
+        raise ConfigError(
+            "deterministic=True computes a whole request by the same programs on these devices, so prefill and decode "
+            "cannot be separate: leave them out, or deterministic"
+        )
+    return lanes
+
+
+def _executables(
+    lanes: Sequence[Blueprint], stores: Sequence[Stores], settings: Settings, resources: ExitStack
+) -> dict[Place, Executables]:
+    """Return the programs of each place; lanes on the same devices share them."""
+    executables = {}
+    for lane, store in zip(lanes, stores, strict=True):
+        if lane.place not in executables:
+            executables[lane.place] = Executables(lane.programs, settings.max_executables, store.programs)
+            resources.callback(executables[lane.place].free)
+    return executables
+
+
+def _steppers(
+    lanes: Sequence[Blueprint],
+    executables: Mapping[Place, Executables],
+    states: Sequence[DeviceState],
+    followers: Followers | None,
+    resources: ExitStack,
+) -> list[Stepper]:
+    """Return the stepper of each lane; closing `resources` frees their pages and weights."""
+    send = None if followers is None else followers.send
+    steppers = []
+    for lane, state in zip(lanes, states, strict=True):
+        steppers.append(Stepper(executables[lane.place], state, lane.limits, send))
+        resources.callback(steppers[-1].free)
+    return steppers
+
+
+def _programs(
+    lanes: Sequence[Blueprint],
+    stores: Sequence[Stores],
+    executables: Mapping[Place, Executables],
+    preparing: list[Future[None]],
+    times: tuple[float, float | None],
+) -> EnginePrograms:
+    """Return the programs of an engine, given the seconds of its opening and of a cold start."""
+    by_place = dict(zip((lane.place for lane in lanes), stores, strict=True))
+    report = _restore_report(by_place, lanes[0].limits, *times)
+    workspace = sum(place.data * lanes[0].budget.workspace for place in executables)
+    return EnginePrograms(tuple(executables.values()), preparing, report, workspace)
+
+
+def _deployment(lanes: Sequence[Blueprint], settings: Settings, spread: str) -> Deployment:
+    """Return the deployment, given the `spread` from `_lanes`."""
+    blueprint = lanes[0]
+    form = Deployment(
+        dtype=blueprint.dtype.name,
+        form=blueprint.form,
+        implementation=blueprint.programs.implementation,
+        weight_bytes=blueprint.programs.weight_bytes,
+        spread=spread,
+        kernels=blueprint.kernels(settings.implementation),
+        apart=settings.prefill is not None,
+        kv_dtype="" if blueprint.kv_dtype == blueprint.dtype else blueprint.kv_dtype.name,
+        logits_processor=str(blueprint.programs.statics.get("logits_processor", "")),
+    )
+    return form.over([lane.place for lane in lanes])
+
+
+def open_model(
+    model: str | PathLike[str], report: Report, family: Family | None, revision: str | None, chat_template: str | None
+) -> Checkpoint:
+    """Open the files of a model, and replace its chat template unless `chat_template` is None."""
+    report(Progress("opening the model", 0, 1, "model"))
+    checkpoint = open_checkpoint(model, report, family, revision)
+    if chat_template is not None:
+        checkpoint = checkpoint.with_chat_template(chat_template)
+    report(Progress("opening the model", 1, 1, "model"))
+    return checkpoint
+
+
+def _times(
+    directory: Path | None, stores: Sequence[Stores], seconds: float, *, wait: bool
+) -> tuple[float, float | None]:
+    """Return the seconds of this opening, and of the cold start with these programs (None: unknown, or this one).
+
+    Args:
+        wait: True if the opening waited for programs; only such a cold start is recorded.
+    """
+    entries = [each.programs.entry(key) for each in stores if each.programs for key in each.program_keys]
+    if directory is None or not entries:
+        return seconds, None
+    starts = ColdStarts(directory, entries)
+    if any(each.compile_seconds for each in stores):
+        return seconds, starts.seconds()
+    if wait:
+        starts.record(seconds)
+    return seconds, None
+
+
+def _restore_report(
+    stores: Mapping[Place, Stores], limits: EngineLimits, seconds: float, cold_seconds: float | None
+) -> RestoreReport:
+    """Return the report on restored state: the programs of all places, and the pages of the first."""
+    reports = [each.restore_report(limits.pool.page_size, seconds) for each in stores.values()]
+    return replace(
+        reports[0],
+        stored=sum(each.stored for each in reports),
+        compile_seconds=sum(each.compile_seconds for each in reports),
+        cold_seconds=cold_seconds,
+    )
+
+
+def _lane(
+    blueprint: Blueprint,
+    stores: Stores,
+    stepper: Stepper,
+    preparer: Preparer,
+    executables: Executables,
+    resources: ExitStack,
+    *,
+    alone: bool,
+) -> Lane:
+    """Return a lane with all its actors; `alone` is False if other processes have shards of its pages."""
+    limits = blueprint.limits
+    host_tier = _host_tier(blueprint, stores.snapshot, alone=alone)
+    resources.callback(host_tier.free)
+    scheduler = Scheduler(limits)
+    scheduler.restore(stores.pages)
+    actors = Actors(
+        intake=Intake(preparer, TOKENIZED_AT_ONCE),
+        tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
+        scheduler=scheduler,
+        stepper=stepper,
+        settler=Settler(),
+        detokenizer=Detokenizer(blueprint.checkpoint.tokenizer, AnswerTurns.of(blueprint.checkpoint.tokenizer)),
+        grammars=Grammars(jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.vocab_size)),
+        host_tier=host_tier,
+        disk_tier=DiskTier(stores.snapshot),
+    )
+    return Lane(scheduler, actors, blueprint.place, executables)
+
+
+def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool) -> HostTier:
+    """Return an empty host tier; pages sharded over processes are copied whole, through the host."""
+    limits, programs = blueprint.limits, blueprint.programs
+    copies: Copies = SharedCopies()
+    if alone:
+        # Pinned memory would have a copy of the page for each device.
+        has_copies = blueprint.place.tensor > 1 and programs.page_sharding.is_fully_replicated
+        memory = None if has_copies else host_memory(blueprint.place.first)
+        copies = DeviceCopies(programs.page_sharding, memory)
+    return HostTier(limits.data * limits.pool.host_pages * limits.pool.page_bytes, copies, disk)
+
+
+def defaults_of(
+    checkpoint: Checkpoint, settings: Settings, limits: EngineLimits
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the defaults of sampling options for calls, and the model's recommended options without an effect here.
+
+    Raises:
+        CheckpointError: the model recommends an invalid value.
+    """
+    of_session: dict[str, Any] = {"processor_args": ()} if limits.processes_logits else {}
+    if settings.sampling_defaults == "neutral":
+        return of_session, ()
+    defaults, unserved = sampling_defaults(checkpoint.generation_config)
+    try:
+        SamplingParams.from_options({}, defaults).check_against(checkpoint.config.vocab_size, limits.max_logprobs)
+    except InvalidRequest as error:
+        raise CheckpointError(
+            f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'
+        ) from error
+    return defaults | of_session, unserved

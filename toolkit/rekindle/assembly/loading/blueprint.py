@@ -1,0 +1,288 @@
+"""The blueprint of an engine, made before any weights are read: its limits, its programs, and its store keys."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from operator import attrgetter
+from typing import Any, cast
+
+import jax.numpy as jnp
+
+from rekindle.assembly.loading.budget import Budget
+from rekindle.assembly.loading.forms import weight_form
+from rekindle.core.buckets import Bucket
+from rekindle.core.config import Dtype, KvDtype, Precompile, Settings, WeightsChoice
+from rekindle.core.device.place import Place
+from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
+from rekindle.core.device.programs.lowering import (
+    ADAPT,
+    ALLOW,
+    EMPTY,
+    ENTER,
+    GATHER,
+    GATHER_STATE,
+    SCATTER,
+    SCATTER_STATE,
+    STEER,
+    UNSTEERED,
+    Key,
+    Programs,
+    program_name,
+)
+from rekindle.core.device.state import Sizes
+from rekindle.core.engine.watchdog import timeout_of
+from rekindle.core.errors import ConfigError
+from rekindle.core.models.adapters.products import AdapterSizes
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
+from rekindle.core.store.validity import code_digest
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle_kernels.api import Implementation, describe, is_batch_invariant, library_of
+
+LOADED_AT_ONCE = 3
+"""Stored programs loaded while the weights are read; the others wait until the engine is quiet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """The sizes, programs and store keys of one lane, known before any weights are read.
+
+    Attributes:
+        checkpoint: the model; its weights are not read.
+        place: devices of the engine; they need not be attached.
+        form: form of the weights; its dtype is that of the pages by default.
+        kv_dtype: data type of keys and values in pages.
+        limits: resolved settings.
+        programs: lowering of each program.
+        budget: memory of the devices used in addition to the pages.
+    """
+
+    checkpoint: Checkpoint
+    place: Place
+    form: WeightForm
+    kv_dtype: jnp.dtype
+    limits: EngineLimits
+    programs: Programs
+    budget: Budget
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, settings: Settings, place: Place, workspace: int | None = None) -> "Blueprint":
+        """Resolve settings for a model and a device.
+
+        Args:
+            workspace: the compiler's figure for the temporary bytes of the largest step; None for a bound.
+
+        Raises:
+            ConfigError: the settings do not fit the model.
+        """
+        config = checkpoint.config
+        dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
+        kv_dtype = kv_dtype_of(settings, dtype, place.first.platform)
+        limits = EngineLimits.of(settings, config, kv_dtype.itemsize)
+        form = weight_form(checkpoint, settings, dtype, place)
+        programs = _programs(config, replace(settings, logits_processor=None), limits, (form, kv_dtype), place)
+        adapters = programs.adapter_bytes if limits.expects_adapters else 0
+        budget = Budget.of(programs, config, limits, place, workspace, adapters)
+        limits = EngineLimits.of(
+            settings,
+            config,
+            kv_dtype.itemsize,
+            rows_apart=is_batch_invariant(programs.implementation),
+            page_bytes=programs.page_bytes,
+            state_bytes=programs.state_bytes,
+            pool_bytes=budget.pool(settings.prefix_cache),
+        )
+        _check_context(settings, limits)
+        programs = _programs(config, settings, limits, (form, kv_dtype), place)
+        return cls(checkpoint, place, form, kv_dtype, limits, programs, budget)
+
+    def at(self, place: Place, settings: Settings) -> "Blueprint":
+        """Return the blueprint for other devices of the same kind, with the original `settings`."""
+        forms = (self.form, self.kv_dtype)
+        programs = _programs(self.checkpoint.config, settings, self.limits, forms, place)
+        return replace(self, place=place, programs=programs, budget=replace(self.budget, place=place))
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The data type of weights that are not packed, and of pages by default."""
+        return self.form.dtype
+
+    @property
+    def largest_step(self) -> Bucket:
+        """The step with the most temporary memory."""
+        return max(self.limits.all_buckets(), key=attrgetter("size"))
+
+    def resolve(self, settings: Settings) -> Settings:
+        """Return the settings with all choices filled in."""
+        devices: dict[str, Any] = {
+            "device": f"{self.place.first.platform}:{self.place.first.id}",
+            "tensor": self.place.tensor,
+        }
+        return replace(
+            self.limits.resolve(settings),
+            **({} if settings.mesh is not None or settings.prefill is not None else devices),
+            implementation=self.programs.implementation,
+            dtype=cast(Dtype, self.dtype.name),
+            weights=settings.weights and self._weights,
+            activations=self.form.activations if self.form.kinds else settings.activations,
+            kv_dtype=cast(KvDtype, self.kv_dtype.name),
+            watchdog_timeout=timeout_of(settings.watchdog_timeout, self.place.first.platform),
+        )
+
+    @property
+    def _weights(self) -> WeightsChoice:
+        """The form of the file's weights, before they are quantized."""
+        return "packed" if self.form.kinds and self.form.quantize is None else "dequantized"
+
+    def kernels(self, setting: Implementation | None) -> str:
+        """Return the kernels in use, as text, given the implementation in the settings."""
+        limits = self.limits.pool
+        pools = self.checkpoint.config.pools(limits.num_pages, limits.page_size, self.place.tensor)
+        return describe(self.programs.implementation, self.place.first.platform, pools, self.kv_dtype, setting)
+
+    @property
+    def first_programs(self) -> list[Key]:
+        """The smallest set of programs for any request: the empty state, the largest prefill, the smallest decode."""
+        prefill, decode = self.limits.prefill_buckets[-1], self.limits.decode_buckets[0]
+        return [EMPTY, Bucket(prefill, 0), Bucket(0, decode)]
+
+    def all_programs(self, *, cached: bool = False) -> list[Key]:
+        """Return every program, most urgent first.
+
+        Args:
+            cached: True if most of each prompt is likely cached.
+        """
+        little: list[Key] = [SCATTER, Bucket(self.limits.prefill_buckets[0], 0)]
+        largest = sorted(self.limits.all_buckets(), key=attrgetter("size"), reverse=True)
+        first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
+        copies: list[Key] = [GATHER] if self.programs.state is None else [GATHER, GATHER_STATE, SCATTER_STATE]
+        adapted = adapter_programs(self.limits) if self.limits.expects_adapters else []
+        return list(dict.fromkeys([*first, *copies, ENTER, ALLOW, *largest, *adapted]))
+
+    def in_turn(
+        self, precompile: Precompile, keys: Sequence[Key], stored: Collection[Key]
+    ) -> tuple[Sequence[Key], Sequence[Key], bool]:
+        """Return the programs to prepare first, those for quiet times, and whether requests wait for the first.
+
+        Args:
+            keys: all programs, most urgent first.
+            stored: the stored programs.
+        """
+        match precompile:
+            case "all":
+                return keys, [], True
+            case "lazy":
+                return [EMPTY], [], True
+        loadable = [key for key in keys if key in stored]
+        if len(loadable) == len(keys):
+            return keys[:LOADED_AT_ONCE], keys[LOADED_AT_ONCE:], False
+        beginnings = (loadable[:count] for count in range(1, len(loadable) + 1))
+        first = next(filter(serves, beginnings), None)
+        later = [*loadable, *(key for key in keys if key not in stored)]
+        wait, first = first is None, first or self.first_programs
+        return first, [key for key in later if key not in first], wait
+
+    def program_keys(self) -> Callable[[Key], ProgramKey]:
+        """Return a function from programs to their keys. Its first call reads the flags of XLA, for all keys."""
+        config, programs, target = self.checkpoint.config, self.programs, Target.of(self.place.devices)
+        build = cache(lambda: SharedKey.of(config, target, programs.jax_settings, programs.implementation))
+        return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
+
+    def snapshot_key(self) -> SnapshotKey:
+        """Return the key of cached pages, with a fingerprint of the weight files.
+
+        Raises:
+            OSError: a weight file cannot be read.
+        """
+        copies = [each for each in (self.programs.page, self.programs.state) if each is not None]
+        return SnapshotKey(
+            model=repr(self.checkpoint.config),
+            weights=weights_fingerprint(self.checkpoint.files),
+            dtype=self.dtype.name,
+            page_size=str(self.limits.pool.page_size),
+            page=", ".join(f"{copy.dtype.name}{list(copy.shape)}" for copy in copies),
+            code=code_digest(),
+            platform=self.place.first.platform,
+            numerics=self._numerics(),
+        )
+
+    def _numerics(self) -> str:
+        """Return an identifier of the numerics that decide the bits of pages.
+
+        It names the native library if its rows are independent, else the prefill program if there is only one, else the
+        precision of matrix products; and the form of packed weights.
+        """
+        if is_batch_invariant(self.programs.implementation):
+            rows = library_of(self.programs.implementation)
+        elif self.limits.one_shape:
+            rows = self.program_keys()(Bucket(self.limits.prefill_buckets[-1], 0)).digest
+        else:
+            precision = self.programs.jax_settings.values["jax_default_matmul_precision"] or "default"
+            rows = f"products of {precision} precision"
+        return f"{rows}, {self.form} ({self.form.digest})" if self.form.kinds else rows
+
+
+def _check_context(settings: Settings, limits: EngineLimits) -> None:
+    """Refuse a pool of a given size that has no room for the given context."""
+    name = "num_pages" if settings.num_pages is not None else "pool_bytes" if settings.pool_bytes is not None else None
+    if name is not None and settings.max_context is not None and settings.max_context > limits.max_context:
+        raise ConfigError(
+            f"max_context is {settings.max_context:,}, and by {name} the pool of pages has room for "
+            f"{limits.max_context:,} tokens: raise {name}, or lower max_context"
+        )
+
+
+def kv_dtype_of(settings: Settings, dtype: jnp.dtype, platform: str) -> jnp.dtype:
+    """Return the data type of pages on a platform, given that of weights.
+
+    Raises:
+        ConfigError: the platform has no kernels for pages of this type.
+    """
+    if settings.kv_dtype == "int8" and platform == "tpu":
+        raise ConfigError(
+            'kv_dtype must not be "int8" on TPUs: there are no kernels for it, and XLA would pad its rows to the size '
+            "of bfloat16. Leave it out"
+        )
+    return jnp.dtype(settings.kv_dtype or dtype)
+
+
+def adapter_programs(limits: EngineLimits) -> list[Key]:
+    """Return the programs for adapters, largest first."""
+    largest = sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
+    return [ADAPT, *(bucket._replace(adapters=True) for bucket in largest)]
+
+
+def steering_programs(limits: EngineLimits, *, adapters: bool) -> list[Key]:
+    """Return the programs for steered requests, largest first.
+
+    Args:
+        adapters: whether those requests have adapters.
+    """
+    largest = sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
+    return [UNSTEERED, STEER, *(bucket._replace(adapters=adapters, steered=True) for bucket in largest)]
+
+
+def _programs(
+    config: ModelConfig,
+    settings: Settings,
+    limits: EngineLimits,
+    forms: tuple[WeightForm, jnp.dtype],
+    place: Place,
+) -> Programs:
+    """Return the programs, given the form of weights and the data type of pages."""
+    pool = limits.pool
+    sizes = Sizes(pool.num_pages, pool.page_size, pool.pages_per_request, limits.max_running, limits.max_logprobs)
+    room = AdapterSizes(limits.adapter_slots, limits.max_adapter_rank)
+    try:
+        form, kv_dtype = forms
+        return Programs(config, sizes, form, place, settings.implementation, settings.logits_processor, kv_dtype, room)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def serves(keys: Collection[Key]) -> bool:
+    """Return True if a short request can be served with these programs."""
+    shapes = [key for key in keys if isinstance(key, Bucket)]
+    return EMPTY in keys and any(key.prefill_tokens for key in shapes) and any(key.decode_rows for key in shapes)

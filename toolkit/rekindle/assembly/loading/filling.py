@@ -1,0 +1,163 @@
+"""Filling of devices: the weights of a model, and the pages and slots of an idle engine."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from threading import Event
+from typing import Any
+
+import jax
+
+from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.joining import join
+from rekindle.assembly.weights.load import load_weights
+from rekindle.core.concurrency.progress import Progress, Report
+from rekindle.core.concurrency.threads import Work, soon
+from rekindle.core.device.devices import put_on
+from rekindle.core.device.huge_pages import collapse, spans_of
+from rekindle.core.device.jax_settings import with_overrides
+from rekindle.core.device.orders import DeviceState
+from rekindle.core.device.place import WEIGHTS, Place
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.lowering import EMPTY
+from rekindle.core.errors import ConfigError
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.words import size_text
+from rekindle_kernels.api import Implementation
+
+
+def fill(
+    lanes: Sequence[tuple[Executables, Blueprint]], report: Report, *, reads_weights: bool = True
+) -> list[DeviceState]:
+    """Read the weights while the pages and slots of each idle lane are allocated.
+
+    Args:
+        reads_weights: whether there are weights to read; each lane has none otherwise.
+
+    Raises:
+        ModelError: the process is ending.
+        ConfigError: the device has no room for the pages.
+    """
+    states = [soon(partial(with_overrides, empty_state, *lane), "device-state") for lane in lanes]
+    blueprints = [blueprint for _, blueprint in lanes]
+    weights: list[list[jax.Array]] = load(blueprints, report) if reads_weights else [[] for _ in lanes]
+    return [DeviceState(list(arrays), *state.result()) for arrays, state in zip(weights, states, strict=True)]
+
+
+def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
+    """Allocate the pages and slots of an idle engine.
+
+    Raises:
+        ConfigError: the device has no room for the pages.
+    """
+    limits = blueprint.limits
+    try:
+        return jax.block_until_ready(executables.run(EMPTY))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        required, memory = limits.pool.bytes, blueprint.budget.memory
+        has = "" if memory is None else f", which has {size_text(memory)} in all"
+        raise ConfigError(
+            f"out of memory: a pool of {limits.pool.num_pages - 1:,} pages needs {size_text(required)}, and not enough "
+            f"is free on {blueprint.place}{has}; lower pool_bytes or num_pages, or close other users of the device"
+        ) from error
+
+
+def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
+    """Read the weights of a model onto the devices of all lanes, and report the bytes loaded.
+
+    Returns:
+        Arrays of each lane. Lanes on the same devices have the same arrays.
+
+    Raises:
+        ModelError: the process is ending.
+    """
+    blueprint = lanes[0]
+    checkpoint, done, total = blueprint.checkpoint, 0, blueprint.programs.weight_bytes
+
+    def report_bytes(size: int) -> None:
+        nonlocal done
+        done += size
+        report(Progress("loading weights", done, total))
+
+    return place_weights(
+        checkpoint.config,
+        checkpoint.tensors,
+        blueprint.form,
+        blueprint.programs.implementation,
+        [lane.place for lane in lanes],
+        report_bytes,
+    )
+
+
+def place_weights(
+    config: ModelConfig,
+    tensors: Mapping[str, Any],
+    form: WeightForm,
+    implementation: Implementation,
+    places: Sequence[Place],
+    report_bytes: Callable[[int], None] = lambda _: None,
+) -> list[list[jax.Array]]:
+    """Read weights onto this process's devices, one shard after the other. Each shard is read once.
+
+    Args:
+        report_bytes: called with the number of bytes loaded since the last call.
+
+    Returns:
+        Arrays of each place, in the order of the steps' arguments; the same arrays for the same place.
+
+    Raises:
+        ModelError: the process is ending.
+    """
+    by_shard: dict[tuple[int, int], list[jax.Array]] = {}
+    joined: dict[Place, list[jax.Array]] = {}
+    for place in dict.fromkeys(places):
+        shards = []
+        for device, shard in place.local_shards:
+            key = shard.rank, place.tensor
+            if key in by_shard:
+                arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key]]
+            else:
+                put = put_on(device)
+                arrays = load_weights(config, tensors, form, report_bytes, put, implementation, shard, join)
+                by_shard[key] = arrays
+            shards.append(arrays)
+        joined[place] = [place.global_array(list(each), WEIGHTS) for each in zip(*shards, strict=True)]
+    return [joined[place] for place in places]
+
+
+def place_new_weights(
+    config: ModelConfig,
+    tensors: Mapping[str, Any],
+    form: WeightForm,
+    implementation: Implementation,
+    places: Sequence[Place],
+) -> list[list[jax.Array]]:
+    """Read weights like `place_weights` while a session serves with others; on CPUs, into huge pages."""
+    weights = place_weights(config, tensors, form, implementation, places)
+    collapse(spans_of(distinct(weights)))
+    return weights
+
+
+def distinct(weights: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
+    """Return the arrays of all lanes, without duplicates."""
+    return list({id(array): array for arrays in weights for array in arrays}.values())
+
+
+def collapse_later(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Callable[[], None]:
+    """Move weights on CPUs into huge pages in the background, once the programs are ready.
+
+    A pause follows each page, as long as the move took. Call the returned function before the weights are deleted: it
+    stops the work.
+    """
+    spans, stop = spans_of(weights), Event()
+
+    def work() -> None:
+        wait(ready)
+        collapse(spans, should_stop=stop.wait)
+
+    if spans:
+        Work(work, "huge-pages", stop.set)
+    return stop.set

@@ -1,0 +1,241 @@
+"""Preparation of requests: prompts are rendered and tokenized, and requests validated."""
+
+import math
+import secrets
+from dataclasses import dataclass, replace
+
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Continued, Conversation, Prompt, Submit, Verbatim, goes_on
+from rekindle.core.request.allowed import Constrained
+from rekindle.core.request.constraint import Constraint
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import (
+    Request,
+    check_bans,
+    check_count,
+    check_length,
+    check_scored,
+    check_token_ids,
+    namespace_of,
+)
+from rekindle.core.request.steering import changes_of
+from rekindle.core.text.grammar import Compiler
+from rekindle.core.text.masks import run_steps
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.rendering.chat import render
+
+TOKENIZED_AT_ONCE = 2
+"""Requests tokenized at once, each in a worker thread."""
+ROOM = 256
+"""Tokens of output beside a cut prompt, for output without a limit."""
+LEAST_BYTES = 4
+"""Bytes of the longest token of any vocabulary, at least. Shorter texts need no look at the vocabulary."""
+QUICK = 4096
+"""Largest count of numbers in a submission without texts that surely takes less than a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Turns submissions into validated requests of one model, for the intake and the tokenizer. Thread-safe.
+
+    Attributes:
+        tokenizer: the tokenizer; None for a model that takes token ids only.
+        vocab_size: number of token ids.
+        eos_ids: end tokens of the model.
+        capacity: most tokens in one request, prompt and output together.
+        compiler: compiler of constraints; None without a tokenizer.
+        sizes: the number of layers, and the size of their residual stream.
+    """
+
+    tokenizer: Tokenizer | None
+    vocab_size: int
+    eos_ids: frozenset[int]
+    capacity: int
+    compiler: Compiler | None = None
+    sizes: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, model: Checkpoint, capacity: int) -> "Preparer":
+        """Return the preparer for a model."""
+        vocabulary = model.config.vocab_size
+        compiler = None if model.tokenizer is None else Compiler(model.tokenizer, vocabulary, model.eos_ids)
+        sizes = len(model.config.layers), model.config.hidden_size
+        return cls(model.tokenizer, vocabulary, model.eos_ids, capacity, compiler, sizes)
+
+    def is_quick(self, submit: Submit) -> bool:
+        """Return True if `outcome` takes less than a millisecond: no text to tokenize, and no long list."""
+        params = submit.params
+        if params.constraint is not None:
+            return False
+        words = sum(math.inf if isinstance(word, str) else len(word) for word in params.bad_words)
+        lists = (params.logit_bias, params.allowed_token_ids or (), params.stop_token_ids)
+        return _numbers(submit.prompt) + words + sum(map(len, lists)) <= QUICK
+
+    def outcome(self, submit: Submit) -> Request | Exception:
+        """Return the request of a submission, or the error that makes it impossible to serve."""
+        try:
+            ids = self.cut(self.token_ids(submit.prompt, submit.params), submit.params)
+            check_length(ids + submit.output_prefix.token_ids, self.capacity, submit.params.max_tokens != 0)
+            check_scored(ids, submit.params)
+            return self._request(submit, ids)
+        except Exception as error:  # any error, even of the model's chat template, belongs to one request
+            return error
+
+    def check(self, params: SamplingParams) -> None:
+        """Validate parameters for this model's tokenizer and end tokens.
+
+        Raises:
+            InvalidRequest: the parameters cannot be served with any prompt.
+        """
+        self._request(Submit(0, (), params), ())
+
+    def token_ids(self, prompt: Prompt, params: SamplingParams | None = None) -> tuple[int, ...]:
+        """Return the token ids of a prompt of any kind.
+
+        Args:
+            prompt: the prompt.
+            params: the parameters of a request with the prompt, so that a text surely too long is not tokenized; None
+                for a prompt of any length.
+
+        Raises:
+            InvalidRequest: the prompt cannot be tokenized, is empty, or has a token outside the vocabulary.
+            PromptTooLong: the prompt surely does not fit.
+        """
+        if isinstance(prompt, tuple):
+            return check_token_ids("token_ids", prompt, self.vocab_size)
+        if isinstance(prompt, Continued):
+            return self.token_ids(prompt.prefix, params) + self._more(prompt.more, params)
+        if self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
+        if isinstance(prompt, Verbatim):
+            return check_token_ids("prompt", self.tokenizer.encode_chat(self._fitting(prompt, params)), self.vocab_size)
+        if isinstance(prompt, str):
+            return check_token_ids("prompt", self.tokenizer.encode(self._fitting(prompt, params)), self.vocab_size)
+        rendered = self._fitting(self.rendered(prompt), params)
+        return check_token_ids("messages", self.tokenizer.encode_chat(rendered), self.vocab_size)
+
+    def _fitting(self, text: str, params: SamplingParams | None) -> str:
+        """Return a text unless it surely has more tokens than the context.
+
+        Raises:
+            PromptTooLong: each token has too few bytes for the text.
+        """
+        if params is None or params.truncate_prompt_tokens is not None or len(text) <= LEAST_BYTES * self.capacity:
+            return text
+        longest = None if self.tokenizer is None else self.tokenizer.longest_token
+        if longest is not None:
+            tokens = -(-len(text.encode("utf-8", "surrogatepass")) // longest)
+            check_count(tokens, self.capacity, params.max_tokens != 0, at_least=True)
+        return text
+
+    def cut(self, ids: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
+        """Return the tokens of a prompt, cut to `truncate_prompt_tokens` if there are more."""
+        most = params.truncate_prompt_tokens
+        if most == -1:
+            most = self.capacity - min(self._room(len(ids), params.max_tokens), self.capacity // 2)
+        if most is None or len(ids) <= most:
+            return ids
+        if params.truncation_side == "right":
+            return ids[:most]
+        opening = () if self.tokenizer is None else tuple(self.tokenizer.opening_ids)
+        start = opening if ids[: len(opening)] == opening and len(opening) < most else ()
+        return start + ids[len(ids) - most + len(start) :]
+
+    def _room(self, length: int, most: int | None) -> int:
+        """Return the number of tokens of output, at most `most`, to leave room for when a prompt of a length is cut."""
+        if most is not None:
+            return most
+        return 1 if length < self.capacity else ROOM  # a whole prompt is not cut for a longer answer
+
+    def rendered(self, chat: Conversation) -> str:
+        """Render a conversation by the chat template.
+
+        Raises:
+            InvalidRequest: the model has no chat template, or the template rejects the conversation.
+        """
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, and so no chat template; it takes token_ids=[...]")
+        return render(
+            chat.messages,
+            tokenizer.chat_template if chat.tools is None else tokenizer.template_with_tools,
+            tokenizer.bos_token,
+            tokenizer.eos_token,
+            chat.tools,
+            chat.variables,
+            chat.continue_final_message,
+        )
+
+    def _request(self, submit: Submit, ids: tuple[int, ...]) -> Request:
+        params = submit.params
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(53))  # 53 bits survive JSON in any language
+        if params.stop and self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
+        if not params.skip_special_tokens and self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so there is no text: leave out skip_special_tokens")
+        changes = changes_of(params.steer, params.patch, len(ids), self.sizes) if ids else None
+        request = Request(
+            submit.request_id,
+            ids,
+            params,
+            params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self.eos_ids,
+            self.capacity,
+            bad_words=self._bad_words(params),
+            namespace=namespace_of(params.cache_salt, submit.adapter, changes),
+            hold=submit.hold,
+            output_prefix=submit.output_prefix.token_ids,
+            pooling=submit.pooling,
+            goes_on=goes_on(submit.prompt) or params.constraint is not None,
+            adapter=submit.adapter,
+            changes=changes,
+            repetition=submit.repetition,
+            turn=submit.turn,
+            synthetic=submit.synthetic,
+        )
+        check_bans(request, self.vocab_size)
+        return request if params.constraint is None else self._constrained(request, params.constraint)
+
+    def _constrained(self, request: Request, constraint: Constraint) -> Request:
+        """Apply a constraint to a request.
+
+        Raises:
+            InvalidRequest: the constraint cannot be compiled, or does not allow the given beginning of the output.
+            ConstraintFailed: the constraint allows nothing after this beginning, but the request needs more.
+        """
+        if self.compiler is None:
+            raise InvalidRequest(f"the model has no tokenizer, so {constraint.kind} cannot be served")
+        grammar = self.compiler.compile(constraint)
+        return replace(request, constrained=Constrained(grammar, run_steps(grammar.matcher(request).start())))
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Return the token ids of each word, encoded at the start of a text and after a space."""
+        words: dict[tuple[int, ...], None] = {}
+        for word in params.bad_words:
+            if not isinstance(word, str):
+                words[word] = None
+            elif self.tokenizer is None:
+                raise InvalidRequest("the model has no tokenizer, so bad_words must be sequences of token ids")
+            else:
+                stripped = word.lstrip()
+                spellings = (stripped, " " + stripped) if word == stripped else (" " + stripped,)
+                words.update((tuple(self.tokenizer.encode_chat(spelling)), None) for spelling in spellings)
+        # A word without tokens bans nothing, and a word with an unknown token is never generated.
+        return tuple(word for word in words if word and max(word) < self.vocab_size)
+
+    def _more(self, prompt: Prompt, params: SamplingParams | None) -> tuple[int, ...]:
+        """Return the tokens of a continuation, without the tokenizer's tokens around a whole prompt."""
+        if isinstance(prompt, str) and self.tokenizer is not None:
+            return tuple(self.tokenizer.encode_chat(self._fitting(prompt, params)))
+        return self.token_ids(prompt, params)
+
+
+def _numbers(prompt: Prompt) -> float:
+    """Return the number of token ids in a prompt; infinity for a prompt with text."""
+    match prompt:
+        case tuple():
+            return len(prompt)
+        case Continued(prefix, more):
+            return _numbers(prefix) + _numbers(more)
+    return math.inf

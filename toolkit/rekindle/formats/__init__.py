@@ -1,0 +1,1 @@
+"""Formats of others: model families, files of models, chat templates, tool calls."""

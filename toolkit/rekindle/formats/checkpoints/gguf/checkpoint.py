@@ -1,0 +1,57 @@
+"""Opening of a GGUF file, with conversion of llama.cpp's names and conventions to Hugging Face's."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rekindle.core.errors import UnsupportedModel
+from rekindle.core.request.request import Pooling
+from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
+from rekindle.formats.checkpoints.gguf.architecture import read_metadata, settings_of
+from rekindle.formats.checkpoints.gguf.architectures.table import ARCHITECTURES
+from rekindle.formats.checkpoints.gguf.places import find_places, loaders
+from rekindle.formats.checkpoints.gguf.rope import rope_parameters
+from rekindle.formats.checkpoints.gguf.split import open_gguf_files
+from rekindle.formats.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
+from rekindle.formats.checkpoints.uses import Embedding, Uses
+from rekindle.formats.families.refusals import gguf_refusal
+from rekindle.formats.families.registry import parse_config
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Open a GGUF file: read its header and tokenizer, and leave the weights on disk.
+
+    Args:
+        path: path of the file, or of any part of a split model.
+
+    Raises:
+        UnsupportedModel: the model's architecture, tokenizer, or an option is not implemented.
+        CheckpointError: the file is truncated or corrupt, or a tensor is missing or has a wrong shape.
+    """
+    source = str(path)
+    file = open_gguf_files(path)
+    name = file.metadata.get("general.architecture")
+    architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if architecture is None:
+        raise UnsupportedModel(gguf_refusal(source, name))
+    metadata = read_metadata(file, architecture, source)
+    rope = rope_parameters(metadata, source, truncated=architecture.truncated)
+    config = parse_config(settings_of(metadata, architecture, rope, source), source)
+    # llama.cpp stores all projections as (out, in), and queries, keys and values one after another.
+    config = replace(config, names=replace(config.names, transposed=False, qkv_by_head=False))
+    shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)
+    check_shapes(shapes, config, source)
+    tokenizer = gguf_tokenizer(file.metadata, source)
+    uses = Uses(embedding=_embedding(file.metadata.get(f"{name}.pooling_type")))
+    ends, formats = eos_ids(file.metadata), file.formats()
+    return Checkpoint(source, config, LazyTensors(tensors), ends, tokenizer, {}, file.paths, uses, formats, str(name))
+
+
+def _embedding(pooling: Any) -> Embedding:
+    """Return the embedding method for llama.cpp's pooling number. 0 and None mean an unspecified method."""
+    if pooling in (None, 0):
+        return Embedding()
+    supported: dict[Any, Pooling] = {1: "mean", 3: "last"}
+    if pooling in supported:
+        return Embedding(supported[pooling])
+    return Embedding(unsupported_reason=f"its pooling has the number {pooling}; supported are 1 (mean) and 3 (last)")

@@ -1,0 +1,129 @@
+"""Tokenizer of a Hugging Face model directory."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rekindle.core.errors import CheckpointError
+from rekindle.core.text.tokenizer import Tokenizer, wrap
+from rekindle.formats.checkpoints.huggingface.json_file import read_json
+from rekindle.formats.checkpoints.huggingface.sentencepiece_model import read_sentencepiece
+from rekindle.formats.checkpoints.huggingface.tekken import BOS, EOS, read_tekken
+
+DEFAULT, FOR_TOOLS = "default", "tool_use"
+"""Names of chat templates in a list of several."""
+
+
+def load_tokenizer(directory: Path) -> Tokenizer | None:
+    """Read tokenizer.json, tekken.json or tokenizer.model, with tokenizer_config.json and the chat templates.
+
+    Returns:
+        The tokenizer, or None if none of these files exists. The model is then served by token ids alone.
+
+    Raises:
+        CheckpointError: a file cannot be parsed, or the tokenizer lacks a token.
+        UnsupportedModel: a library for reading tokenizer.model is not installed.
+    """
+    settings = read_json(directory / "tokenizer_config.json")
+    bos, eos = _token_text(settings.get("bos_token")), _token_text(settings.get("eos_token"))
+    if (directory / "tokenizer.json").is_file():
+        backend = _from_json(directory / "tokenizer.json")
+    elif (directory / "tekken.json").is_file():
+        backend, bos, eos = read_tekken(directory / "tekken.json"), bos or BOS, eos or EOS
+        settings = {"add_bos_token": True, **settings}
+    elif (directory / "tokenizer.model").is_file():
+        # As in transformers: the default is the legacy behaviour.
+        prefix_once = settings.get("legacy") is False
+        backend, model_bos, model_eos = read_sentencepiece(directory / "tokenizer.model", prefix_once)
+        bos, eos = bos or model_bos, eos or model_eos
+        _add_missing_tokens(backend, directory, settings)
+        settings = {"add_bos_token": bos is not None, **settings}
+    else:
+        return None
+    backend.no_truncation()
+    backend.no_padding()
+    if "add_bos_token" in settings or "add_eos_token" in settings:
+        # As in transformers, these entries override the post-processor of tokenizer.json.
+        around = bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None
+        if missing := [token for token in around if token and backend.token_to_id(token) is None]:
+            raise CheckpointError(
+                f"{directory}: the tokenizer must add {missing[0]!r} to each prompt, but has no such token. Fetch its "
+                "files again"
+            )
+        wrap(backend, *around)
+    response = settings.get("response_template")
+    response_template = response if isinstance(response, Mapping) else None
+    templates = _chat_templates(directory, settings)
+    return Tokenizer(backend, templates.get(DEFAULT), bos, eos, response_template, templates.get(FOR_TOOLS))
+
+
+def _from_json(path: Path) -> Any:
+    from tokenizers import Tokenizer as Backend
+
+    try:
+        return Backend.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception for everything
+        raise CheckpointError(f"{path}: not a readable tokenizer ({error}). Fetch it again") from error
+
+
+def _add_missing_tokens(backend: Any, directory: Path, settings: Mapping[str, Any]) -> None:
+    """Add the tokens missing from the SentencePiece model, under their declared ids.
+
+    Raises:
+        CheckpointError: the ids are not contiguous.
+    """
+    from tokenizers import AddedToken
+
+    added_tokens = {token: (token_id, False) for token, token_id in read_json(directory / "added_tokens.json").items()}
+    for token_id, entry in settings.get("added_tokens_decoder", {}).items():
+        added_tokens[entry["content"]] = int(token_id), bool(entry.get("special"))
+    for token, (token_id, special) in sorted(added_tokens.items(), key=lambda item: item[1]):
+        added_token = AddedToken(token, special=special, normalized=False)
+        (backend.add_special_tokens if special else backend.add_tokens)([added_token])
+        if backend.token_to_id(token) != token_id:
+            raise CheckpointError(
+                f"{directory}: the added token {token!r} should have the id {token_id}, and the tokens before it end "
+                f"at {backend.token_to_id(token) - 1}. Fetch the model again, or save its tokenizer as tokenizer.json"
+            )
+
+
+def _token_text(token: Any) -> str | None:
+    """Return the text of a special token, stored as a string or in "content" of an object."""
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _chat_templates(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the chat templates by name, from the first place with a template of this name.
+
+    As in transformers, the places are chat_template.jinja and additional_chat_templates/*.jinja, the tokenizer's
+    config, and the config of the processor of a model for images or audio.
+    """
+    by_name = _named_templates(read_json(directory / "processor_config.json").get("chat_template"))
+    by_name |= _named_templates(read_json(directory / "chat_template.json").get("chat_template"))
+    by_name |= _named_templates(settings.get("chat_template"))
+    for path in (directory / "additional_chat_templates").glob("*.jinja"):
+        by_name[path.stem] = _text(path)
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        by_name[DEFAULT] = _text(path)
+    return by_name
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not a text in UTF-8 ({error}). Fetch it again") from error
+
+
+def _named_templates(templates: Any) -> dict[str, str]:
+    """Return the templates in a config: a text, a list of objects with a name, or an object by name."""
+    if isinstance(templates, Mapping):
+        templates = [{"name": name, "template": template} for name, template in templates.items()]
+    if not isinstance(templates, list):
+        templates = [{"name": DEFAULT, "template": templates}]
+    entries = [entry for entry in templates if isinstance(entry, Mapping)]
+    texts = [(entry.get("name"), entry.get("template")) for entry in entries]
+    return {name: text for name, text in texts if isinstance(name, str) and isinstance(text, str)}

