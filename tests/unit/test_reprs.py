@@ -14,8 +14,8 @@ from IPython.lib import pretty as untyped
 
 import rekindle
 from rekindle import CachedTokens, Generation, Stats, Timings, Usage
-from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.notebook import front_end
+from rekindle.results.facts.stats import SchedulerStats
 from rekindle.session.about import Memory
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.compilations import programs_of
