@@ -176,7 +176,7 @@ _OPENING = {"AsyncLLM", "Engine", "LLM", "Llama", "Model", "from_pretrained", "l
 def __getattr__(name: str) -> Any:
     """Return the object of a former public name, with a deprecation warning, or of a deferred public name."""
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
-    if _is_deferred and not name.startswith("_"):
+    if _is_deferred and (name in __all__ or name in _RENAMED):
         return getattr(importlib.reload(sys.modules[__name__]), name)  # runs this file again, with all imports
     if name not in _RENAMED:
         raise AttributeError(f"module 'rekindle' has no attribute {name!r}{_cure(name)}", name=name)
@@ -186,7 +186,7 @@ def __getattr__(name: str) -> Any:
 
 def _cure(name: str) -> str:
     """Return the end of a message about an unknown name of the package."""
-    if name.startswith("_"):
+    if name.startswith("_") or "Session" not in globals():  # the latter while the names are imported
         return ""
     if name in _OPENING:
         return "; a model is opened by session = await rekindle.open(model)"
