@@ -1,6 +1,6 @@
 """What a session found of earlier ones, as a card."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from rekindle import markup
 from rekindle.core.store import restore_report
@@ -10,6 +10,12 @@ from rekindle.core.words import quantity, seconds
 class RestoreReport(restore_report.RestoreReport):
     __doc__ = restore_report.RestoreReport.__doc__
     __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the values, also with a report of the core, without a card."""
+        return isinstance(other, restore_report.RestoreReport) and asdict(self) == asdict(other)
+
+    __hash__ = restore_report.RestoreReport.__hash__
 
     @classmethod
     def of(cls, report: restore_report.RestoreReport) -> "RestoreReport":

@@ -12,6 +12,12 @@ class Settings(config.Settings):
     __doc__ = config.Settings.__doc__
     __slots__ = ()
 
+    def __eq__(self, other: object) -> bool:
+        """Compare the values, also with a record of the core, without a table."""
+        return isinstance(other, config.Settings) and _values(self) == _values(other)
+
+    __hash__ = config.Settings.__hash__
+
     @classmethod
     def of(cls, settings: config.Settings) -> "Settings":
         """Return settings with their table."""
@@ -28,6 +34,12 @@ class Settings(config.Settings):
 class SamplingParams(params.SamplingParams):
     __doc__ = params.SamplingParams.__doc__
     __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the values, also with a record of the core, without a table."""
+        return isinstance(other, params.SamplingParams) and _values(self) == _values(other)
+
+    __hash__ = params.SamplingParams.__hash__
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         return markup.named_values("SamplingParams", _values(self))

@@ -31,6 +31,12 @@ class Stats(stats.Stats):
     __doc__ = stats.Stats.__doc__
     __slots__ = ()
 
+    def __eq__(self, other: object) -> bool:
+        """Compare the counters, also with an engine's own, without a card."""
+        return isinstance(other, stats.Stats) and astuple(self) == astuple(other)
+
+    __hash__ = stats.Stats.__hash__
+
     @classmethod
     def of(cls, counters: stats.Stats) -> "Stats":
         """Return the counters of an engine with their card, and with one for each lane."""
