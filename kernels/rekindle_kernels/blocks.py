@@ -1,6 +1,7 @@
-"""Tensors with numbers computed on demand, and quantized blocks, as stored in GGUF files."""
+"""Tensors with numbers read or computed on demand, and quantized blocks, as stored in GGUF files."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Packed(Protocol):
-    """A tensor with numbers computed on demand, by `numpy.asarray`."""
+    """A tensor with numbers read or computed on demand, by `numpy.asarray`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -28,8 +29,62 @@ class Packed(Protocol):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array: ...
 
-    def stored(self) -> Sequence[Array]:
-        """Return the arrays with only these numbers: views of a file, unmapped after a copy."""
+
+@dataclass(frozen=True, slots=True)
+class FileArray:
+    """Array in a file. `numpy.asarray` reads it, each time.
+
+    Attributes:
+        shape: the shape.
+        dtype: the dtype.
+        begin: the position of its first byte.
+        read: returns the bytes of a position and a size; thread-safe.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    begin: int
+    read: Callable[[int, int], Bytes]
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: int | slice) -> "FileArray":
+        """Return the array at an index of the first axis, or at consecutive ones."""
+        row = self.nbytes // max(1, len(self))
+        if not isinstance(rows, slice):
+            return replace(self, shape=self.shape[1:], begin=self.begin + row * range(len(self))[rows])
+        some = range(len(self))[rows]
+        assert some.step == 1, "rows of a file are read in order"
+        return replace(self, shape=(len(some), *self.shape[1:]), begin=self.begin + row * some.start)
+
+    def reshape(self, *shape: int) -> "FileArray":
+        """Return the array in another shape; -1 for the size that is left."""
+        known = math.prod(size for size in shape if size >= 0)
+        sizes = tuple(math.prod(self.shape) // max(1, known) if size < 0 else size for size in shape)
+        assert math.prod(sizes) == math.prod(self.shape), f"{self.shape} cannot be {shape}"
+        return replace(self, shape=sizes)
+
+    def view(self, dtype: Any) -> "FileArray":
+        """Return the same bytes as numbers of another dtype, along the last axis."""
+        to = np.dtype(dtype)
+        return replace(self, shape=(*self.shape[:-1], self.shape[-1] * self.dtype.itemsize // to.itemsize), dtype=to)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("numbers in a file are always copied")
+        numbers = self.read(self.begin, self.nbytes).view(self.dtype).reshape(self.shape)
+        return numbers if dtype is None else numbers.astype(dtype, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +114,7 @@ class Blocks:
         kind: the format of the blocks.
     """
 
-    data: Bytes
+    data: Bytes | FileArray
     kind: Kind
 
     @property
@@ -79,10 +134,6 @@ class Blocks:
         """Return a view of rows along the first axis of at least two."""
         assert self.ndim > 1, "a block cannot be split"
         return replace(self, data=self.data[rows])
-
-    def stored(self) -> Sequence[Array]:
-        """Return the arrays with only these numbers."""
-        return (self.data,)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:

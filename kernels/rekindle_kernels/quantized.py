@@ -4,7 +4,7 @@ A reader of a format yields rows as `Codes`: the stored bits, a table with the n
 them is the last step, done here by numpy and in C++ by the CPU implementation, with equal bits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -79,17 +79,11 @@ class Quantized:
         inputs: the numbers of a row.
         rows: the rows of this matrix in the stored one.
         reader: maps rows of the stored matrix to their codes, or to numbers.
-        count: the number of rows of the stored matrix.
-        arrays: the stored arrays with equal, consecutive bytes for each row.
-        rest: all other stored arrays.
     """
 
     inputs: int
     rows: range
     reader: Callable[[slice], "Codes | Array"]
-    count: int
-    arrays: tuple[Array, ...] = ()
-    rest: tuple[Array, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -116,11 +110,6 @@ class Quantized:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         codes = self.codes()
         return _numbers(codes.widen() if isinstance(codes, Codes) else codes, dtype, copy)
-
-    def stored(self) -> Sequence[Array]:
-        """Return the arrays with only these numbers."""
-        parts = [array.reshape(self.count, -1)[self.rows.start : self.rows.stop] for array in self.arrays]
-        return [*parts, *self.rest] if len(self.rows) == self.count else parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +142,6 @@ class Stack:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return _numbers(np.stack([np.asarray(member) for member in self.members]), dtype, copy)
 
-    def stored(self) -> Sequence[Array]:
-        """Return the arrays with only these numbers."""
-        return [array for member in self.members if not isinstance(member, np.ndarray) for array in member.stored()]
-
 
 @dataclass(frozen=True, slots=True)
 class Turned:
@@ -187,10 +172,6 @@ class Turned:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return _numbers(np.asarray(self.T).T, dtype, copy)
-
-    def stored(self) -> Sequence[Array]:
-        """Return the arrays with only these numbers."""
-        return self.T.stored()
 
 
 def _numbers(numbers: Array, dtype: Any, copy: bool | None) -> Array:

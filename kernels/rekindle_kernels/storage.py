@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle_kernels.blocks import Array, Blocks, Bytes, Tensor
+from rekindle_kernels.blocks import Array, Blocks, Bytes, FileArray, Tensor
 from rekindle_kernels.quantized import Codes, Quantized
 
 Indices = np.ndarray[Any, np.dtype[np.int_]]
@@ -39,6 +39,10 @@ LEAST: Final = 128
 _CODES: Final = ("int4", "int4:zero", "int4:least", "int8", "int8:zero", "int8:least", "float8")
 _CODES_AT_ONCE: Final = 1 << 18
 """Codes searched for those that are no number at a time, to stay in the caches."""
+_PIECE_BYTES: Final = 2 << 20
+"""The target size of the blocks that are read from a file at a time."""
+_PIECE_ROWS: Final = 256
+"""Rows of a piece are a multiple of this number: every packed form can be split there."""
 _E4M3: Final = np.arange(256, dtype=np.uint8).view(jnp.dtype(jnp.float8_e4m3fn)).astype(np.float32)
 
 
@@ -160,11 +164,11 @@ class BlockRows:
     """
 
     kind: str
-    data: Bytes
+    data: Bytes | FileArray
 
     @classmethod
     def of(cls, matrix: Tensor) -> "BlockRows":
-        """Return the blocks of a matrix, as a view of a file if it has them so.
+        """Return the blocks of a matrix, unread if a file has them so.
 
         Raises:
             ValueError: the matrix is not in blocks of a supported kind, or is incomplete.
@@ -193,13 +197,15 @@ class BlockRows:
 
     def rows(self, indices: Indices | slice) -> "BlockRows":
         """Return some rows: a view for a slice, else a copy."""
-        return BlockRows(self.kind, self.data[indices])
+        return BlockRows(
+            self.kind, self.data[indices] if isinstance(indices, slice) else np.asarray(self.data)[indices]
+        )
 
     def columns(self, indices: Indices) -> "BlockRows":
         """Return some inputs in whole blocks, as a copy; blocks of zeros for -1. See `in_blocks`."""
         blocks = in_blocks(indices, self.kind)
         assert blocks is not None, "the inputs are whole blocks"
-        each = self.data.reshape(len(self), -1, layout_of(self.kind).size)
+        each = np.asarray(self.data).reshape(len(self), -1, layout_of(self.kind).size)
         some = each[:, blocks]
         some[:, blocks < 0] = 0
         return BlockRows(self.kind, some.reshape(len(self), -1))
@@ -258,7 +264,9 @@ def pieces_of(parts: Iterable[BlockRows], storage: Storage, inputs: int) -> Iter
             )
         if part.inputs != inputs:
             raise ValueError(f"a part has {part.inputs} inputs, others {inputs}")
-        yield Piece(run, first, part.data)
+        step = max(1, _PIECE_BYTES // (_PIECE_ROWS * part.data.shape[1])) * _PIECE_ROWS
+        for begin in range(0, len(part), step):
+            yield Piece(run, first + begin, np.asarray(part.data[begin : begin + step]))
         first += len(part)
     rows = first + sum(count for _, count in storage.runs[:run])
     if rows < storage.outputs:

@@ -58,7 +58,7 @@ def test_blocks_are_packed_as_the_numbers_that_the_gguf_library_reads(
         kind = gguf.GGMLQuantizationType[name]
         blocks = blocks_of(name, rows + place, inputs // gguf.GGML_QUANT_SIZES[kind][0])
         stored.append(blocks)
-        numbers.append(gguf.dequantize(blocks.data, kind))
+        numbers.append(gguf.dequantize(np.asarray(blocks.data), kind))
         assert blocks.shape == numbers[-1].shape
     assert in_form(stored, dtype, implementation).tobytes() == in_form(numbers, dtype, implementation).tobytes()
 

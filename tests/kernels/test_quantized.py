@@ -49,7 +49,7 @@ def matrix_of(codes: Codes) -> Quantized:
         zeros, biases = (None if each is None else each[rows] for each in (codes.zeros, codes.biases))
         return replace(codes, data=codes.data[rows], scales=codes.scales[rows], zeros=zeros, biases=biases)
 
-    return Quantized(codes.inputs, range(len(codes.data)), read, len(codes.data), (codes.data,))
+    return Quantized(codes.inputs, range(len(codes.data)), read)
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,14 +99,3 @@ def test_a_stack_and_a_transposed_matrix_are_those_of_the_numbers() -> None:
         Turned(matrix)[1:]
     with pytest.raises(ValueError, match="always copied"):
         np.array(matrix, copy=False)
-
-
-def test_the_stored_arrays_of_some_rows_are_those_rows() -> None:
-    stored = np.arange(24, dtype=np.uint8).reshape(6, 4)
-    rest = np.zeros(1)
-    matrix = Quantized(4, range(6), lambda rows: stored[rows], 6, (stored,), (rest,))
-    whole, some = matrix.stored(), matrix[1:5][1:].stored()
-    assert len(whole) == 2
-    assert whole[1] is rest
-    np.testing.assert_array_equal(some, [stored[2:5]])
-    assert np.shares_memory(some[0], stored)

@@ -54,7 +54,7 @@ def opened(case: str) -> tuple[dict[str, Tensor], dict[str, Array]]:
     goldens = {name for name in file.shapes if name.startswith(GOLDEN)}
     return (
         {name: load() for name, load in file.quantized.items()},
-        {name.removeprefix(GOLDEN): file.stored(name, "F32", "F16", "BF16")() for name in goldens},
+        {name.removeprefix(GOLDEN): np.asarray(file.stored(name, "F32", "F16", "BF16")()) for name in goldens},
     )
 
 
@@ -188,7 +188,6 @@ def test_rows_in_another_order_are_computed_when_they_are_copied() -> None:
     whole = np.concatenate([np.asarray(expected)] * 2)[np.tile(order, 10)]
     assert chosen.shape == whole.shape
     np.testing.assert_array_equal(np.asarray(chosen[7:30]), whole[7:30])
-    assert chosen.stored() == []
 
 
 def test_a_transposed_stack_is_computed_one_matrix_at_a_time() -> None:
@@ -198,9 +197,6 @@ def test_a_transposed_stack_is_computed_one_matrix_at_a_time() -> None:
     for index, matrix in enumerate(np.asarray(expected)):
         assert isinstance(transposed[index], Quantized)
         assert equal(np.asarray(transposed[index][3:8]), matrix.T[3:8])
-        assert [each.tobytes() for each in transposed[index].stored()] == [
-            each.tobytes() for each in stack[index].stored()
-        ]
 
 
 @pytest.mark.parametrize("case", CASES)

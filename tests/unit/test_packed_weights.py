@@ -64,7 +64,7 @@ def _in_blocks(numbers: Array, kind: str) -> Blocks:
 def dequantized(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
     """Return the numbers of tensors, those of blocks by the gguf library."""
     return {
-        name: gguf.dequantize(each.data, gguf.GGMLQuantizationType[each.kind.name])
+        name: gguf.dequantize(np.asarray(each.data), gguf.GGMLQuantizationType[each.kind.name])
         if isinstance(each, Blocks)
         else np.asarray(each)
         for name, each in tensors.items()

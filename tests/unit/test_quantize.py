@@ -44,7 +44,7 @@ FIRST = ("qwen2", "granite-hybrid-moe")
 def numbers_of(numbers: Array, kind: str) -> Array:
     """Return the numbers of the codes of (rows, inputs)."""
     size, group = layout_of(kind).size, layout_of(kind).numbers
-    blocks = encode(numbers, kind).data.reshape(len(numbers), -1, size)
+    blocks = np.asarray(encode(numbers, kind).data).reshape(len(numbers), -1, size)
     scales = np.ascontiguousarray(blocks[..., :4]).view(np.float32)
     data = blocks[..., 4:]
     if kind.startswith("int8"):
@@ -209,7 +209,7 @@ def test_codes_of_files_stay_packed_on_accelerators_where_a_scale_is_for_many(fa
 
     def packed_kinds(group: int, data: Array = data, table: Array = INT4, place: Place = TPU) -> Mapping[str, str]:
         codes = Codes(data, inputs, table, group, scales, np.dtype(np.float32))
-        tensors = {**checkpoint.tensors, name: Quantized(inputs, range(rows), lambda _: codes, rows)}
+        tensors = {**checkpoint.tensors, name: Quantized(inputs, range(rows), lambda _: codes)}
         changed = replace(checkpoint, tensors=tensors)
         return weight_form(changed, Settings(weights="packed"), jnp.dtype("bfloat16"), place).kind_of
 

@@ -20,8 +20,8 @@ from rekindle.core.models.weights.array_digests import arrays_digest
 from rekindle.core.request.request import namespace_of
 from rekindle.core.request.steering import Steering, changes_of
 from rekindle.core.store import validity
-from rekindle.core.store.mapped_file import stamps_of
 from rekindle.core.store.snapshot_key import content_fingerprint, weights_fingerprint
+from rekindle.core.store.weight_file import stamps_of
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.mapping.items import Item

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.assembly.weights.copying import ByteBudget, between, copy_into, release
+from rekindle.assembly.weights.copying import ByteBudget, between, copy_into
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.errors import ModelError
 from rekindle.core.models.config import ModelConfig
@@ -24,7 +24,7 @@ from rekindle.core.models.shard import WHOLE, Shard
 from rekindle.core.models.weights.form import WeightForm, held_bytes
 from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels.api import Implementation
-from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.blocks import Array, FileArray, Tensor
 from rekindle_kernels.encode import encode
 from rekindle_kernels.layers import pack_blocks
 from rekindle_kernels.quantized import Quantized, Turned
@@ -121,7 +121,7 @@ class _Reader:
     def read(self, request: JoinedTensors) -> list[jax.Array]:
         """Join tensors along their first axis, and put them on the device.
 
-        They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
+        They are always copied, because they may belong to the caller. Nothing else refers to the
         copy, so the CPU backend can use its memory instead of copying again.
         """
         form = request.form(self.form, self.implementation)
@@ -144,7 +144,6 @@ class _Reader:
             into = jax.tree.map(lambda each, place=place: each[place], whole) if request.groups else whole
             matrices = _of_group(parts, int(group), request.groups)
             self._pack(request, matrices, into)
-            release(matrices)
         return whole
 
     def _pack(self, request: JoinedTensors, matrices: list[Tensor], into: Any) -> None:
@@ -196,7 +195,6 @@ def _encoded(matrices: Sequence[Tensor], kind: str) -> Iterator[BlockRows]:
         views = between(matrices, first, first + step)
         for view in views:
             yield encode(np.asarray(view), kind)
-        release(views)
 
 
 def _select_blocks(request: JoinedTensors, matrices: Sequence[Tensor]) -> list[BlockRows]:
@@ -222,7 +220,7 @@ def _rows(matrices: Sequence[Tensor], indices: Order) -> list[Tensor]:
     """Return some rows of concatenated matrices, as one view for each run of consecutive rows if these are few."""
     ends = np.flatnonzero(np.diff(indices) != 1) + 1
     if len(ends) >= MAX_RUNS:
-        if all(isinstance(matrix, np.ndarray) for matrix in matrices):
+        if all(isinstance(matrix, np.ndarray | FileArray) for matrix in matrices):
             return [np.concatenate([np.asarray(matrix) for matrix in matrices])[indices]]
         return [_on_demand(partial(_chosen_rows, matrices, indices), len(indices), matrices[0].shape[1])]
     return [rows for run in np.split(indices, ends) for rows in between(matrices, run[0], run[-1] + 1)]
@@ -243,7 +241,7 @@ def _some_inputs(matrix: Tensor, indices: Order) -> Tensor:
 
 def _on_demand(reader: Callable[[slice], Array], rows: int, inputs: int) -> Tensor:
     """Return a matrix whose rows are computed when they are copied."""
-    return Quantized(inputs, range(rows), reader, rows)
+    return Quantized(inputs, range(rows), reader)
 
 
 def _columns(matrix: Array, indices: Order) -> Array:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rekindle.core.concurrency.collector import collector_paused
 from rekindle.core.concurrency.progress import Report, silent
 from rekindle.core.errors import ConfigError, ModelNotFound, UnsupportedModel
-from rekindle.core.store.mapped_file import stamps_of
+from rekindle.core.store.weight_file import stamps_of
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
 from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf

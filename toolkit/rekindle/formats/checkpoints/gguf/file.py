@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.store.mapped_file import MappedFile
+from rekindle.core.store.weight_file import WeightFile
 from rekindle.formats.checkpoints.gguf.kinds import kind_of
-from rekindle_kernels.blocks import Blocks, Kind, Tensor
+from rekindle_kernels.blocks import Blocks, FileArray, Kind
 
 T = TypeVar("T")
 
@@ -30,6 +30,9 @@ _NUMBERS = {code: Struct(f"<{form}") for code, form in enumerate("BbHhIif?")} | 
     code: Struct(f"<{form}") for code, form in zip((10, 11, 12), "Qqd", strict=True)
 }
 _MAX_DIMENSIONS = 4
+_BYTE = np.dtype(np.uint8)
+_FIRST_BYTES, _MOST_BYTES = 16 << 20, 1 << 30
+"""Bytes of a file read for its header at first, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,12 @@ class _TensorLocation:
     kind: Kind
     begin: int
     size: int
-    file: MappedFile
+    file: WeightFile
 
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """A memory-mapped file, or all files of a split model.
+    """A file, or all files of a split model.
 
     Attributes:
         paths: paths of the files.
@@ -58,32 +61,31 @@ class GGUFFile:
     shapes: Mapping[str, tuple[int, ...]]
     _tensors: Mapping[str, _TensorLocation]
 
-    def read(self, name: str, rows: range | None = None) -> Tensor:
-        """Return a tensor as a read-only view of the file. Thread-safe.
+    def read(self, name: str, rows: range | None = None) -> FileArray | Blocks:
+        """Return a tensor, unread. Thread-safe.
 
         Args:
             name: name of the tensor.
             rows: rows to read, along the first axis; None for all.
 
         Raises:
-            CheckpointError: the file was written anew since it was opened.
             UnsupportedModel: neither Rekindle nor the gguf library can read the tensor's kind.
         """
         location = self._tensors[name]
-        shape, begin, size = location.shape, location.begin, location.size
+        shape, begin = location.shape, location.begin
         if rows is not None:
-            begin, size = begin + size * rows.start // shape[0], size * len(rows) // shape[0]
+            begin += location.size * rows.start // shape[0]
             shape = (len(rows), *shape[1:])
-        data, kind = location.file.bytes(begin, size), location.kind
-        try:
-            if kind.numbers == 1:
-                return kind.dequantize(data).reshape(shape)
-            kind.dequantize(data[: kind.size])  # detect unreadable kinds here, where the tensor's name is known
+        kind, file = location.kind, location.file
+        try:  # detect unreadable kinds here, where the tensor's name is known
+            numbers = kind.dequantize(np.zeros(kind.size, np.uint8))
         except NotImplementedError as error:
             raise UnsupportedModel(
                 f"{self.paths[0]}: {name} is {kind.name}, which the gguf library cannot read"
             ) from error
-        return Blocks(data.reshape(*shape[:-1], shape[-1] // kind.numbers * kind.size), kind)
+        if kind.numbers == 1:
+            return file.array(begin, shape, numbers.dtype)
+        return Blocks(file.array(begin, (*shape[:-1], shape[-1] // kind.numbers * kind.size), _BYTE), kind)
 
     def formats(self) -> tuple[str, ...]:
         """Return the quantized kinds of the tensors, the most frequent first."""
@@ -106,20 +108,14 @@ class GGUFFile:
 
 
 def open_gguf_file(path: Path) -> GGUFFile:
-    """Map a file, read its header, and check that every tensor is inside the file.
+    """Open a file, read its header, and check that every tensor is inside the file.
 
     Raises:
         CheckpointError: the file is truncated or corrupt, or newer than the installed gguf library.
         UnsupportedModel: the file is big-endian, or has an unsupported version.
     """
     try:
-        header = _Header(MappedFile.open(path))
-        version = header.begin()
-        if not version & 0xFFFF:
-            raise UnsupportedModel(f"{path}: big-endian GGUF files are not supported")
-        if version not in (2, 3):
-            raise UnsupportedModel(f"{path}: GGUF version {version} is not supported, only 2 and 3")
-        metadata, tensors = header.contents()
+        metadata, tensors = _read_header(WeightFile(path), _FIRST_BYTES)
     except (ValueError, LookupError, TypeError, ArithmeticError, struct_error) as error:
         raise CheckpointError(
             f"{path}: the file cannot be read ({error}). It is truncated or corrupt: fetch it again; or it is newer "
@@ -128,12 +124,28 @@ def open_gguf_file(path: Path) -> GGUFFile:
     return GGUFFile((path,), metadata, {name: location.shape for name, location in tensors.items()}, tensors)
 
 
-class _Header:
-    """Sequential reader of a header. It raises ValueError or `struct.error` past the end of the file."""
+def _read_header(file: WeightFile, size: int) -> tuple[dict[str, Any], dict[str, _TensorLocation]]:
+    """Return the metadata and the tensors, from the first bytes of a file; of four times as many if these end."""
+    header = _Header(file, file.read(0, min(size, file.size)).data)
+    try:
+        version = header.begin()
+        if not version & 0xFFFF:
+            raise UnsupportedModel(f"{file.path}: big-endian GGUF files are not supported")
+        if version not in (2, 3):
+            raise UnsupportedModel(f"{file.path}: GGUF version {version} is not supported, only 2 and 3")
+        return header.contents()
+    except (ValueError, struct_error):
+        if size >= min(file.size, _MOST_BYTES):
+            raise
+    return _read_header(file, 4 * size)
 
-    def __init__(self, file: MappedFile) -> None:
+
+class _Header:
+    """Sequential reader of a header. It raises ValueError or `struct.error` past the end of its bytes."""
+
+    def __init__(self, file: WeightFile, data: memoryview) -> None:
         self._file = file
-        self._data = file.data
+        self._data = data
         self._place = 0
 
     def begin(self) -> int:
@@ -171,9 +183,9 @@ class _Header:
         location = _TensorLocation(
             shape, kind, begin + offset, math.prod(shape) // kind.numbers * kind.size, self._file
         )
-        if location.begin + location.size > len(self._data):
+        if location.begin + location.size > self._file.size:
             raise ValueError(
-                f"{name} ends at byte {location.begin + location.size}, the file at byte {len(self._data)}"
+                f"{name} ends at byte {location.begin + location.size}, the file at byte {self._file.size}"
             )
         return location
 
@@ -218,7 +230,7 @@ class _Header:
         for _ in range(count):
             (size,) = unpack(data, place)
             begin, place = place + 8, place + 8 + size
-            texts.append(data[begin:place].decode())
+            texts.append(str(data[begin:place], "utf-8"))
         if place > len(data):
             raise ValueError(f"a text ends at byte {place}, the file at byte {len(data)}")
         self._place = place

@@ -14,7 +14,10 @@ from rekindle.core.models.decoder import expected_shapes
 from rekindle.formats.checkpoints.gguf.architecture import Architecture
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
 from rekindle.formats.checkpoints.gguf.states import StatePlace, state_place
-from rekindle_kernels.blocks import Array, Blocks, Tensor
+from rekindle_kernels.blocks import Array, Blocks, FileArray, Tensor
+
+Stored = Array | FileArray
+"""An array, or one that is still in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +55,23 @@ class TensorPlace:
     def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Tensor:
         """Return the tensor in the given shape, which may differ from `shape(file)` in axes of size 1."""
         parts = [file.read(name, self.rows) for name in self.names]
-        if isinstance(parts[0], Blocks) and len(parts) == 1 and parts[0].shape[-1] == shape[-1] and not self.shift:
-            return replace(parts[0], data=self._arrange(parts[0].data, (*shape[:-1], -1)))
+        if len(parts) == 1 and not self.shift:
+            (part,) = parts
+            if isinstance(part, FileArray) and self.half is None and not self.heads:
+                return part.reshape(*shape)
+            if isinstance(part, Blocks) and part.shape[-1] == shape[-1]:
+                return replace(part, data=self._arrange(part.data, (*shape[:-1], -1)))
         numbers = [np.asarray(part) for part in parts]
-        whole = self._arrange(
-            numbers[0] if len(numbers) == 1 else np.concatenate(numbers, axis=max(-2, -numbers[0].ndim)), shape
-        )
+        joined = numbers[0] if len(numbers) == 1 else np.concatenate(numbers, axis=max(-2, -numbers[0].ndim))
+        whole = np.asarray(self._arrange(joined, shape))
         return whole if not self.shift else whole.astype(np.float32) + np.float32(self.shift)
 
-    def _arrange(self, whole: Array, shape: tuple[int, ...]) -> Array:
-        """Return the selected rows in the model's order."""
+    def _arrange(self, whole: Stored, shape: tuple[int, ...]) -> Stored:
+        """Return the selected rows in the model's order, unread if they are so in the file."""
         if self.half is not None:
-            whole = np.split(whole, 2, axis=-2)[self.half]
-        whole = whole.reshape(shape)
-        return unpermute(whole, self.heads) if self.heads else whole
+            whole = np.split(np.asarray(whole), 2, axis=-2)[self.half]
+        whole = whole.reshape(*shape)
+        return unpermute(np.asarray(whole), self.heads) if self.heads else whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class StatePlace:
         """Return the tensor in the given shape, which may differ from `shape(file)` in axes of size 1."""
         parts = [file.read(name) for name in self.names]
         if len(parts) == 1 and isinstance(parts[0], Blocks) and self.order is not None and self.axis == 0:
-            return replace(parts[0], data=parts[0].data[self.order])
+            return replace(parts[0], data=np.asarray(parts[0].data)[self.order])
         whole = np.concatenate([np.asarray(part) for part in parts]).reshape(shape)
         whole = whole if self.order is None else whole.take(self.order, axis=self.axis)
         return np.log(-whole) if self.is_rate else whole

@@ -148,8 +148,7 @@ def _transposed(loader: Loader) -> Tensor:
 
 def _transposed_matrix(matrix: Tensor) -> Quantized:
     inputs, outputs = matrix.shape
-    stored = () if isinstance(matrix, np.ndarray) else tuple(matrix.stored())
-    return Quantized(inputs, range(outputs), lambda rows: np.asarray(matrix).T[rows], outputs, (), stored)
+    return Quantized(inputs, range(outputs), lambda rows: np.asarray(matrix).T[rows])
 
 
 def _owners(files: Sequence[SafetensorsFile], config: ModelConfig) -> tuple[Owners, bool]:

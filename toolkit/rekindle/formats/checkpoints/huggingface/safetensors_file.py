@@ -1,7 +1,6 @@
-"""Reader of safetensors files. Opening reads only the header, and each tensor is a view of the file."""
+"""Reader of safetensors files. Opening reads only the header, and each tensor is read when it is converted."""
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.store.mapped_file import MappedFile
-from rekindle_kernels.blocks import Tensor
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from rekindle.core.store.weight_file import WeightFile
+from rekindle_kernels.blocks import FileArray, Tensor
 
 _DTYPES: Final = {
     "F32": np.dtype(np.float32),
@@ -37,7 +34,7 @@ _LENGTH_BYTES: Final = 8
 
 @dataclass(frozen=True)
 class SafetensorsFile:
-    """One memory-mapped file.
+    """One file.
 
     Attributes:
         path: path of the file.
@@ -49,7 +46,7 @@ class SafetensorsFile:
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
     _header: Mapping[str, Any]
-    _file: MappedFile
+    _file: WeightFile
     _begin: int
     quantized: Mapping[str, Callable[[], Tensor]] = field(default_factory=dict)
     schemes: Mapping[str, int] = field(default_factory=dict)
@@ -60,17 +57,15 @@ class SafetensorsFile:
         return dtype
 
     def loader(self, name: str) -> Callable[[], Tensor]:
-        """Return a thread-safe function that returns a tensor: a view of the file, or the quantized tensor.
-
-        The function raises CheckpointError if the file was written anew since it was opened.
+        """Return a thread-safe function that returns a tensor, unread, or the quantized tensor.
 
         Raises:
             UnsupportedModel: the tensor has another dtype than F32, F16 and BF16, and is not quantized.
         """
         return self.quantized[name] if name in self.quantized else self.stored(name, *_FLOATS)
 
-    def stored(self, name: str, *dtypes: str) -> Callable[[], Array]:
-        """Return a thread-safe function that returns a stored tensor as a view of the file.
+    def stored(self, name: str, *dtypes: str) -> Callable[[], FileArray]:
+        """Return a thread-safe function that returns a stored tensor, unread.
 
         Args:
             name: name of the tensor.
@@ -81,15 +76,12 @@ class SafetensorsFile:
         """
         if (dtype := self.dtype(name)) not in dtypes:
             raise UnsupportedModel(f"{self.path}: {name} is {dtype}, supported are {', '.join(dtypes)}")
-        return partial(self._view, self._header[name]["data_offsets"][0], self.shapes[name], _DTYPES[dtype])
-
-    def _view(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        view = self._file.bytes(self._begin + start, math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-        return view if view.flags.aligned else view.copy()
+        begin = self._begin + self._header[name]["data_offsets"][0]
+        return partial(self._file.array, begin, self.shapes[name], _DTYPES[dtype])
 
 
 def open_safetensors(path: Path) -> SafetensorsFile:
-    """Map a file. The safetensors library checks the header and that the tensors fill the file.
+    """Open a file. The safetensors library checks the header and that the tensors fill the file.
 
     Raises:
         CheckpointError: the file is truncated or corrupt.
@@ -106,4 +98,4 @@ def open_safetensors(path: Path) -> SafetensorsFile:
         header = json.loads(file.read(length))
     header.pop("__metadata__", None)
     shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
-    return SafetensorsFile(path, shapes, header, MappedFile.open(path), _LENGTH_BYTES + length)
+    return SafetensorsFile(path, shapes, header, WeightFile(path), _LENGTH_BYTES + length)

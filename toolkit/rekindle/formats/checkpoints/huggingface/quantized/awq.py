@@ -62,7 +62,7 @@ def _load(codes: Read, zeros: Read, scales: Read, group: int) -> Quantized:
         stream = in_half_bytes(_by_output(data, range(rows.start, rows.stop)))
         return Codes(stream, inputs, tables.UINT4, group, scale, factors.dtype, less)
 
-    return Quantized(inputs, range(outputs), read, outputs, (), (data,))
+    return Quantized(inputs, range(outputs), read)
 
 
 def _by_output(packed: Array, rows: range) -> Bytes:

@@ -13,7 +13,15 @@ from typing import Any, Final
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import DTYPES, Floats, Found, Read, Stored, ceil
+from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
+    DTYPES,
+    Floats,
+    Found,
+    OnDemand,
+    Read,
+    Stored,
+    ceil,
+)
 from rekindle_kernels.blocks import Array
 from rekindle_kernels.quantized import Codes, Quantized
 
@@ -66,7 +74,7 @@ def find_bitsandbytes(stored: Stored, options: Mapping[str, Any]) -> Iterator[Fo
                 f"{stored.source}: {name} is in another order than by row; save the model again with bitsandbytes 0.43 "
                 "or later"
             )
-        codes = stored.read(name, ("I8",))
+        codes = stored.on_demand(name, ("I8",))
         shape = stored.shape(name)
         scales = stored.read(scale, ("F32",), shape[:1])
         yield Found(name, shape, (name, scale), partial(_int8, codes, scales), "bitsandbytes int8")
@@ -88,7 +96,7 @@ def _four_bits(stored: Stored, name: str, state: str) -> Found:
     if inputs % 2:
         raise stored.refused(name, f"has {inputs} inputs, so that rows are not whole bytes, which is not supported")
     count, blocks = outputs * inputs // 2, ceil(outputs * inputs, size)
-    codes = stored.read(name, _STORAGE, *((count // width, 1) for width in (1, 2, 4)))
+    codes = stored.on_demand(name, _STORAGE, *((count // width, 1) for width in (1, 2, 4)))
     table = stored.read(f"{name}.quant_map", ("F32",), (16,))
     scales = _Scales(stored.read(f"{name}.absmax", ("U8" if nested else "F32",), (blocks,)))
     if nested:
@@ -111,7 +119,7 @@ def _state(stored: Stored, name: str) -> Mapping[str, Any]:
 
 
 def _load(
-    codes: Read, table: Read, fp4: bool, scales: _Scales, shape: tuple[int, int], size: int, dtype: np.dtype[Any]
+    codes: OnDemand, table: Read, fp4: bool, scales: _Scales, shape: tuple[int, int], size: int, dtype: np.dtype[Any]
 ) -> Quantized:
     outputs, inputs = shape
     data, factors = codes().view(np.uint8).reshape(outputs, inputs // 2), scales.numbers()
@@ -121,7 +129,7 @@ def _load(
     whole = inputs % size == 0
 
     def read(rows: slice) -> Codes:
-        some = data[rows]
+        some = np.asarray(data[rows])
         swapped = some << np.uint8(4) | some >> np.uint8(4)
         if whole:
             scale = factors.reshape(outputs, -1)[rows]
@@ -130,15 +138,15 @@ def _load(
             scale = factors[places].reshape(-1, inputs)
         return Codes(swapped, inputs, numbers, size if whole else 1, scale, dtype)
 
-    return Quantized(inputs, range(outputs), read, outputs, (data,))
+    return Quantized(inputs, range(outputs), read)
 
 
-def _int8(codes: Read, scales: Read) -> Quantized:
+def _int8(codes: OnDemand, scales: Read) -> Quantized:
     data, factors = codes(), scales()
 
     def read(rows: slice) -> Array:
-        numbers = np.multiply(data[rows], factors[rows, None], dtype=np.float32)
+        numbers: Floats = np.multiply(np.asarray(data[rows]), factors[rows, None], dtype=np.float32)
         numbers *= _OF_127
         return numbers
 
-    return Quantized(data.shape[1], range(len(data)), read, len(data), (data,))
+    return Quantized(data.shape[1], range(len(data)), read)

@@ -19,7 +19,15 @@ from rekindle.formats.checkpoints.huggingface.quantized.parts.fp4 import NVFP4_G
 from rekindle.formats.checkpoints.huggingface.quantized.parts.grid import grid_of
 from rekindle.formats.checkpoints.huggingface.quantized.parts.groups import by_inputs
 from rekindle.formats.checkpoints.huggingface.quantized.parts.scaled import TABLES, scaled
-from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import FLOATS, Floats, Found, Read, Stored, ceil
+from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
+    FLOATS,
+    Floats,
+    Found,
+    OnDemand,
+    Read,
+    Stored,
+    ceil,
+)
 from rekindle_kernels.quantized import Codes, Quantized
 
 
@@ -71,7 +79,7 @@ def _packed(stored: Stored, module: str, scheme: Scheme) -> Found:
         raise stored.wrong(scale, f"({shape[0]}, groups)", groups)
     outputs = shape[0]
     inputs = groups[1] * scheme.group if scheme.group else shape[1] * 32 // scheme.bits
-    codes = stored.read(name, ("I32",), (outputs, words(inputs, scheme.bits)))
+    codes = stored.on_demand(name, ("I32",), (outputs, words(inputs, scheme.bits)))
     scales = stored.read(scale, FLOATS, (outputs, ceil(inputs, scheme.group or inputs)))
     zeros, order = f"{module}.weight_zero_point", f"{module}.weight_g_idx"
     packed_zeros = (words(outputs, scheme.bits), groups[1])
@@ -85,7 +93,7 @@ def _packed(stored: Stored, module: str, scheme: Scheme) -> Found:
 
 
 def _load(
-    source: str, name: str, shape: tuple[int, int], scheme: Scheme, codes: Read, scales: Read, zeros: Read | None,
+    source: str, name: str, shape: tuple[int, int], scheme: Scheme, codes: OnDemand, scales: Read, zeros: Read | None,
     places: Read | None, whole: Read,
 ) -> Quantized:  # fmt: skip
     outputs, inputs = shape
@@ -101,9 +109,9 @@ def _load(
 
     def read(rows: slice) -> Codes:
         table: Floats = (tables.UINT4 if bits <= 4 else tables.UINT8) - half
-        stream = stored_codes(data[rows], bits, inputs)
+        stream = stored_codes(np.asarray(data[rows]), bits, inputs)
         offsets = None if less is None else group.spread(less[rows].astype(np.float32) - half)
         scale = group.spread(factors[rows].astype(np.float32))
         return Codes(stream, inputs, table, group.size, scale, dtype, offsets)
 
-    return Quantized(inputs, range(outputs), read, outputs, (data,), (factors,))
+    return Quantized(inputs, range(outputs), read)

@@ -118,7 +118,7 @@ def _load(
         less, scale = (group.spread(each[:, rows].T.astype(np.float32)) for each in (offsets, factors))
         return Codes(stored_codes(stream, bits, inputs), inputs, table, group.size, scale, factors.dtype, less)
 
-    return Quantized(inputs, range(outputs), read, outputs, (), (data,))
+    return Quantized(inputs, range(outputs), read)
 
 
 def _zeros(stored: Bytes, bits: int, symmetric: bool | None, second: bool) -> Array:

@@ -19,11 +19,11 @@ from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
     FLOATS,
     Floats,
     Found,
-    Read,
+    OnDemand,
     Stored,
     powers,
 )
-from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.blocks import FileArray, Tensor
 from rekindle_kernels.quantized import Codes, Quantized, Stack
 
 BITS: Final = (2, 3, 4, 5, 6, 8)
@@ -57,7 +57,7 @@ def find_mlx(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
     for module in stored.ending(".weight"):
         name = f"{module}.weight"
         if _STACK in name and stored.dtype(name) in FLOATS:
-            whole = stored.read(name, FLOATS)
+            whole = stored.on_demand(name, FLOATS)
             yield from _experts(name, stored.shape(name), (name,), partial(_plain, whole), "stacks of experts")
 
 
@@ -77,13 +77,13 @@ def _module(stored: Stored, module: str, options: Mapping[str, Any]) -> Iterator
     inputs = width * 32 // bits
     shape = (*stack, outputs, inputs // size)
     if mode == "affine":
-        scales, biases = stored.read(scale, FLOATS, shape), stored.read(bias, FLOATS, shape)
+        scales, biases = stored.on_demand(scale, FLOATS, shape), stored.on_demand(bias, FLOATS, shape)
         load, text = partial(_affine, biases, bits), f"MLX ({bits} bits, groups of {size})"
     else:
-        scales = stored.read(scale, ("U8",), shape)
+        scales = stored.on_demand(scale, ("U8",), shape)
         load, text = partial(_small_floats, mode == "nvfp4", table), f"MLX ({mode})"
     names = (name, scale, *([bias] if mode == "affine" else []))
-    whole = partial(_load, stored.read(name, ("U32",)), scales, load, inputs, size)
+    whole = partial(_load, stored.on_demand(name, ("U32",)), scales, load, inputs, size)
     if _STACK in name:
         yield from _experts(name, (*stack, outputs, inputs), names, whole, text)
     else:
@@ -102,13 +102,12 @@ def _experts(
         yield Found(f"{layer}.experts.{expert}.{own}.weight", shape[1:], stored, partial(load, expert), scheme)
 
 
-def _plain(whole: Read, member: int) -> Array:
-    numbers: Array = whole()[member]
-    return numbers
+def _plain(whole: OnDemand, member: int) -> FileArray:
+    return whole()[member]
 
 
 def _load(
-    codes: Read, scales: Read, of: Callable[..., Quantized], inputs: int, size: int, member: int | None = None
+    codes: OnDemand, scales: OnDemand, of: Callable[..., Quantized], inputs: int, size: int, member: int | None = None
 ) -> Quantized | Stack:
     data, factors = codes(), scales()
     if member is not None or data.ndim == 2:
@@ -118,25 +117,26 @@ def _load(
 
 
 def _affine(
-    biases: Read, bits: int, data: Array, factors: Array, member: int | None, inputs: int, size: int
+    biases: OnDemand, bits: int, data: FileArray, factors: FileArray, member: int | None, inputs: int, size: int
 ) -> Quantized:
     offsets = biases() if member is None else biases()[member]
     table = tables.UINT4 if bits <= 4 else tables.UINT8
 
     def read(rows: slice) -> Codes:
-        stream = stored_codes(data[rows], bits, inputs)
-        scale, more = (each[rows].astype(np.float32) for each in (factors, offsets))
+        stream = stored_codes(np.asarray(data[rows]), bits, inputs)
+        scale, more = (np.asarray(each[rows], np.float32) for each in (factors, offsets))
         return Codes(stream, inputs, table, size, scale, factors.dtype, biases=more)
 
-    return Quantized(inputs, range(len(data)), read, len(data), (data, factors, offsets))
+    return Quantized(inputs, range(len(data)), read)
 
 
 def _small_floats(
-    nvfp4: bool, table: Floats, data: Array, factors: Array, _: int | None, inputs: int, size: int
+    nvfp4: bool, table: Floats, data: FileArray, factors: FileArray, _: int | None, inputs: int, size: int
 ) -> Quantized:
     def read(rows: slice) -> Codes:
         stream = np.ascontiguousarray(data[rows]).view(np.uint8)
-        scale = factors[rows].view(ml_dtypes.float8_e4m3fn).astype(np.float32) if nvfp4 else powers(factors[rows])
+        some = np.asarray(factors[rows])
+        scale = some.view(ml_dtypes.float8_e4m3fn).astype(np.float32) if nvfp4 else powers(some)
         return Codes(stream, inputs, table, size, scale, DTYPES["BF16"])
 
-    return Quantized(inputs, range(len(data)), read, len(data), (data, factors))
+    return Quantized(inputs, range(len(data)), read)

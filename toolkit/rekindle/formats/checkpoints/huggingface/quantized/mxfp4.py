@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from rekindle.formats.checkpoints.huggingface.quantized.parts.fp4 import MXFP4_GROUP, mxfp4_matrix
-from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import Found, Read, Stored
+from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import Found, OnDemand, Stored
 from rekindle_kernels.quantized import Stack, Turned
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
@@ -27,13 +27,13 @@ def find_mxfp4(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
         if len(shape) != 4 or shape[3] != _HALF:
             raise stored.wrong(name + _BLOCKS, f"(experts, out, in / {MXFP4_GROUP}, {_HALF})", shape)
         experts, outputs, groups, _ = shape
-        blocks = stored.read(name + _BLOCKS, ("U8",))
-        scales = stored.read(name + _SCALES, ("U8",), shape[:3])
+        blocks = stored.on_demand(name + _BLOCKS, ("U8",))
+        scales = stored.on_demand(name + _SCALES, ("U8",), shape[:3])
         whole = (experts, groups * MXFP4_GROUP, outputs)
         yield Found(name, whole, (name + _BLOCKS, name + _SCALES), partial(_load, blocks, scales), "MXFP4")
 
 
-def _load(blocks: Read, scales: Read) -> Stack:
+def _load(blocks: OnDemand, scales: OnDemand) -> Stack:
     data, exponents = blocks(), scales()
     experts, outputs, *_ = data.shape
     data = data.reshape(experts, outputs, -1)

@@ -7,8 +7,15 @@ import numpy as np
 
 from rekindle.formats.checkpoints.huggingface.quantized.parts import tables
 from rekindle.formats.checkpoints.huggingface.quantized.parts.scaled import POWERS
-from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import DTYPES, Found, Read, Stored, powers
-from rekindle_kernels.blocks import Array
+from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
+    DTYPES,
+    Found,
+    OnDemand,
+    Read,
+    Stored,
+    powers,
+)
+from rekindle_kernels.blocks import FileArray
 from rekindle_kernels.quantized import Codes, Quantized
 
 NVFP4_GROUP: Final = 16
@@ -30,24 +37,24 @@ def nvfp4(stored: Stored, module: str, name: str, whole: str, *, divides: bool) 
         CheckpointError: a tensor is missing or does not have its shape.
         UnsupportedModel: a tensor has another dtype.
     """
-    codes = stored.read(name, ("U8",))
+    codes = stored.on_demand(name, ("U8",))
     outputs, inputs = stored.matrix(name)[0], stored.matrix(name)[1] * 2
     scale = f"{module}.weight_scale"
-    scales = stored.read(scale, ("F8_E4M3",), (outputs, inputs // NVFP4_GROUP))
+    scales = stored.on_demand(scale, ("F8_E4M3",), (outputs, inputs // NVFP4_GROUP))
     load = partial(_nvfp4, codes, scales, stored.read(whole, ("F32",), (1,), ()), divides)
     return Found(f"{module}.weight", (outputs, inputs), (name, scale, whole), load, "NVFP4")
 
 
-def _nvfp4(codes: Read, scales: Read, whole: Read, divides: bool) -> Quantized:
+def _nvfp4(codes: OnDemand, scales: OnDemand, whole: Read, divides: bool) -> Quantized:
     data, factors, factor = codes(), scales(), np.float32(whole().reshape(-1)[0])
     dtype = DTYPES["BF16" if divides else "F32"]
 
     def read(rows: slice) -> Codes:
-        scale = factors[rows].astype(np.float32)
+        scale = np.asarray(factors[rows], np.float32)
         scale = scale / factor if divides else scale * factor
-        return Codes(data[rows], data.shape[1] * 2, tables.E2M1, NVFP4_GROUP, scale, dtype)
+        return Codes(np.asarray(data[rows]), data.shape[1] * 2, tables.E2M1, NVFP4_GROUP, scale, dtype)
 
-    return Quantized(data.shape[1] * 2, range(len(data)), read, len(data), (data, factors))
+    return Quantized(data.shape[1] * 2, range(len(data)), read)
 
 
 def mxfp4(stored: Stored, module: str) -> Found:
@@ -58,22 +65,22 @@ def mxfp4(stored: Stored, module: str) -> Found:
         UnsupportedModel: a tensor has another dtype.
     """
     name, scale = f"{module}.weight_packed", f"{module}.weight_scale"
-    codes = stored.read(name, ("U8",))
+    codes = stored.on_demand(name, ("U8",))
     outputs, inputs = stored.matrix(name)[0], stored.matrix(name)[1] * 2
-    scales = stored.read(scale, POWERS, (outputs, inputs // MXFP4_GROUP))
+    scales = stored.on_demand(scale, POWERS, (outputs, inputs // MXFP4_GROUP))
     load = partial(_mxfp4, codes, scales)
     return Found(f"{module}.weight", (outputs, inputs), (name, scale), load, "MXFP4")
 
 
-def _mxfp4(codes: Read, scales: Read) -> Quantized:
+def _mxfp4(codes: OnDemand, scales: OnDemand) -> Quantized:
     return mxfp4_matrix(codes(), scales().view(np.uint8))
 
 
-def mxfp4_matrix(data: Array, exponents: Array) -> Quantized:
+def mxfp4_matrix(data: FileArray, exponents: FileArray) -> Quantized:
     """Return a matrix (rows, inputs) from (rows, inputs / 2) bytes and (rows, inputs / 32) exponents."""
 
     def read(rows: slice) -> Codes:
-        scales = powers(exponents[rows])
-        return Codes(data[rows], data.shape[1] * 2, tables.E2M1, MXFP4_GROUP, scales, DTYPES["BF16"])
+        scales = powers(np.asarray(exponents[rows]))
+        return Codes(np.asarray(data[rows]), data.shape[1] * 2, tables.E2M1, MXFP4_GROUP, scales, DTYPES["BF16"])
 
-    return Quantized(data.shape[1] * 2, range(len(data)), read, len(data), (data, exponents))
+    return Quantized(data.shape[1] * 2, range(len(data)), read)

@@ -13,11 +13,12 @@ from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
     FLOATS,
     Floats,
     Found,
+    OnDemand,
     Read,
     Stored,
     powers,
 )
-from rekindle_kernels.blocks import Array
+from rekindle_kernels.blocks import Array, FileArray
 from rekindle_kernels.quantized import Codes, Quantized, Stack
 
 TABLES: Final[Mapping[str, Floats]] = {"F8_E4M3": tables.E4M3, "F8_E5M2": tables.E5M2, "I8": tables.INT8}
@@ -51,7 +52,7 @@ def scaled(
         UnsupportedModel: a tensor has another dtype.
     """
     shape, kind = stored.shape(name), stored.dtype(name)
-    codes, scales = stored.read(name, tuple(TABLES)), stored.read(scale, (*FLOATS, *POWERS))
+    codes, scales = stored.on_demand(name, tuple(TABLES)), stored.read(scale, (*FLOATS, *POWERS))
     offsets = None if zeros is None else stored.read(zeros, ("I8",), stored.shape(scale))
     numbers = dtype or DTYPES.get(stored.dtype(scale), DTYPES["BF16"])
     load = partial(_load, codes, scales, offsets, TABLES[kind], grid, numbers)
@@ -59,7 +60,7 @@ def scaled(
 
 
 def _load(
-    codes: Read, scales: Read, zeros: Read | None, table: Floats, grid: Grid, dtype: np.dtype[Any]
+    codes: OnDemand, scales: Read, zeros: Read | None, table: Floats, grid: Grid, dtype: np.dtype[Any]
 ) -> Quantized | Stack:
     data, factors = codes().view(np.uint8), _factors(scales())
     offsets = None if zeros is None else zeros()
@@ -71,15 +72,15 @@ def _load(
 
 
 def _matrix(
-    data: Array, scales: Array, zeros: Array | None, table: Floats, grid: Grid, dtype: np.dtype[Any]
+    data: FileArray, scales: Array, zeros: Array | None, table: Floats, grid: Grid, dtype: np.dtype[Any]
 ) -> Quantized:
     count, inputs = data.shape
 
     def read(rows: slice) -> Codes:
         less = None if zeros is None else grid.scales(zeros, count, rows)
-        return Codes(data[rows], inputs, table, grid.columns, grid.scales(scales, count, rows), dtype, less)
+        return Codes(np.asarray(data[rows]), inputs, table, grid.columns, grid.scales(scales, count, rows), dtype, less)
 
-    return Quantized(inputs, range(count), read, count, (data,), (scales,))
+    return Quantized(inputs, range(count), read)
 
 
 def _factors(scales: Array) -> Array:

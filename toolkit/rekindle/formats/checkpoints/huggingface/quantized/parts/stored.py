@@ -9,10 +9,11 @@ import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.formats.checkpoints.huggingface.safetensors_file import SafetensorsFile
-from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.blocks import Array, FileArray, Tensor
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Read = Callable[[], Array]
+OnDemand = Callable[[], FileArray]
 
 FLOATS: Final = ("F32", "F16", "BF16")
 DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
@@ -89,7 +90,7 @@ class Stored:
         return self.files[name].dtype(name)
 
     def read(self, name: str, dtypes: Sequence[str], *shapes: tuple[int, ...]) -> Read:
-        """Return a function that returns a stored tensor as a view of its file.
+        """Return a function that reads a stored tensor.
 
         Args:
             name: the stored name.
@@ -100,6 +101,11 @@ class Stored:
             CheckpointError: the tensor is missing or has another shape.
             UnsupportedModel: the tensor has another dtype.
         """
+        tensor = self.on_demand(name, dtypes, *shapes)
+        return lambda: np.asarray(tensor())
+
+    def on_demand(self, name: str, dtypes: Sequence[str], *shapes: tuple[int, ...]) -> OnDemand:
+        """Return a function that returns a stored tensor whose rows are read when they are converted; see `read`."""
         shape = self.shape(name)
         if shapes and shape not in shapes:
             raise self.wrong(name, " or ".join(map(str, shapes)), shape)
