@@ -20,6 +20,8 @@ from rekindle.server.writing.common import Chunks
 
 T = TypeVar("T")
 Refine = Callable[[Sequence[int], Piece], Awaitable[Piece]]
+_JOINED_BYTES = 1 << 16
+"""Bytes from which on chunks are sent without more of them."""
 GRACE_SECONDS = 10.0
 """Seconds for a slow client to read the buffered events, and the error about its slowness."""
 HEADERS = (
@@ -176,7 +178,7 @@ class EventStream:
                 self._has_started = True
                 headers = [(b"content-type", self._chunks.content_type.encode()), *HEADERS]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-            body = first + b"".join(_take_available(reader))
+            body = b"".join([first, *_take_available(reader, _JOINED_BYTES - len(first))])
             with anyio.move_on_after(self._limits.unread_seconds) as scope:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
             if scope.cancelled_caught:
@@ -189,14 +191,16 @@ class EventStream:
         await send({"type": "http.response.body", "body": end, "more_body": False})
 
 
-def _take_available(reader: MemoryObjectReceiveStream[bytes]) -> list[bytes]:
-    """Return the chunks available without waiting."""
+def _take_available(reader: MemoryObjectReceiveStream[bytes], size: int) -> list[bytes]:
+    """Return chunks available without waiting, until they have a size: a large one would be copied to be joined."""
     chunks: list[bytes] = []
-    while True:
+    while size > 0:
         try:
             chunks.append(reader.receive_nowait())
         except (anyio.WouldBlock, anyio.EndOfStream):
-            return chunks
+            break
+        size -= len(chunks[-1])
+    return chunks
 
 
 async def _put(writer: MemoryObjectSendStream[bytes], chunks: Sequence[bytes]) -> None:
