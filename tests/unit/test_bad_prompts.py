@@ -84,6 +84,54 @@ async def test_a_ranking_names_the_query_and_the_documents(one_class: Session) -
             assert ("document 1: " if body["query"] == "a" else "the query: ") in error["message"]
 
 
+@pytest.mark.parametrize("first", [["capital", "river", "capital", "river"], "capital"])
+async def test_a_pair_has_its_place_in_the_body(one_class: Session, first: Any) -> None:
+    body = {"text_1": first, "text_2": ["a", "b", LONG, LONG]}
+    error = (await ask(app(one_class), "/score", body)).error
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "text_2")
+    assert f"text_2[2]: {TOO_LONG}" in error["message"]
+    assert ("text_2[3]" in error["message"]) == (first == "capital"), "the second query was not computed"
+    with serving(Uses(embedding=Embedding(pooling="last"))) as session:
+        error = (await ask(app(session), "/score", {"queries": first, "documents": ["a", "b", LONG, "c"]})).error
+        assert f"documents[2]: {TOO_LONG}" in error["message"]
+        error = (await ask(app(session), "/score", {"queries": ["a", "b", LONG], "items": ["a", "b", "c"]})).error
+        assert (error["param"], f"queries[2]: {TOO_LONG}" in error["message"]) == ("queries", True)
+        error = (await ask(app(session), "/score", {"text_1": LONG, "text_2": ["a", "b"]})).error
+        assert (error["param"], "[" in error["message"]) == ("text_1", False)
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        ("/v1/embeddings", {"truncate_prompt_tokens": -1}),
+        ("/v1/embeddings", {"add_special_tokens": False}),
+        ("/pooling", {"truncate_prompt_tokens": 512}),
+        ("/api/embed", {}),
+        ("/api/embeddings", {}),
+        ("/v1/embeddings", {}),
+    ],
+)
+async def test_a_text_that_the_server_cuts_has_the_default_prompt(path: str, options: dict[str, Any]) -> None:
+    method = Embedding(pooling="last", prompts={"query": "Find: "}, default_prompt="query")
+    with serving(Uses(embedding=method)) as session:
+        assert session.text_prefix == "Find: "
+        cuts = path.startswith("/api") or "truncate_prompt_tokens" in options
+        text, field = LONG if cuts else "capital", "prompt" if path == "/api/embeddings" else "input"
+        body = (await ask(app(session), path, {field: text, **options})).json
+        ids = session.encode(f"Find: {text}")[:512]
+        expected = await session.embed(token_ids=ids, instruction="")
+        match path:
+            case "/api/embed":
+                found, count = body["embeddings"][0], body["prompt_eval_count"]
+            case "/api/embeddings":
+                found, count = body["embedding"], len(ids)
+            case _:
+                one = body["data"][0]
+                found, count = one["data" if path == "/pooling" else "embedding"], body["usage"]["prompt_tokens"]
+        assert found == pytest.approx(expected.tolist())
+        assert count == len(ids)
+
+
 async def test_a_default_prompt_beside_token_ids_is_told_with_the_way_out() -> None:
     method = Embedding(pooling="last", prompts={"query": "Find: "}, default_prompt="query")
     with serving(Uses(embedding=method)) as session:

@@ -835,6 +835,11 @@ class Session:
         return None if head is None else head.labels
 
     @property
+    def text_prefix(self) -> str:
+        """The text that `embed` puts before each text by default, from the model's files; empty for none."""
+        return embedding.prompt_prefix(self._loaded_engine.checkpoint.uses.embedding, None)
+
+    @property
     def name(self) -> str:
         """Name of the model, as passed to `open`."""
         return self._name

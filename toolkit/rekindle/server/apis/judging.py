@@ -9,15 +9,18 @@ import numpy as np
 from anyio.to_thread import run_sync
 from starlette.types import ASGIApp
 
+from rekindle.core.errors import InvalidBatch
 from rekindle.results.scores.classes import Classification
 from rekindle.results.scores.ranking import Ranking
 from rekindle.server.apis.texts import vectors_of, without_answers
+from rekindle.server.errors import ApiError, api_error_of
 from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
 from rekindle.server.models.session import ServedSession
 from rekindle.server.reading.judging import (
     Lengths,
     PoolRequest,
+    ScoreRequest,
     read_classes,
     read_pooling,
     read_ranking,
@@ -61,9 +64,12 @@ async def score_pairs(exchange: Exchange) -> ASGIApp:
         for query, places in by_query.items():
             texts = [query, *(request.pairs[place][1] for place in places)]
             cut_query, *documents = await run_sync(_cut, session, texts, request.lengths)
-            ranking = await session.rerank(
-                cut_query, documents, adapter=exchange.model.adapter, progress=False, **request.options
-            )
+            try:
+                ranking = await session.rerank(
+                    cut_query, documents, adapter=exchange.model.adapter, progress=False, **request.options
+                )
+            except InvalidBatch as error:
+                raise _of_pairs(error, places, request) from error
             tokens += ranking.prompt_tokens
             for place, score in zip(places, ranking.scores, strict=True):
                 scores[place] = score
@@ -71,6 +77,18 @@ async def score_pairs(exchange: Exchange) -> ASGIApp:
 
     head = Head.new("score", exchange.model.name)
     return reply(scores_object(head, *await exchange.run(work)))
+
+
+def _of_pairs(error: InvalidBatch, places: Sequence[int], request: ScoreRequest) -> ApiError:
+    """Return the API error for the pairs of one query, which are named by their places in the body."""
+    first, second = request.fields
+    queries = error.total - len(places)  # 1 if the query is a prompt of its own, before the documents
+    if queries and 0 in error.errors:
+        bad, field, total = {places[0]: error.errors[0]}, first, len({query for query, _ in request.pairs})
+    else:
+        bad = {places[index - queries]: each for index, each in error.errors.items()}
+        field, total = second, len(request.pairs)
+    return api_error_of(InvalidBatch(str(error), bad, total), {"prompt": field})
 
 
 async def classify(exchange: Exchange) -> ASGIApp:

@@ -160,11 +160,12 @@ def _inputs(session: ServedSession, request: OllamaEmbedding, longest: int) -> t
     tokenizer = session.tokenizer
     if tokenizer is None:
         return {"texts": request.texts}, 0
-    counts = [session.count_tokens(text) for text in request.texts]
+    texts = [session.text_prefix + text for text in request.texts]
+    counts = [session.count_tokens(text) for text in texts]
     if not request.truncates or max(counts) <= longest:
         return {"texts": request.texts}, sum(counts)
-    ids = [_cut(tokenizer, text, longest) for text in request.texts]
-    return {"token_ids": ids}, sum(len(each) for each in ids)
+    ids = [_cut(tokenizer, text, longest) for text in texts]
+    return {"token_ids": ids, "instruction": ""}, sum(len(each) for each in ids)
 
 
 def _cut(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:

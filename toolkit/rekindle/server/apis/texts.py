@@ -73,35 +73,46 @@ async def vectors_of(
 ) -> tuple[Any, int]:
     """Return the embeddings of the prompts of a request, and the number of their tokens."""
     options = {"normalize": normalize, "dimensions": request.dimensions, "cache_salt": request.cache_salt}
-    return await without_answers(exchange, request.inputs, partial(exchange.model.session.embed, **options))
+    session = exchange.model.session
+    return await without_answers(exchange, request.inputs, partial(session.embed, **options), session.text_prefix)
 
 
-async def without_answers(exchange: Exchange, inputs: Inputs, compute: Callable[..., Awaitable[T]]) -> tuple[T, int]:
+async def without_answers(
+    exchange: Exchange, inputs: Inputs, compute: Callable[..., Awaitable[T]], prefix: str = ""
+) -> tuple[T, int]:
     """Return the result of a session call for the prompts of a body, and the number of their tokens.
+
+    Args:
+        exchange: the exchange with the client.
+        inputs: the prompts of the body.
+        compute: the call.
+        prefix: the text that the call puts before each text.
 
     Raises:
         ApiError: a prompt is invalid; it is named by its place in the body.
     """
     try:
-        prompts, count = await run_sync(prompts_of, exchange, inputs)
+        prompts, count = await run_sync(prompts_of, exchange, inputs, prefix)
         return await compute(**prompts, adapter=exchange.model.adapter, progress=False), count
     except RekindleError as error:
         raise api_error_of(error, inputs.fields) from error
 
 
-def prompts_of(exchange: Exchange, inputs: Inputs) -> tuple[dict[str, Any], int]:
+def prompts_of(exchange: Exchange, inputs: Inputs, prefix: str) -> tuple[dict[str, Any], int]:
     """Return the keywords of a session call for several prompts, and the number of their tokens.
 
     Conversations become token ids. If texts and token ids are mixed, or the tokens of texts are not those by default,
-    all become token ids.
+    all become token ids, those of texts with their prefix.
     """
-    model = exchange.model
-    if inputs.most_tokens is None and inputs.special and all(isinstance(each, str) for each in inputs.prompts):
-        return {"texts": list(inputs.prompts)}, sum(_of_each(model.session.count_tokens, inputs.prompts))
+    model, prompts = exchange.model, inputs.prompts
+    are_texts = all(isinstance(each, str) for each in prompts)
+    if are_texts:
+        prompts = [prefix + each for each in prompts]
+    if are_texts and inputs.most_tokens is None and inputs.special:
+        return {"texts": list(inputs.prompts)}, sum(_of_each(model.session.count_tokens, prompts))
     template = model.without_unread(inputs.template, strict=exchange.body.strict)
-    shortened = partial(_shortened, model, replace(inputs, template=template))
-    ids = list(_of_each(shortened, inputs.prompts))
-    return {"token_ids": ids}, sum(map(len, ids))
+    ids = list(_of_each(partial(_shortened, model, replace(inputs, template=template)), prompts))
+    return {"token_ids": ids, **({"instruction": ""} if prefix and are_texts else {})}, sum(map(len, ids))
 
 
 def _of_each(work: Callable[[Any], T], prompts: Sequence[Any]) -> Iterator[T]:

@@ -62,11 +62,13 @@ class ScoreRequest:
 
     Attributes:
         pairs: a query and a document each.
+        fields: the fields of the queries and of the documents.
         lengths: the bounds on the texts.
         options: the other keywords of `session.rerank`.
     """
 
     pairs: Sequence[tuple[str, str]]
+    fields: tuple[str, str]
     lengths: Lengths
     options: Mapping[str, Any]
 
@@ -118,7 +120,7 @@ def read_score(body: Fields, most: int) -> ScoreRequest:
         queries = queries * len(documents)
     lengths, options = _lengths(body), _rank_options(body)
     body.finish(NEUTRAL_OF_RANKS)
-    return ScoreRequest(list(zip(queries, documents, strict=True)), lengths, options)
+    return ScoreRequest(list(zip(queries, documents, strict=True)), (first, second), lengths, options)
 
 
 def read_classes(body: Fields, most: int, form: MessageForm) -> PoolRequest:
