@@ -12,14 +12,26 @@ from anyio import to_thread
 from rekindle.core.config import Settings
 from rekindle.core.engine.watchdog import ACCELERATOR_SECONDS, CPU_SECONDS, Watchdog, timeout_of
 from rekindle.core.errors import ConfigError, EngineFailed, SessionClosed, StepTimeout
-from rekindle.core.messages import Admit, Chunk, Dispatched, Message, Outputs, Overdue, Plan, Rejected, Row, Settled
+from rekindle.core.messages import (
+    Admit,
+    Chunk,
+    Dispatched,
+    Message,
+    Outputs,
+    Overdue,
+    Plan,
+    Rejected,
+    Row,
+    Settled,
+    UseWeights,
+)
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.session.operations import engine as engine_operations
 from rekindle.session.session import Session
 from rekindle.testing.by_hand import fake_limits
-from rekindle.testing.device import FakeSettler
+from rekindle.testing.device import FakeSettler, FakeStepper
 from rekindle.testing.session import fake_loaded_engine, fake_session
 from tests.waiting import PATIENCE, until_blocking
 
@@ -149,6 +161,24 @@ def test_what_is_no_time_is_refused(seconds: object) -> None:
         Settings(watchdog_timeout=seconds)  # type: ignore[arg-type]
 
 
+def test_other_work_of_the_device_is_timed_as_ticks_are() -> None:
+    clock = Clock()
+    dog, reports = watched(clock)
+    dog.begin(UseWeights(1, [], 1))
+    dog.begin(UseWeights(2, [], 1))  # at another actor
+    dog.end(UseWeights(2, [], 1))
+    clock.now, clock.waited = 12, 5
+    assert dog.look() == 3, "the wait for a program does not count"
+    clock.now = 15
+    dog.look()
+    assert [report.tick for report in reports] == [None]
+    assert dog.stuck == "stuck in an exchange of weights for 10.00 s"
+    assert "has not finished an exchange of weights within" in str(dog.error)
+    dog.end(UseWeights(1, [], 1))
+    assert dog.look() is None
+    assert not dog.stuck
+
+
 # The scheduler
 
 
@@ -177,6 +207,17 @@ def test_who_runs_fails_at_once_and_who_waits_after_as_long_again() -> None:
     said = scheduler.handle(Settled(1, ((1, 7),)))
     assert not any(isinstance(each, Outputs) for each in said), "the token is of a request that has failed"
     assert [each.chunks[0].request_id for each in said if isinstance(each, Plan)] == [3], "it serves on"
+    scheduler.check()
+
+
+def test_requests_behind_other_work_fail_and_later_ones_are_planned() -> None:
+    scheduler, error = Scheduler(fake_limits()), StepTimeout("it hangs")
+    assert rejected(scheduler.handle(Overdue(None, error))) == []
+    assert any(isinstance(each, Plan) for each in scheduler.handle(Admit(request(1)))), "nothing is in flight"
+    assert rejected(scheduler.handle(Overdue(None, error))) == [1]
+    assert not any(isinstance(each, Plan) for each in scheduler.handle(Admit(request(2)))), "a tick waits behind it"
+    said = scheduler.handle(Settled(1, ((1, 7),)))
+    assert [each.chunks[0].request_id for each in said if isinstance(each, Plan)] == [2]
     scheduler.check()
 
 
@@ -370,6 +411,24 @@ def test_a_server_of_the_session_ends_with_it(hanging: Hanging) -> None:
         server = session.serve_sync(port=0, grace=0.0)
         hang(session)
     assert server.closed.closed
+
+
+def test_an_exchange_of_weights_that_hangs_lets_all_callers_go(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = FakeStepper.handle
+
+    async def hang_at_weights(self: FakeStepper, message: Message) -> list[Message]:
+        if isinstance(message, UseWeights):
+            await to_thread.run_sync(hanging.ready.wait)
+        return handle(self, message)
+
+    monkeypatch.setattr(FakeStepper, "handle", hang_at_weights)
+    with left_behind(stuck_session(FakeSettler()), "it is stuck in an exchange of weights for") as session:
+        with pytest.raises(StepTimeout, match="has not finished an exchange of weights"):
+            session.sleep_sync()
+        with pytest.raises(StepTimeout, match="has not finished an exchange of weights"):
+            session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
 
 
 def test_close_waits_for_a_compiler_that_is_slow(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,10 +155,10 @@ class Settings:
             `processor_args` are not None. None (default) runs none.
         sampling_defaults: source of the defaults of sampling parameters: "model" (default), the generation_config.json
             of the model, or "neutral", the defaults of `SamplingParams`.
-        watchdog_timeout: largest time of one tick on the device, in seconds, excluding the time to compile or load
-            programs. When it expires, running requests fail with `StepTimeout`, waiting requests fail after another
-            such period, and `session.stuck` describes the tick. If the tick ends after all, the session resumes. None
-            is 120 on GPUs and TPUs, where a tick takes milliseconds, and 1,800 on CPUs, where a tick of a large model
+        watchdog_timeout: largest time of one tick on the device, or of other work there, in seconds, excluding the time
+            to compile or load programs. When it expires, running requests fail with `StepTimeout`, waiting requests
+            fail after another such period, and `session.stuck` describes the work. If it ends after all, the session
+            resumes. None is 120 on GPUs and TPUs, where a tick takes milliseconds, and 1,800 on CPUs, where a tick of a large model
             can take minutes on a busy machine. `math.inf` disables the watchdog.
         decode_steps: number of tokens generated per running request in one tick, from 1 (default) to 16, while no
             request waits, no prompt is computed, and no request is constrained. The tokens do not change. Python runs

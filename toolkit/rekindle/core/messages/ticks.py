@@ -262,14 +262,15 @@ class Dispatched(Message):
 class Overdue(Message):
     """A tick exceeds `watchdog_timeout`, so requests fail with `error`. From the watchdog to the scheduler.
 
-    The watchdog repeats the message after each further period of this length.
+    The watchdog repeats the message after each further period of this length. Without a tick, other work of the device
+    exceeds it, and all ticks in flight wait behind.
     """
 
-    tick: int
+    tick: int | None
     error: RekindleError
 
     def __str__(self) -> str:
-        return f"Overdue: tick {self.tick}"
+        return "Overdue" if self.tick is None else f"Overdue: tick {self.tick}"
 
 
 @dataclass(frozen=True, slots=True)

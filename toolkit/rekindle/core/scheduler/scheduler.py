@@ -161,7 +161,7 @@ class Scheduler:
                         state.masking.late = True
                         self.table.grammar_outbox.late.append(request_id)
             case Overdue(tick, error):
-                if tick > self._last_settled:
+                if tick is None or tick > self._last_settled:
                     yield from self._fail_overdue(error)
             case Settled(losses=losses):
                 if losses > self.table.losses:
@@ -332,7 +332,8 @@ class Scheduler:
         for state in self.table:
             if state.lease is not None or state.request.id in self._waiting_at_overdue:
                 yield self.table.reject(state, error)
-        self._overdue, self._waiting_at_overdue = True, {state.request.id for state in self.table}
+        self._overdue = self._in_flight > 0  # otherwise no tick settles that would end it
+        self._waiting_at_overdue = {state.request.id for state in self.table}
 
     # Pages of prompts, moved between lanes
 
