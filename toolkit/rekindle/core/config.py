@@ -158,8 +158,8 @@ class Settings:
         watchdog_timeout: largest time of one tick on the device, or of other work there, in seconds, excluding the time
             to compile or load programs. When it expires, running requests fail with `StepTimeout`, waiting requests
             fail after another such period, and `session.stuck` describes the work. If it ends after all, the session
-            resumes. None is 120 on GPUs and TPUs, where a tick takes milliseconds, and 1,800 on CPUs, where a tick of a large model
-            can take minutes on a busy machine. `math.inf` disables the watchdog.
+            resumes. None is 120 on GPUs and TPUs, where a tick takes milliseconds, and 1,800 on CPUs, where a tick of a
+            large model can take minutes on a busy machine. `math.inf` disables the watchdog.
         decode_steps: number of tokens generated per running request in one tick, from 1 (default) to 16, while no
             request waits, no prompt is computed, and no request is constrained. The tokens do not change. Python runs
             once for that number of tokens, a gain where a step takes less than about 3 ms. The tokens come in bursts,
