@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub.utils._paths import filter_repo_objects
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -446,3 +447,40 @@ def test_a_cached_model_of_the_hub_without_a_template_is_told_before_its_weights
     with pytest.raises(AssertionError, match="was opened"):
         main(["serve", "tiny/other", "--port", "0"])
     assert "chat template" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["no template", "template", "embeddings", "unreachable"])
+def test_a_model_of_the_hub_without_a_template_is_told_before_its_weights_are_downloaded(
+    given: str, families: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[str] = []
+
+    def snapshot_download(name: str, *, local_dir: Path | None = None, allow_patterns: list[str], **_: object) -> str:
+        if local_dir is None or given == "unreachable":
+            raise OSError("not here")
+        for file in filter_repo_objects([path.name for path in files.iterdir()], allow_patterns=allow_patterns):
+            shutil.copy(files / file, local_dir / file)
+            fetched.append(file)
+        return str(local_dir)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the model was opened")
+
+    files = tmp_path / "files"
+    shutil.copytree(families / "qwen3", files)
+    (files / "tokenizer_config.json").write_text("{}")
+    if given == "template":
+        (files / "chat_template.jinja").write_text("{{ messages }}")
+    if given == "embeddings":
+        (files / "modules.json").write_text("[]")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    monkeypatch.setattr(rekindle, "open_sync", never)
+    with nullcontext() if given == "no template" else pytest.raises(AssertionError, match="was opened"):
+        assert main(["chat", "tiny/qwen3"]) == 1
+    assert ("tiny/qwen3 has no chat template" in capsys.readouterr().err) == (given == "no template")
+    assert "model.safetensors" not in fetched
+    assert ("config.json" in fetched) == (given != "unreachable")
+    fetched.clear()
+    with pytest.raises(AssertionError, match="was opened"):
+        main(["chat", "tiny/qwen3/file.gguf"])
+    assert not fetched, "the header of the file has its template"

@@ -2,12 +2,16 @@
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
-from typing import Any, Final, get_args
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rekindle.cli.units import parse_size
 from rekindle.core.config import Implementation, KvDtype, Quantize, SettingsOptions, Ticks, check_axes
 from rekindle.core.device.programs.targets import LARGER, known_targets
 from rekindle.formats.checkpoints.embedded import NAME
+
+if TYPE_CHECKING:
+    from rekindle.formats.checkpoints.hub import HubModel
 
 MODELS: Final = f"{NAME}, a directory, a .gguf file, owner/name or owner/name/file.gguf on the hub, or auto"
 """Names of models, for the help of commands."""
@@ -41,16 +45,38 @@ def lacks_template(model: str, revision: str | None = None) -> bool | None:
     from rekindle.formats.checkpoints.hub import HubModel, cached_path
     from rekindle.formats.checkpoints.open import open_checkpoint
 
+    """Return True for a model for texts whose files have no chat template; None without files, here or on the hub.
+
+    Of a model on the hub that is not cached, the small files alone are downloaded.
+    """
+
     path = Path(model).expanduser()
     if not path.exists():  # a model on the hub is downloaded by the session alone
         hub_model = HubModel.of(model, revision)
         cached = None if hub_model is None else cached_path(hub_model)
         if cached is None:
-            return None
+            return None if hub_model is None else _lacks_template_there(hub_model)
         path = cached
     checkpoint = open_checkpoint(path)
     tokenizer = checkpoint.tokenizer
     return checkpoint.uses.generates and (tokenizer is None or tokenizer.chat_template is None)
+
+
+def _lacks_template_there(model: "HubModel") -> bool | None:
+    """Return True for a model for texts without a chat template on the hub; None if the hub does not tell."""
+    from rekindle.formats.checkpoints.hub import fetch_settings
+    from rekindle.formats.checkpoints.huggingface.classifier import is_classifier
+    from rekindle.formats.checkpoints.huggingface.json_file import read_json
+    from rekindle.formats.checkpoints.huggingface.tokenizer import chat_templates
+
+    if model.file is not None:  # the header of a GGUF file has it
+        return None
+    with TemporaryDirectory() as directory:
+        files = Path(directory)
+        if not fetch_settings(model, files) or not (files / "tokenizer_config.json").is_file():
+            return None
+        generates = not (files / "modules.json").is_file() and not is_classifier(read_json(files / "config.json"))
+        return generates and not chat_templates(files, read_json(files / "tokenizer_config.json"))
 
 
 def add_adapters(parser: ArgumentParser) -> None:

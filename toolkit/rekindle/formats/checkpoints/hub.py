@@ -21,6 +21,15 @@ _FILES: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 _EMBEDDED: Final = f"huggingfacetb/{NAME}"
 _IGNORED: Final = ["*/[!c]*.json", "*/*.safetensors", "*/tokenizer.model", "consolidated*"]
 """Weights in other formats, and files in folders, except 1_Pooling/config.json and chat templates."""
+_SETTINGS: Final = [
+    "config.json",
+    "modules.json",
+    "tokenizer_config.json",
+    "processor_config.json",
+    "chat_template.*",
+    "additional_chat_templates/*.jinja",
+]
+"""Small files about a model: its kind and its chat templates."""
 PATIENCE: Final = 10.0
 """Seconds for the hub to answer whether it has a model."""
 
@@ -110,6 +119,24 @@ def cached_path(model: HubModel) -> Path | None:
         if Path(directory, model.file or "config.json").is_file():
             return Path(directory, model.file or "")
     return None
+
+
+def fetch_settings(model: HubModel, directory: Path) -> bool:
+    """Download the small files about a model into a directory, besides the hub's cache; return True on success."""
+    from huggingface_hub import snapshot_download
+    from tqdm.std import tqdm
+
+    with suppress(Exception):  # the library's errors differ between its versions
+        snapshot_download(
+            model.name,
+            revision=model.revision,
+            local_dir=directory,
+            allow_patterns=_SETTINGS,
+            etag_timeout=PATIENCE,
+            tqdm_class=_progress_bar(tqdm, str(model), lambda _: None),
+        )
+        return (directory / "config.json").is_file()
+    return False
 
 
 def is_reachable(model: HubModel) -> bool:

@@ -53,7 +53,7 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
         wrap(backend, *around)
     response = settings.get("response_template")
     response_template = response if isinstance(response, Mapping) else None
-    templates = _chat_templates(directory, settings)
+    templates = chat_templates(directory, settings)
     return Tokenizer(backend, templates.get(DEFAULT), bos, eos, response_template, templates.get(FOR_TOOLS))
 
 
@@ -94,7 +94,7 @@ def _token_text(token: Any) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _chat_templates(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+def chat_templates(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the chat templates by name, from the first place with a template of this name.
 
     As in transformers, the places are chat_template.jinja and additional_chat_templates/*.jinja, the tokenizer's
