@@ -38,13 +38,13 @@ class FileArray:
         shape: the shape.
         dtype: the dtype.
         begin: the position of its first byte.
-        read: returns the bytes of a position and a size; thread-safe.
+        reader: returns the bytes of a position and a size; thread-safe.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     begin: int
-    read: Callable[[int, int], Bytes]
+    reader: Callable[[int, int], Bytes]
 
     @property
     def ndim(self) -> int:
@@ -70,8 +70,8 @@ class FileArray:
 
     def reshape(self, *shape: int) -> "FileArray":
         """Return the array in another shape; -1 for the size that is left."""
-        known = math.prod(size for size in shape if size >= 0)
-        sizes = tuple(math.prod(self.shape) // max(1, known) if size < 0 else size for size in shape)
+        others = math.prod(size for size in shape if size >= 0)
+        sizes = tuple(math.prod(self.shape) // max(1, others) if size < 0 else size for size in shape)
         assert math.prod(sizes) == math.prod(self.shape), f"{self.shape} cannot be {shape}"
         return replace(self, shape=sizes)
 
@@ -83,7 +83,7 @@ class FileArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("numbers in a file are always copied")
-        numbers = self.read(self.begin, self.nbytes).view(self.dtype).reshape(self.shape)
+        numbers = self.reader(self.begin, self.nbytes).view(self.dtype).reshape(self.shape)
         return numbers if dtype is None else numbers.astype(dtype, copy=False)
 
 

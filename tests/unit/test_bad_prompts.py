@@ -89,7 +89,7 @@ async def test_a_pair_has_its_place_in_the_body(one_class: Session, first: Any) 
     body = {"text_1": first, "text_2": ["a", "b", LONG, LONG]}
     error = (await ask(app(one_class), "/score", body)).error
     assert (error["code"], error["param"]) == ("context_length_exceeded", "text_2")
-    assert f"text_2[2]: {TOO_LONG}" in error["message"]
+    assert "text_2[2]: the prompt has " in error["message"]
     assert ("text_2[3]" in error["message"]) == (first == "capital"), "the second query was not computed"
     with serving(Uses(embedding=Embedding(pooling="last"))) as session:
         error = (await ask(app(session), "/score", {"queries": first, "documents": ["a", "b", LONG, "c"]})).error

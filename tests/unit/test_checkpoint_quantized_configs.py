@@ -216,7 +216,7 @@ def test_inputs_of_a_group_without_scales_are_refused_when_they_are_read(monkeyp
     file, settings = case_of("gptq-asym")
     read = type(file).stored
     monkeypatch.setattr(
-        type(file), "stored", lambda s, name, *d: lambda: read(s, name, *d)() + 9 * name.endswith("g_idx")
+        type(file), "stored", lambda s, name, *d: lambda: np.asarray(read(s, name, *d)()) + 9 * name.endswith("g_idx")
     )
     (changed,) = with_quantized([file], settings, "it")
     with pytest.raises(

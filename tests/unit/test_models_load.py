@@ -180,10 +180,10 @@ def test_a_matrix_in_a_file_is_read_in_pieces(tmp_path: Path) -> None:
 
     def counted(begin: int, size: int) -> Array:
         sizes.append(size)
-        return np.asarray(matrix.read(begin, size))
+        return np.asarray(matrix.reader(begin, size))
 
     into = np.zeros(stored.shape, stored.dtype)
-    copying.copy_into([replace(matrix, read=counted)], into, "xla")
+    copying.copy_into([replace(matrix, reader=counted)], into, "xla")
     np.testing.assert_array_equal(into, stored)
     assert sum(sizes) == stored.nbytes
     assert max(sizes) <= copying.PIECE_BYTES < stored.nbytes

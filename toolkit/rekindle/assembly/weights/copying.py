@@ -9,8 +9,8 @@ from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.layers import pack, packed
 
-PIECE_BYTES: Final = 16 << 20
-"""The target size of a piece of a matrix, in packed form."""
+PIECE_BYTES: Final = 2 << 20
+"""The target size of a piece of a matrix, in packed form: what is read from a file stays in the caches."""
 PIECE_ROWS: Final = 256
 """Rows of a piece are a multiple of this number: every packed form can be split there."""
 

@@ -1,4 +1,4 @@
-"""Files of weights, read by position and never mapped: a read of a mapped file that was cut ends the process."""
+"""Files of weights, read by position and never mapped: a cut file under a mapping ends the process."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -18,11 +18,11 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _BY_POSITION: Final = hasattr(os, "preadv")
 """False on Windows, where a lock holds between moving to a position and reading there."""
 _READ_BYTES: Final = 1 << 20
-"""Bytes that are read with a lock at a time."""
+"""The bytes of one read with a lock."""
 
 
 class WeightFile:
-    """One open file. Reads are thread-safe, and of the file that was opened, even if another is moved to its path.
+    """One open file. Reads are thread-safe, and of the opened file even after another was moved to its path.
 
     Attributes:
         path: path of the file.

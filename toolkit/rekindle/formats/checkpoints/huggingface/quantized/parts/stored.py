@@ -90,7 +90,7 @@ class Stored:
         return self.files[name].dtype(name)
 
     def read(self, name: str, dtypes: Sequence[str], *shapes: tuple[int, ...]) -> Read:
-        """Return a function that reads a stored tensor.
+        """Return a reader of a stored tensor.
 
         Args:
             name: the stored name.
@@ -105,7 +105,7 @@ class Stored:
         return lambda: np.asarray(tensor())
 
     def on_demand(self, name: str, dtypes: Sequence[str], *shapes: tuple[int, ...]) -> OnDemand:
-        """Return a function that returns a stored tensor whose rows are read when they are converted; see `read`."""
+        """Return a loader of a stored tensor, with its rows still in the file; see `read`."""
         shape = self.shape(name)
         if shapes and shape not in shapes:
             raise self.wrong(name, " or ".join(map(str, shapes)), shape)
