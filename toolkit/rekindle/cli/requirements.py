@@ -41,14 +41,12 @@ def add_chat_template(parser: ArgumentParser) -> None:
 
 
 def lacks_template(model: str, revision: str | None = None) -> bool | None:
-    """Return True for a model for texts whose files have no chat template; None for a model without local files."""
-    from rekindle.formats.checkpoints.hub import HubModel, cached_path
-    from rekindle.formats.checkpoints.open import open_checkpoint
-
     """Return True for a model for texts whose files have no chat template; None without files, here or on the hub.
 
     Of a model on the hub that is not cached, the small files alone are downloaded.
     """
+    from rekindle.formats.checkpoints.hub import HubModel, cached_path
+    from rekindle.formats.checkpoints.open import open_checkpoint
 
     path = Path(model).expanduser()
     if not path.exists():  # a model on the hub is downloaded by the session alone

@@ -10,7 +10,6 @@ from time import monotonic
 
 from rekindle.core.concurrency.threads import Work
 from rekindle.core.errors import StepTimeout
-from rekindle.core.markup import seconds
 from rekindle.core.messages import (
     Collect,
     Dispatched,
