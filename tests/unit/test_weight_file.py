@@ -90,6 +90,7 @@ for path, tensor in zip(sys.argv[1:], tensors):
 """
 
 
+@pytest.mark.wide
 def test_a_file_that_is_cut_between_opening_a_tensor_and_copying_it_does_not_end_the_process(tmp_path: Path) -> None:
     paths = tmp_path / "one.safetensors", tmp_path / "one.gguf"
     for kind, path in zip((safetensors, gguf), paths, strict=True):
