@@ -98,7 +98,7 @@ class BareStep:
         sizes = Sizes(1 + tables.size, PAGE_SIZE, per_row, rows, Settings().max_logprobs)
         programs = Programs(checkpoint.config, sizes, form, Place((jax.devices()[0],)), kv_dtype=of_pages)
         self._weights = load_weights(
-            checkpoint.config, checkpoint.tensors, form, implementation=programs.implementation
+            checkpoint.config, checkpoint.tensors, form, implementation=programs.shapes.implementation
         )
         collapse(spans_of(self._weights))
         self._program = programs.compile(bucket)

@@ -20,7 +20,8 @@ import numpy as np
 import rekindle
 from rekindle.core.concurrency import threads
 from rekindle.core.config import SettingsOptions
-from rekindle.core.device.programs.lowering import ALLOW, ENTER, GATHER, SCATTER, Key, Program
+from rekindle.core.device.programs.functions import ALLOW, ENTER, GATHER, SCATTER, Key
+from rekindle.core.device.programs.lowering import Program
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.store.snapshot_store import SnapshotStore
 from tests.compilations import COMPILED, listen

@@ -14,6 +14,7 @@ import pytest
 
 import rekindle
 from rekindle.core.device.jax_settings import COMPILED_IN, OVERRIDES
+from rekindle.core.device.programs.functions import SCATTER
 from tests.compilations import programs_of
 from tests.engine.settings_child import answered, child, opened
 
@@ -88,7 +89,7 @@ def test_what_is_compiled_has_the_settings_of_the_moment_when_the_session_was_op
         session = opened(model, restore="off")
     with session:
         programs = programs_of(session._loaded_engine).executables[0].builder._programs
-        lowered = programs.lower("scatter")
+        lowered = programs.lower(SCATTER)
         assert programs.jax_settings.values["jax_default_matmul_precision"] == "highest"
         assert "rekindle_scatter_" in lowered.as_text()
 

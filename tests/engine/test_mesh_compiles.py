@@ -54,16 +54,16 @@ def eight(target: str) -> Place:
 def test_a_step_of_eight_devices_compiles_and_sums_twice_a_layer(target: str, bucket: Bucket) -> None:
     place = eight(target)
     programs = Programs(CONFIG, SIZES, WeightForm(jnp.dtype("bfloat16")), place)
-    assert programs.implementation == place.first.platform
+    assert programs.shapes.implementation == place.first.platform
     lowered = programs.lower(bucket)
     check_collectives(lowered.as_text(), bucket)
     compiled = lowered.compile()
     memory = compiled.memory_analysis()
     assert memory is not None
-    pool = SIZES.num_pages * programs.page_bytes // DEVICES
+    pool = SIZES.num_pages * programs.shapes.state.page_bytes // DEVICES
     assert memory.alias_size_in_bytes >= pool, "a device's pages are donated"
     assert memory.temp_size_in_bytes < pool * 3 / 4, "there is no room for a copy of them"
-    assert memory.argument_size_in_bytes < (programs.weight_bytes / DEVICES + pool) * 1.2, "each has its share"
+    assert memory.argument_size_in_bytes < (programs.shapes.weight_bytes / DEVICES + pool) * 1.2, "each has its share"
     payload, _, _ = serialize(compiled)
     assert (b"attend_rows" if bucket.decode_rows else b"attend_blocks") in payload
 

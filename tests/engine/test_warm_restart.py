@@ -29,7 +29,8 @@ from safetensors.numpy import load_file, save_file
 import rekindle
 from rekindle.core.buckets import Bucket
 from rekindle.core.config import SettingsOptions
-from rekindle.core.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Program
+from rekindle.core.device.programs.functions import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, program_name
+from rekindle.core.device.programs.lowering import Program
 from rekindle.core.device.programs.store import ProgramCatalog, ProgramStore
 from rekindle.core.errors import UnsafeStorage
 from rekindle.core.messages import SaveCache
@@ -142,14 +143,15 @@ def files(directory: Path) -> dict[str, tuple[int, int]]:
     return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
 
 
-def programs(cache: Path, *names: str) -> list[Entry]:
-    """Return the stored programs of these names."""
+def programs(cache: Path, *keys: Key) -> list[Entry]:
+    """Return the stored programs of these keys."""
+    names = set(map(program_name, keys))
     return [entry for entry in ProgramCatalog(cache / "programs").entries() if entry.parts["program"] in names]
 
 
-def lose(cache: Path, *names: str) -> None:
+def lose(cache: Path, *keys: Key) -> None:
     """Take stored programs away."""
-    for entry in programs(cache, *names):
+    for entry in programs(cache, *keys):
         shutil.rmtree(cache / "programs" / entry.digest)
 
 
@@ -666,7 +668,7 @@ def test_programs_that_become_unsafe_while_a_session_is_open_are_compiled_and_no
     cache: Path, model: Path, cold: Answers
 ) -> None:
     with open_session(model, precompile="lazy") as session:
-        for entry in programs(cache, ENTER, "step of 0+2"):
+        for entry in programs(cache, ENTER, Bucket(0, 2)):
             (cache / "programs" / entry.digest).chmod(0o777)
         with recorded() as warned:
             assert ask(session, 1) == (cold[1], 0)

@@ -31,6 +31,7 @@ from rekindle.core.config import Implementation, KvDtype, Settings, SettingsOpti
 from rekindle.core.device import devices  # noqa: E402
 from rekindle.core.device.place import Place  # noqa: E402
 from rekindle.core.device.programs.executables import Executables  # noqa: E402
+from rekindle.core.device.programs.functions import EMPTY, GATHER  # noqa: E402
 from rekindle.core.device.programs.key import ProgramKey  # noqa: E402
 from rekindle.core.device.programs.lowering import Programs  # noqa: E402
 from rekindle.core.device.state import Sizes  # noqa: E402
@@ -193,10 +194,10 @@ def elsewhere(model: Path, tensor: int) -> list[Any]:
     programs, others = programs_of(model, tensor, "xla"), Place(tuple(jax.devices()[tensor : 2 * tensor]))
     there = Programs(open_checkpoint(model).config, SIZES, WeightForm(jnp.dtype("float32")), others, "xla")
     executables = Executables(programs, 4)
-    pages, _ = there.compile("empty")()
-    program = executables.obtain("gather").result()
+    pages, _ = there.compile(EMPTY)()
+    program = executables.obtain(GATHER).result()
     try:
-        anyio.run(executables.call, "gather", program, pages, np.int32(1))
+        anyio.run(executables.call, GATHER, program, pages, np.int32(1))
     except RuntimeError as error:
         return [str(error), executables.builder.compilations, executables.builder.unexpected]
     return ["", executables.builder.compilations, executables.builder.unexpected]

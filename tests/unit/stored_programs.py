@@ -15,8 +15,9 @@ import numpy as np
 
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import JaxSettings
+from rekindle.core.device.programs.functions import Key
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
-from rekindle.core.device.programs.lowering import Key, Program
+from rekindle.core.device.programs.lowering import Program
 from rekindle.core.device.programs.store import ProgramStore, Serialized
 from rekindle.core.models.config import ModelConfig, Rope
 from rekindle.core.store.catalog import DEFAULT_BYTES

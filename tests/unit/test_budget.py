@@ -101,7 +101,7 @@ def test_the_weights_are_known_before_they_are_loaded(family: str, dtype: Any, f
     checkpoint = open_checkpoint(families / family)
     blueprint = Blueprint.of(checkpoint, Settings(dtype=dtype), HERE)
     weights = load_weights(
-        checkpoint.config, checkpoint.tensors, blueprint.form, implementation=blueprint.programs.implementation
+        checkpoint.config, checkpoint.tensors, blueprint.form, implementation=blueprint.programs.shapes.implementation
     )
     assert blueprint.budget.weights == sum(array.nbytes for array in weights)
 

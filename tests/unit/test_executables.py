@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from types import SimpleNamespace
@@ -18,11 +19,14 @@ from anyio import to_thread
 
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.place import Place
+from rekindle.core.device.orders import DeviceState, StateOrder
+from rekindle.core.device.place import ROWS, SAME, Place
 from rekindle.core.device.programs import executables as executables_module
 from rekindle.core.device.programs import workers
 from rekindle.core.device.programs.executables import ArgumentsLost, Executables
-from rekindle.core.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program, Programs
+from rekindle.core.device.programs.functions import EMPTY, ENTER, GATHER, SCATTER, DeviceProgram, Key, ProgramFunction
+from rekindle.core.device.programs.lowering import Program, Programs
+from rekindle.core.device.programs.shapes import ModelShapes
 from rekindle.core.device.programs.store import ProgramStore, Serialized
 from rekindle.core.device.programs.workers import WORKERS
 from rekindle.core.device.state import Sizes
@@ -98,7 +102,7 @@ def test_every_program_is_made_once_in_the_order_of_asking() -> None:
     executables = made(programs)
     wait(executables.prepare(STEPS), PATIENCE)
     assert [executables.obtain(key).result(PATIENCE)() for key in STEPS] == STEPS
-    assert sorted(programs.begun) == sorted(STEPS)
+    assert Counter(programs.begun) == Counter(STEPS)
     assert (
         executables.builder.compilations,
         executables.builder.loads,
@@ -114,7 +118,7 @@ def test_what_somebody_waits_for_overtakes_what_is_prepared() -> None:
     urgent = executables.obtain(STEPS[-1])
     # No gate is open yet, so those in turn can begin no more than these.
     until_blocking(lambda: len(programs.begun) == WORKERS + 1, "each worker and the urgent one had begun")
-    assert sorted(programs.begun) == sorted([*STEPS[:WORKERS], STEPS[-1]])
+    assert Counter(programs.begun) == Counter([*STEPS[:WORKERS], STEPS[-1]])
     for gate in programs.gates.values():
         gate.set()
     assert urgent.result(PATIENCE)() == STEPS[-1]
@@ -127,7 +131,7 @@ def test_stored_programs_are_loaded_and_others_saved() -> None:
     wait(executables.prepare(STEPS), PATIENCE)
     executables.idle().result(PATIENCE)
     assert (executables.builder.loads, executables.builder.compilations) == (2, 2)
-    assert sorted(programs.begun) == sorted(store.saved) == sorted(STEPS[2:])
+    assert Counter(programs.begun) == Counter(store.saved) == Counter(STEPS[2:])
     assert executables.builder.misses == {key: {"code": ("new", "old")} for key in STEPS[2:]}
 
 
@@ -423,13 +427,36 @@ def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes
     sizes = Sizes(num_pages=4, page_size=16, pages_per_request=2, max_running=2, max_logprobs=0)
     programs = Programs(FAKE_MODEL, sizes, WeightForm(jnp.dtype("float32")), Place((jax.devices()[0],)))
     page = programs.compile(SCATTER)
-    pages, _ = programs.compile("empty")()
-    content = np.zeros(programs.page.shape, np.float16)
+    pages, _ = programs.compile(EMPTY)()
+    content = np.zeros(programs.shapes.state.page.shape, np.float16)
     with pytest.raises(TypeError):
         page(pages, np.int32(1), content)
     assert not any(layer.is_deleted() for layer in pages)
     again = programs.compile(GATHER, (pages, np.int16(1)))
-    assert again(pages, np.int16(1)).shape == programs.page.shape
+    assert again(pages, np.int16(1)).shape == programs.shapes.state.page.shape
+
+
+def test_a_further_program_is_one_record() -> None:
+    """Check the record alone: its name, its arguments, its function, and the part of the state for its orders."""
+
+    def build(shapes: ModelShapes) -> ProgramFunction:
+        def put(tokens: jax.Array, slot: jax.Array, token: jax.Array) -> jax.Array:
+            return tokens.at[slot].set(token)
+
+        arguments = {"tokens": shapes.state.slots.token, "slot": np.int32(0), "token": np.int32(0)}
+        function = shapes.place.on_each_device(put, (ROWS, SAME, SAME), ROWS)
+        return ProgramFunction(function, arguments, (ROWS, SAME, SAME), ROWS, (0,))
+
+    put_token = DeviceProgram("put token", build, "slots.token")
+    sizes = Sizes(num_pages=4, page_size=16, pages_per_request=2, max_running=2, max_logprobs=0)
+    programs = Programs(FAKE_MODEL, sizes, WeightForm(jnp.dtype("float32")), Place((jax.devices()[0],)))
+    executables = Executables(programs, 4)
+    state = DeviceState([], *executables.run(EMPTY))
+    for order in (StateOrder(put_token, 1, np.int32(7)), StateOrder(put_token, 2, np.int32(9))):
+        assert state.take(order, executables.run(order.key, *state.arguments(order))) is None
+    assert state.slots.token.tolist() == [0, 7, 9]
+    assert "rekindle_put_token_" in programs.lower(put_token).as_text()
+    executables.free()
 
 
 def test_no_program_has_the_name_of_another() -> None:

@@ -22,7 +22,8 @@ from rekindle.__main__ import main
 from rekindle.core.concurrency.progress import Progress, silent
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device.devices import places_over
-from rekindle.core.device.orders import Gather, SharedWeights
+from rekindle.core.device.orders import SharedWeights, StateOrder
+from rekindle.core.device.programs.functions import GATHER
 from rekindle.core.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.hosts import following, joining, meeting
@@ -237,8 +238,8 @@ def test_the_loss_of_a_follower_is_told_to_all(links: tuple[list[Link], list[Lin
     members = Members(leaders)
     group, told = FollowerGroup(members, 1), SimpleQueue[HostLost]()
     members.when_lost(told.put)
-    group.send(Gather(3))
-    assert [order_of(link.receive()) for link in followers] == [Gather(3), Gather(3)]
+    group.send(StateOrder(GATHER, 3))
+    assert [order_of(link.receive()) for link in followers] == [StateOrder(GATHER, 3), StateOrder(GATHER, 3)]
     followers[1].close()
     lost = told.get(timeout=PATIENCE)
     assert "process 2 of 3" in str(lost)
@@ -309,7 +310,7 @@ def test_hosts_that_are_closed_let_followers_go(links: tuple[list[Link], list[Li
     leaders, followers = links
     members, told = Members(leaders), list[HostLost]()
     members.when_lost(told.append)
-    FollowerGroup(members, 1).send(Gather(1))
+    FollowerGroup(members, 1).send(StateOrder(GATHER, 1))
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(members.end)
         for link in followers:

@@ -13,9 +13,9 @@ from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.buckets import Bucket
 from rekindle.core.config import Settings
 from rekindle.core.device.devices import places_over
-from rekindle.core.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, TickOrder, Use
+from rekindle.core.device.orders import DeviceState, Order, StateOrder, TickOrder, Use
 from rekindle.core.device.programs.executables import Executables
-from rekindle.core.device.programs.lowering import Key
+from rekindle.core.device.programs.functions import ALLOW, ENTER, GATHER, SCATTER, Key
 from rekindle.core.device.state import Slots
 from rekindle.core.engine.actors.stepper import Stepper
 from rekindle.core.errors import EngineFailed, HostLost, HostRefused
@@ -35,12 +35,12 @@ from tests.engine.small import FEW_PAGES
     "order",
     [
         TickOrder(Bucket(16, 4), np.arange(9, dtype=np.int32)),
-        Enter(3, np.arange(5, dtype=np.int32)),
-        Allow(np.arange(3, dtype=np.int32), np.arange(6, dtype=np.int32).reshape(3, 2)),
-        Gather(7),
+        StateOrder(ENTER, 3, np.arange(5, dtype=np.int32)),
+        StateOrder(ALLOW, np.arange(3, dtype=np.int32), np.arange(6, dtype=np.int32).reshape(3, 2)),
+        StateOrder(GATHER, 7),
         Use(4),
-        Scatter(3, np.arange(24, dtype=np.float32).reshape(2, 3, 4)),
-        Scatter(2, jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3)),
+        StateOrder(SCATTER, 3, np.arange(24, dtype=np.float32).reshape(2, 3, 4)),
+        StateOrder(SCATTER, 2, jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3)),
     ],
 )
 def test_an_order_is_the_same_on_the_other_side(order: Order | Use) -> None:
@@ -68,10 +68,10 @@ def run(share: ModelShard, order: Order) -> Any:
 def test_a_follower_opens_what_it_is_asked_for(request_of: dict[str, Any]) -> None:
     share = ModelShard.open(request_of, None)
     with share.resources:
-        empty = run(share, Gather(1))
+        empty = run(share, StateOrder(GATHER, 1))
         content = np.arange(empty.size, dtype=empty.dtype).reshape(empty.shape)
-        run(share, Scatter(2, content))
-        np.testing.assert_array_equal(run(share, Gather(2)), content)
+        run(share, StateOrder(SCATTER, 2, content))
+        np.testing.assert_array_equal(run(share, StateOrder(GATHER, 2)), content)
     assert all(array.is_deleted() for array in share.state.weights)
 
 
@@ -103,7 +103,7 @@ def test_a_follower_serves_one_session_after_the_other(
         for session in (1, 2):
             leader.send({"say": "open", "session": session, **request_of})
             assert leader.receive().header == {"say": "ready", "session": session, "load": 0}
-            leader.send(*frame_of(Scatter(2, content)))
+            leader.send(*frame_of(StateOrder(SCATTER, 2, content)))
             leader.send({"say": "load", "session": session, "load": 1, **weights_request(request_of["model"])})
             assert leader.receive().header == {"say": "ready", "session": session, "load": 1}
             leader.send(*frame_of(Use(1)))
@@ -151,4 +151,4 @@ async def test_an_order_that_fails_after_others_were_told_of_it_ends_the_session
     leading = Stepper(programs, state, fake_limits(), send=sent.append)
     with pytest.raises(EngineFailed, match="failed in this process and not in its followers"):
         await leading.handle(Offload(1, (2,), (3,)))
-    assert sent == [Gather(2)]
+    assert sent == [StateOrder(GATHER, 2)]

@@ -19,7 +19,7 @@ from rekindle.assembly.preparing import QUICK, Preparer
 from rekindle.core.config import Policy, Settings
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
-from rekindle.core.device.programs.lowering import Key
+from rekindle.core.device.programs.functions import Key
 from rekindle.core.device.state import Slots, empty_slots
 from rekindle.core.engine.actor import answers
 from rekindle.core.engine.actors.detokenizer import Detokenizer

@@ -26,8 +26,8 @@ from jax.experimental.serialize_executable import serialize
 from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.inputs import InputLayout
+from rekindle.core.device.programs.functions import Key
 from rekindle.core.device.programs.key import ProgramKey
-from rekindle.core.device.programs.lowering import Key
 from rekindle.core.device.programs.store import ProgramCatalog, ProgramStore, Serialized
 from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.step import step

@@ -168,7 +168,7 @@ def test_codes_are_in_all_keys_and_take_less_memory(families: Path) -> None:
     plans = [Blueprint.of(checkpoint, each, HERE) for each in settings]
     assert len({plan.program_keys()(plan.largest_step).digest for plan in plans}) == len(plans)
     assert len({plan.snapshot_key().digest for plan in plans}) == len(plans)
-    plain, eight, four, _ = (plan.programs.weight_bytes for plan in plans)
+    plain, eight, four, _ = (plan.programs.shapes.weight_bytes for plan in plans)
     assert four < eight < 0.4 * plain
     for each, plan in zip(settings, plans, strict=True):
         resolved = plan.resolve(each)

@@ -163,7 +163,8 @@ def _sets(checkpoint: Checkpoint, settings: Settings, directory: Path | None, re
     same = replace(settings, num_pages=min(each.limits.pool.num_pages for each in plans), pool_bytes=None)
     lanes = [Blueprint.of(checkpoint, same, places[0])]
     lanes.append(lanes[0].at(places[1], same))
-    if lanes[0].programs.page != lanes[1].programs.page or len({place.first.platform for place in places}) > 1:
+    pages = {str(lane.programs.shapes.state.page) for lane in lanes}
+    if len(pages) > 1 or len({place.first.platform for place in places}) > 1:
         raise ConfigError(
             f"pages on {places[0]} and {places[1]} differ in layout: give prefill and decode devices of one kind"
         )
@@ -223,8 +224,8 @@ def _deployment(lanes: Sequence[Blueprint], settings: Settings, spread: str) -> 
     form = Deployment(
         dtype=blueprint.dtype.name,
         form=blueprint.form,
-        implementation=blueprint.programs.implementation,
-        weight_bytes=blueprint.programs.weight_bytes,
+        implementation=blueprint.programs.shapes.implementation,
+        weight_bytes=blueprint.programs.shapes.weight_bytes,
         spread=spread,
         kernels=blueprint.kernels(settings.implementation),
         apart=settings.prefill is not None,
@@ -314,9 +315,10 @@ def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool)
     copies: Copies = SharedCopies()
     if alone:
         # Pinned memory would have a copy of the page for each device.
-        has_copies = blueprint.place.tensor > 1 and programs.page_sharding.is_fully_replicated
+        sharding = programs.shapes.state.copy_sharding
+        has_copies = blueprint.place.tensor > 1 and sharding.is_fully_replicated
         memory = None if has_copies else host_memory(blueprint.place.first)
-        copies = DeviceCopies(programs.page_sharding, memory)
+        copies = DeviceCopies(sharding, memory)
     return HostTier(limits.data * limits.pool.host_pages * limits.pool.page_bytes, copies, disk)
 
 

@@ -20,10 +20,10 @@ from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import overrides
 from rekindle.core.device.orders import AwakeWeights
 from rekindle.core.device.place import Place
-from rekindle.core.device.programs.adapter_room import AdapterRoom
 from rekindle.core.device.programs.engine_programs import EnginePrograms
 from rekindle.core.device.programs.executables import Executables
-from rekindle.core.device.programs.lowering import EMPTY
+from rekindle.core.device.programs.functions import EMPTY
+from rekindle.core.device.programs.shapes import AdapterRoom
 from rekindle.core.engine.actor import Actor
 from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.watchdog import timeout_of

@@ -13,8 +13,9 @@ from rekindle.assembly.loading.stores import PROGRAMS
 from rekindle.cli.models.planning import Requirements
 from rekindle.core.buckets import Bucket
 from rekindle.core.concurrency.progress import Progress, Report
+from rekindle.core.device.programs.functions import Key, program_name
 from rekindle.core.device.programs.key import PACKAGES, Target
-from rekindle.core.device.programs.lowering import Key, Programs, program_name
+from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.device.programs.workers import WORKERS
 from rekindle.core.errors import ConfigError, StorageError

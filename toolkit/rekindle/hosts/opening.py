@@ -168,7 +168,7 @@ class ModelShard:
         with overrides():
             tensors = tensors_of(opened_weights(request["model"]), blueprint.checkpoint.config, blueprint.form)
             (weights,) = place_new_weights(
-                blueprint.checkpoint.config, tensors, blueprint.form, programs.implementation, [blueprint.place]
+                blueprint.checkpoint.config, tensors, blueprint.form, programs.shapes.implementation, [blueprint.place]
             )
             return weights
 

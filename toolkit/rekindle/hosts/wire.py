@@ -1,25 +1,16 @@
 """Orders as frames of a link."""
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.orders import (
-    Adapt,
-    Allow,
-    Enter,
-    Gather,
-    GatherState,
-    Inspection,
-    Order,
-    Scatter,
-    ScatterState,
-    Steer,
-    TickOrder,
-    Use,
-)
+from rekindle.core.device.orders import Inspection, Order, StateOrder, TickOrder, Use
+from rekindle.core.device.programs.functions import ALLOW, ENTER, GATHER, GATHER_STATE, SCATTER, SCATTER_STATE
 from rekindle.hosts.link import Frame
+
+SHARED: Final = {each.name: each for each in (ALLOW, ENTER, GATHER, GATHER_STATE, SCATTER, SCATTER_STATE)}
+"""Programs for sessions over several hosts, beside the steps."""
 
 
 def frame_of(order: Order | Use) -> Frame:
@@ -27,19 +18,10 @@ def frame_of(order: Order | Use) -> Frame:
     match order:
         case TickOrder(bucket, packed):
             return _frame({"say": "step", "bucket": list(bucket)}, packed)
-        case Enter(slot, packed):
-            return _frame({"say": "enter", "slot": int(slot)}, packed)
-        case Allow(slots, bits):
-            return _frame({"say": "allow", "slots": [int(slot) for slot in slots]}, bits)
-        case Gather(page):
-            return Frame({"say": "gather", "page": int(page)}, b"")
-        case Scatter(page, content):
-            return _frame({"say": "scatter", "page": int(page)}, content)
-        case GatherState(slot):
-            return Frame({"say": "gather state", "slot": int(slot)}, b"")
-        case ScatterState(slot, content):
-            return _frame({"say": "scatter state", "slot": int(slot)}, content)
-        case Adapt() | Steer() | Inspection():
+        case StateOrder(program, index, content) if program.name in SHARED:
+            header = {"say": program.name, "index": np.asarray(index).tolist()}
+            return Frame(header, b"") if content is None else _frame(header, content)
+        case StateOrder() | Inspection():
             raise TypeError("sessions over several hosts have no adapters, steering and inspections")
         case Use(number):
             return Frame({"say": "use", "number": number}, b"")
@@ -55,20 +37,11 @@ def order_of(frame: Frame) -> Order | Use:
     match header["say"]:
         case "step":
             return TickOrder(Bucket(*header["bucket"]), _array(frame))
-        case "enter":
-            return Enter(header["slot"], _array(frame))
-        case "allow":
-            return Allow(np.array(header["slots"], np.int32), _array(frame))
-        case "gather":
-            return Gather(header["page"])
-        case "scatter":
-            return Scatter(header["page"], _array(frame))
-        case "gather state":
-            return GatherState(header["slot"])
-        case "scatter state":
-            return ScatterState(header["slot"], _array(frame))
         case "use":
             return Use(header["number"])
+        case str(name) if name in SHARED:
+            index = np.array(header["index"], np.int32) if isinstance(header["index"], list) else header["index"]
+            return StateOrder(SHARED[name], index, _array(frame) if frame.body else None)
     raise ValueError(f"expected an order, got {header['say']!r}")
 
 

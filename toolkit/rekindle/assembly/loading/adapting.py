@@ -7,7 +7,7 @@ import numpy as np
 
 from rekindle.core.device.devices import put_on
 from rekindle.core.device.place import WEIGHTS
-from rekindle.core.device.programs.adapter_room import AdapterRoom
+from rekindle.core.device.programs.shapes import AdapterRoom
 from rekindle.core.models.adapters.content import pack_adapter
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.adapters.products import products_of

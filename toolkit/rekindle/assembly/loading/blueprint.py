@@ -13,8 +13,7 @@ from rekindle.assembly.loading.forms import weight_form
 from rekindle.core.buckets import Bucket
 from rekindle.core.config import Dtype, KvDtype, Precompile, Settings, WeightsChoice
 from rekindle.core.device.place import Place
-from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
-from rekindle.core.device.programs.lowering import (
+from rekindle.core.device.programs.functions import (
     ADAPT,
     ALLOW,
     EMPTY,
@@ -26,9 +25,10 @@ from rekindle.core.device.programs.lowering import (
     STEER,
     UNSTEERED,
     Key,
-    Programs,
     program_name,
 )
+from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
+from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.state import Sizes
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.errors import ConfigError
@@ -83,15 +83,15 @@ class Blueprint:
         limits = EngineLimits.of(settings, config, kv_dtype.itemsize)
         form = weight_form(checkpoint, settings, dtype, place)
         programs = _programs(config, replace(settings, logits_processor=None), limits, (form, kv_dtype), place)
-        adapters = programs.adapter_bytes if limits.expects_adapters else 0
+        adapters = programs.shapes.adapter_bytes if limits.expects_adapters else 0
         budget = Budget.of(programs, config, limits, place, workspace, adapters)
         limits = EngineLimits.of(
             settings,
             config,
             kv_dtype.itemsize,
-            rows_apart=is_batch_invariant(programs.implementation),
-            page_bytes=programs.page_bytes,
-            state_bytes=programs.state_bytes,
+            rows_apart=is_batch_invariant(programs.shapes.implementation),
+            page_bytes=programs.shapes.state.page_bytes,
+            state_bytes=programs.shapes.state.state_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),
         )
         _check_context(settings, limits)
@@ -123,7 +123,7 @@ class Blueprint:
         return replace(
             self.limits.resolve(settings),
             **({} if settings.mesh is not None or settings.prefill is not None else devices),
-            implementation=self.programs.implementation,
+            implementation=self.programs.shapes.implementation,
             dtype=cast(Dtype, self.dtype.name),
             weights=settings.weights and self._weights,
             activations=self.form.activations if self.form.kinds else settings.activations,
@@ -140,7 +140,7 @@ class Blueprint:
         """Return the kernels in use, as text, given the implementation in the settings."""
         limits = self.limits.pool
         pools = self.checkpoint.config.pools(limits.num_pages, limits.page_size, self.place.tensor)
-        return describe(self.programs.implementation, self.place.first.platform, pools, self.kv_dtype, setting)
+        return describe(self.programs.shapes.implementation, self.place.first.platform, pools, self.kv_dtype, setting)
 
     @property
     def first_programs(self) -> list[Key]:
@@ -157,7 +157,8 @@ class Blueprint:
         little: list[Key] = [SCATTER, Bucket(self.limits.prefill_buckets[0], 0)]
         largest = sorted(self.limits.all_buckets(), key=attrgetter("size"), reverse=True)
         first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
-        copies: list[Key] = [GATHER] if self.programs.state is None else [GATHER, GATHER_STATE, SCATTER_STATE]
+        has_states = self.programs.shapes.state.state is not None
+        copies: list[Key] = [GATHER, GATHER_STATE, SCATTER_STATE] if has_states else [GATHER]
         adapted = adapter_programs(self.limits) if self.limits.expects_adapters else []
         return list(dict.fromkeys([*first, *copies, ENTER, ALLOW, *largest, *adapted]))
 
@@ -187,7 +188,7 @@ class Blueprint:
     def program_keys(self) -> Callable[[Key], ProgramKey]:
         """Return a function from programs to their keys. Its first call reads the flags of XLA, for all keys."""
         config, programs, target = self.checkpoint.config, self.programs, Target.of(self.place.devices)
-        build = cache(lambda: SharedKey.of(config, target, programs.jax_settings, programs.implementation))
+        build = cache(lambda: SharedKey.of(config, target, programs.jax_settings, programs.shapes.implementation))
         return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
 
     def snapshot_key(self) -> SnapshotKey:
@@ -196,7 +197,8 @@ class Blueprint:
         Raises:
             OSError: a weight file cannot be read.
         """
-        copies = [each for each in (self.programs.page, self.programs.state) if each is not None]
+        state = self.programs.shapes.state
+        copies = [each for each in (state.page, state.state) if each is not None]
         return SnapshotKey(
             model=repr(self.checkpoint.config),
             weights=weights_fingerprint(self.checkpoint.files),
@@ -214,8 +216,8 @@ class Blueprint:
         It names the native library if its rows are independent, else the prefill program if there is only one, else the
         precision of matrix products; and the form of packed weights.
         """
-        if is_batch_invariant(self.programs.implementation):
-            rows = library_of(self.programs.implementation)
+        if is_batch_invariant(self.programs.shapes.implementation):
+            rows = library_of(self.programs.shapes.implementation)
         elif self.limits.one_shape:
             rows = self.program_keys()(Bucket(self.limits.prefill_buckets[-1], 0)).digest
         else:

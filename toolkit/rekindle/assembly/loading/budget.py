@@ -66,10 +66,10 @@ class Budget:
         return cls(
             place=place,
             memory=memory,
-            weights=programs.weight_bytes + adapters,
-            slots=devices * programs.slot_bytes,
+            weights=programs.shapes.weight_bytes + adapters,
+            slots=devices * programs.shapes.state.slot_bytes,
             workspace=devices
-            * (workspace_bound(config, limits) + programs.widened_bytes if workspace is None else workspace),
+            * (workspace_bound(config, limits) + programs.shapes.widened_bytes if workspace is None else workspace),
             measured=workspace is not None,
         )
 

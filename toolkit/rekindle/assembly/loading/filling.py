@@ -19,7 +19,7 @@ from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.place import WEIGHTS, Place
 from rekindle.core.device.programs.executables import Executables
-from rekindle.core.device.programs.lowering import EMPTY
+from rekindle.core.device.programs.functions import EMPTY
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.weights.form import WeightForm
@@ -75,7 +75,7 @@ def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
         ModelError: the process is ending.
     """
     blueprint = lanes[0]
-    checkpoint, done, total = blueprint.checkpoint, 0, blueprint.programs.weight_bytes
+    checkpoint, done, total = blueprint.checkpoint, 0, blueprint.programs.shapes.weight_bytes
 
     def report_bytes(size: int) -> None:
         nonlocal done
@@ -86,7 +86,7 @@ def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
         checkpoint.config,
         checkpoint.tensors,
         blueprint.form,
-        blueprint.programs.implementation,
+        blueprint.programs.shapes.implementation,
         [lane.place for lane in lanes],
         report_bytes,
     )

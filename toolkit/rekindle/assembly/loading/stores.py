@@ -9,7 +9,7 @@ from typing import Final
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.config import Restore, Settings
-from rekindle.core.device.programs.lowering import Key, program_name
+from rekindle.core.device.programs.functions import Key, program_name
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.core.page import StoredPage

@@ -9,7 +9,7 @@ from rekindle.cli.cache import stores
 from rekindle.cli.cache.listing import content_of
 from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import ago, columns
-from rekindle.core.device.programs.lowering import program_name
+from rekindle.core.device.programs.functions import program_name
 from rekindle.core.store.restore_report import NO_VALUE, part_label
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.snapshots import SnapshotCatalog

@@ -2,24 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import with_overrides
-from rekindle.core.device.programs.lowering import (
-    ADAPT,
-    ALLOW,
-    ENTER,
-    GATHER,
-    GATHER_STATE,
-    SCATTER,
-    SCATTER_STATE,
-    STEER,
-    Key,
-)
+from rekindle.core.device.programs.functions import DeviceProgram, Key
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.models.adapters.rows import Stacks
 from rekindle.core.models.taps.interventions import Interventions
@@ -44,73 +35,18 @@ class TickOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Enter:
-    """Order to fill the adjustments of a slot, packed by `pack_adjustments`."""
+class StateOrder:
+    """Order to copy one entry out of a part of the state, or to change it.
 
-    slot: int
-    packed: Any
-    key: ClassVar[Key] = ENTER
+    Attributes:
+        key: the program, with this part.
+        index: the page or slot of the entry; for ALLOW, the slots of several.
+        content: the new content; None for a copy of the entry.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Allow:
-    """Order to set the allowed-token masks of some slots, from `masks_of`."""
-
-    slots: Any
-    bits: Any
-    key: ClassVar[Key] = ALLOW
-
-
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """Order to copy a page out of the pool."""
-
-    page: int
-    key: ClassVar[Key] = GATHER
-
-
-@dataclass(frozen=True, slots=True)
-class Scatter:
-    """Order to copy page content from `Gather` into a page of the pool."""
-
-    page: int
-    content: Any
-    key: ClassVar[Key] = SCATTER
-
-
-@dataclass(frozen=True, slots=True)
-class GatherState:
-    """Order to copy the state of a slot."""
-
-    slot: int
-    key: ClassVar[Key] = GATHER_STATE
-
-
-@dataclass(frozen=True, slots=True)
-class ScatterState:
-    """Order to copy a state from `GatherState` into a slot."""
-
-    slot: int
-    content: Any
-    key: ClassVar[Key] = SCATTER_STATE
-
-
-@dataclass(frozen=True, slots=True)
-class Adapt:
-    """Order to put an adapter into a slot, packed by `pack_adapter`."""
-
-    slot: int
-    content: Any
-    key: ClassVar[Key] = ADAPT
-
-
-@dataclass(frozen=True, slots=True)
-class Steer:
-    """Order to put the interventions of a request into its slot, packed by `pack_changes`."""
-
-    slot: int
-    content: Any
-    key: ClassVar[Key] = STEER
+    key: DeviceProgram
+    index: Any
+    content: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +62,7 @@ class Inspection:
     inputs: Any
 
 
-Order: TypeAlias = (
-    TickOrder | Enter | Allow | Gather | Scatter | GatherState | ScatterState | Adapt | Steer | Inspection
-)
+Order: TypeAlias = TickOrder | StateOrder | Inspection
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,22 +115,10 @@ class DeviceState:
             case TickOrder(bucket):
                 further = [self.adapters] * bucket.adapters + [self.interventions] * bucket.steered
                 return self.weights, *further, self.pages, self.slots, order.packed
-            case Enter():
-                return self.slots.adjustments, np.int32(order.slot), order.packed
-            case Allow():
-                return self.slots.allowed, order.slots, order.bits
-            case Gather():
-                return self.pages, np.int32(order.page)
-            case Scatter():
-                return self.pages, np.int32(order.page), order.content
-            case GatherState():
-                return self.slots.states, np.int32(order.slot)
-            case ScatterState():
-                return self.slots.states, np.int32(order.slot), order.content
-            case Adapt():
-                return self.adapters, np.int32(order.slot), order.content
-            case Steer():
-                return self.interventions, np.int32(order.slot), order.content
+            case StateOrder(program, index, content):
+                part = attrgetter(program.part)(self)
+                place = np.int32(index) if isinstance(index, int) else index
+                return (part, place) if content is None else (part, place, content)
             case Inspection():
                 return self.weights, order.inputs
 
@@ -206,21 +128,11 @@ class DeviceState:
             case TickOrder():
                 self.pages, self.slots, outputs = results
                 return outputs
-            case Enter():
-                self.slots = replace(self.slots, adjustments=results)
-            case Allow():
-                self.slots = replace(self.slots, allowed=results)
-            case Gather() | GatherState() | Inspection():
-                return results
-            case Scatter():
-                self.pages = results
-            case ScatterState():
-                self.slots = replace(self.slots, states=results)
-            case Adapt():
-                self.adapters = results
-            case Steer():
-                self.interventions = results
-        return None
+            case StateOrder(program, _, content) if content is not None:
+                name, _, inner = program.part.partition(".")
+                setattr(self, name, replace(getattr(self, name), **{inner: results}) if inner else results)
+                return None
+        return results
 
     def delete_state(self) -> None:
         """Delete the pages and slots, unless deleted already."""

@@ -14,7 +14,7 @@ from rekindle.client.engine_client import EngineClient
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread, unless, until_closed
 from rekindle.core.device.packing import pack_changes
-from rekindle.core.device.programs.lowering import LENS, Key
+from rekindle.core.device.programs.functions import LENS, Key
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.messages import Inspect, Prompt
 from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS, Look, LookInputs

@@ -1,7 +1,7 @@
 """Builder of a model's programs: each is loaded from the store, or compiled and then saved."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -10,7 +10,8 @@ import jax
 from rekindle.core.concurrency.threads import compiling
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.programs.compiler_log import silent
-from rekindle.core.device.programs.lowering import Key, Program, Programs, program_name
+from rekindle.core.device.programs.functions import Key, program_name
+from rekindle.core.device.programs.lowering import Program, Programs
 from rekindle.core.device.programs.store import ProgramStore, Serialized
 from rekindle.core.errors import UnsafeStorage
 from rekindle.core.store.validity import Difference
@@ -123,7 +124,7 @@ class ProgramBuilder:
             return None
 
 
-def _differences(expected: dict[str, Any], arguments: Sequence[Any]) -> Iterator[str]:
+def _differences(expected: Mapping[str, Any], arguments: Sequence[Any]) -> Iterator[str]:
     """Yield a description of each argument leaf with an unexpected shape, dtype or sharding."""
     for (name, shapes), argument in zip(expected.items(), arguments, strict=True):
         if str(jax.tree.structure(shapes)) != str(jax.tree.structure(argument)):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.executables import Executables
-from rekindle.core.device.programs.lowering import Key
+from rekindle.core.device.programs.functions import DeviceProgram, Key
 from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.models.inspection.look import Look
 from rekindle.core.store.restore_report import RestoreReport
@@ -97,8 +97,8 @@ class EnginePrograms:
 
 def _capacity_of(key: Key) -> str:
     """Describe the capacity of a program for users."""
-    if isinstance(key, str):
-        return key
+    if isinstance(key, DeviceProgram):
+        return key.name
     if isinstance(key, Look):
         return f"a look at up to {key.tokens:,} tokens"
     parts = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []

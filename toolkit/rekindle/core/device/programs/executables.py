@@ -17,7 +17,8 @@ from rekindle.core import buckets
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.programs.builder import ProgramBuilder
-from rekindle.core.device.programs.lowering import Key, Program, Programs, temporary_bytes
+from rekindle.core.device.programs.functions import Key
+from rekindle.core.device.programs.lowering import Program, Programs, temporary_bytes
 from rekindle.core.device.programs.readiness import raise_first
 from rekindle.core.device.programs.store import ProgramStore, Serialized
 from rekindle.core.device.programs.workers import Workers

@@ -14,8 +14,9 @@ import jax
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
+from rekindle.core.device.programs.functions import Key
 from rekindle.core.device.programs.key import ProgramKey
-from rekindle.core.device.programs.lowering import Key, Program, temporary_bytes
+from rekindle.core.device.programs.lowering import Program, temporary_bytes
 from rekindle.core.store import entries as disk
 from rekindle.core.store.catalog import DEFAULT_BYTES, Catalog, Entry
 from rekindle.core.store.directory import make_private, require_private

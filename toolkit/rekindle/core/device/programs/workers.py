@@ -13,7 +13,7 @@ import jax
 
 from rekindle.core.concurrency.threads import Work
 from rekindle.core.device.jax_settings import overrides
-from rekindle.core.device.programs.lowering import Key
+from rekindle.core.device.programs.functions import Key
 
 WORKERS = 2
 """Threads for queued programs; lowering and loading hold the interpreter about half of the time."""

@@ -11,19 +11,12 @@ from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import (
-    Adapt,
-    Allow,
     AwakeWeights,
     DeviceState,
-    Enter,
-    Gather,
-    GatherState,
     Inspection,
     Order,
-    Scatter,
-    ScatterState,
     SharedWeights,
-    Steer,
+    StateOrder,
     TickOrder,
     Use,
     release_host_memory,
@@ -38,7 +31,19 @@ from rekindle.core.device.packing import (
     parts_of,
 )
 from rekindle.core.device.programs.executables import ArgumentsLost, Executables
-from rekindle.core.device.programs.lowering import EMPTY, UNSTEERED, Program
+from rekindle.core.device.programs.functions import (
+    ADAPT,
+    ALLOW,
+    EMPTY,
+    ENTER,
+    GATHER,
+    GATHER_STATE,
+    SCATTER,
+    SCATTER_STATE,
+    STEER,
+    UNSTEERED,
+)
+from rekindle.core.device.programs.lowering import Program
 from rekindle.core.errors import EngineFailed
 from rekindle.core.messages import (
     AdapterPut,
@@ -102,7 +107,7 @@ class Stepper:
             case Offload():
                 return [await self._gather(message)]
             case Collect(request_id, pages, losses):
-                return [Collected(request_id, await self._copies(list(map(Gather, pages)), losses))]
+                return [Collected(request_id, await self._copies([StateOrder(GATHER, page) for page in pages], losses))]
             case PutPages(pages, contents, losses):
                 if losses == self._losses:
                     await self._put(Onload(contents, pages))
@@ -121,7 +126,7 @@ class Stepper:
                 return [WeightsUsed(ticket, version, asleep)]
             case PutAdapter(ticket, slot, content, empty):
                 self._state.adapters = self._state.adapters or empty
-                await self._run(Adapt(slot, content), await self._programs.ready(Adapt.key))
+                await self._run(StateOrder(ADAPT, slot, content), await self._programs.ready(ADAPT))
                 return [AdapterPut(ticket)]
             case Inspect(ticket, key, inputs):
                 return [Inspected(ticket, await self._inspect(Inspection(key, inputs)))]
@@ -178,7 +183,8 @@ class Stepper:
         return describe_outputs(plan, parts, bucket, limits.max_running, outputs)
 
     async def _gather(self, offload: Offload) -> Gathered:
-        orders: list[Order] = [*map(Gather, offload.pages), *map(GatherState, offload.slots)]
+        orders = [StateOrder(GATHER, page) for page in offload.pages]
+        orders += [StateOrder(GATHER_STATE, slot) for slot in offload.slots]
         return Gathered(offload.offload_id, offload.entries, await self._copies(orders, offload.losses))
 
     async def _copies(self, orders: Sequence[Order], losses: int) -> tuple[Any, ...]:
@@ -211,37 +217,37 @@ class Stepper:
             await self._replace_state()
 
     async def _scatter(self, onload: Onload) -> None:
-        orders: list[Order] = [Scatter(page, copy) for page, copy in zip(onload.pages, onload.staged, strict=True)]
+        orders = [StateOrder(SCATTER, page, copy) for page, copy in zip(onload.pages, onload.staged, strict=True)]
         if onload.slot is not None:
-            orders.append(ScatterState(onload.slot, onload.state))
+            orders.append(StateOrder(SCATTER_STATE, onload.slot, onload.state))
         await self._run_all(orders)
 
     async def _enter(self, chunk: Chunk) -> None:
         assert chunk.completes is not None
-        program = await self._programs.ready(Enter.key)
+        program = await self._programs.ready(ENTER)
         # In a worker thread, because a request may adjust every token of a large vocabulary.
         vocabulary = self._state.slots.adjustments.bias.shape[1]
         packed = await to_thread.run_sync(pack_adjustments, chunk.completes, chunk.generated, vocabulary)
-        await self._run(Enter(chunk.slot, packed), program)
+        await self._run(StateOrder(ENTER, chunk.slot, packed), program)
 
     async def _allow(self, plan: Plan) -> None:
         """Write the allowed-token masks of constrained requests."""
         both: list[Chunk | Row] = [*plan.chunks, *plan.rows]
         constrained = [each for each in both if each.allowed is not None]
-        program = await self._programs.ready(Allow.key) if constrained else None
+        program = await self._programs.ready(ALLOW) if constrained else None
         for masks in masks_of(constrained, self._limits.data * self._limits.max_running):
             assert program is not None
-            await self._run(Allow(*masks), program)
+            await self._run(StateOrder(ALLOW, *masks), program)
 
     async def _steer(self, items: Sequence[Chunk | Row]) -> None:
         """Put the changes of steered requests into their slots, and remove those of earlier requests there."""
         if self._state.interventions is None:
             self._state.interventions = await self._programs.call(UNSTEERED, await self._programs.ready(UNSTEERED))
-        program, hidden = await self._programs.ready(Steer.key), self._state.interventions.vectors.shape[-1]
+        program, hidden = await self._programs.ready(STEER), self._state.interventions.vectors.shape[-1]
         for item in items:
             if self._changes.get(item.slot) is item.changes:
                 continue
-            await self._run(Steer(item.slot, pack_changes(item.changes, hidden)), program)
+            await self._run(StateOrder(STEER, item.slot, pack_changes(item.changes, hidden)), program)
             if item.changes is None:
                 del self._changes[item.slot]
             else:
