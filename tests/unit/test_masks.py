@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.device.packing import masks_of, pack_sampling
+from rekindle.core.device.packing import masks_of, pack_sampling, unpack_score
 from rekindle.core.device.sampling.adjustments import Adjustments
 from rekindle.core.device.sampling.constraints import MASKS_PER_CALL, constrain, words_of
 from rekindle.core.device.sampling.rows import ADJUSTED, CONSTRAINED, SamplingRows
@@ -87,6 +87,30 @@ def test_a_draw_is_from_what_is_allowed_and_scored_as_such(options: dict[str, An
     kept = np.isfinite(alternatives)
     assert may[0][top[kept]].all()
     np.testing.assert_allclose(np.exp(alternatives[kept]).sum(), 1, rtol=1e-5)
+
+
+def test_allowed_tokens_are_scored_by_the_model_beside_rows_of_other_sources() -> None:
+    vocabulary, sources = 77, ("allowed", "sampled", "model", "allowed")
+    chance = np.random.default_rng(4)
+    logits = (chance.normal(size=(vocabulary, len(sources))) * 3 - 40).astype(np.float32)
+    may = np.zeros((len(sources), vocabulary), bool)
+    may[:, chance.choice(vocabulary, 5, replace=False)] = True
+    options: dict[str, Any] = {"regex": regex("regex", "a"), "logprobs": 7, "temperature": 0.5, "seed": 1}
+    rows = rows_of([{**options, "logprobs_of": source} for source in sources])
+    owners, empty = jnp.arange(len(sources), dtype=jnp.int32), Adjustments.empty(len(sources), vocabulary)
+    positions, draw = jnp.full(len(sources), 5, jnp.int32), jax.jit(partial(sample, max_logprobs=7))
+    tokens, scores = draw(logits, rows, positions, empty, owners, allowed=jnp.asarray(packed_bits(may)))
+    for row, source in enumerate(sources):
+        token, x = int(tokens[row]), logits[:, row].astype(np.float64)
+        if source == "sampled":
+            x = np.where(may[row], x / 0.5, -np.inf)
+        p = x - np.log(np.exp(x - x.max()).sum()) - x.max()
+        among = np.where(may[row], p, -np.inf) if source == "allowed" else p
+        scored, order = unpack_score(np.asarray(scores)[row], token, 7), np.argsort(-among)[:7]
+        assert [top.token_id for top in scored.top] == [each for each in order.tolist() if among[each] > -np.inf]
+        np.testing.assert_allclose([top.logprob for top in scored.top], among[order[: len(scored.top)]], rtol=1e-5, atol=4e-6)
+        assert scored.logprob == pytest.approx(p[token], rel=1e-5, abs=4e-6)
+        assert scored.rank == 1 + int((p > p[token]).sum())
 
 
 def test_masks_are_padded_to_a_whole_call() -> None:

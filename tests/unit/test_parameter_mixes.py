@@ -37,7 +37,7 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "ignore_eos": st.booleans(),
     "stop_token_ids": st.lists(TOKEN, max_size=20),
     "logprobs": st.none() | st.integers(0, 20),
-    "logprobs_of": st.sampled_from(["model", "sampled"]),
+    "logprobs_of": st.sampled_from(["model", "sampled", "allowed"]),
     "prompt_logprobs": st.none() | st.integers(0, 20),
     "prompt_logprobs_from": st.integers(0, 45),
     "cache_salt": st.sampled_from(["", "a"]),

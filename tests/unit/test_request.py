@@ -42,7 +42,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "skip_special_tokens": ([0, 1, None, "no"], "skip_special_tokens must be True or False, got "),
     "min_tokens": ([-1, None, 2**30 + 1, *NO_INTEGERS], "min_tokens must be an integer from 0 to 1073741824, got "),
     "logprobs": ([-2, 2**31, *NO_COUNTS], "logprobs must be an integer from -1 to 2147483647, got "),
-    "logprobs_of": (["raw", "", None, 1, True, ["model"]], 'logprobs_of must be "model" or "sampled", got '),
+    "logprobs_of": (["raw", "", None, 1, True, ["model"]], 'logprobs_of must be "model", "sampled" or "allowed", got '),
     "prompt_logprobs": ([-2, 2**31, *NO_COUNTS], "prompt_logprobs must be an integer from -1 to 2147483647, got "),
     "prompt_logprobs_from": (
         [-1, None, 2**30 + 1, *NO_INTEGERS],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rekindle.core.device.packing import unpack_score
-from rekindle.core.device.sampling.scores import score, score_columns, score_if, score_prompt
+from rekindle.core.device.sampling.scores import ScoredLogits, score, score_columns, score_if, score_prompt
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @partial(jax.jit, static_argnums=2)
 def scored_all(columns: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
     """Score each row's token."""
-    return score(columns, columns.max(0), tokens, most)
+    return score(ScoredLogits(columns, columns.max(0), columns), tokens, most)
 
 
 def expected(logits: Array) -> Array:
@@ -51,11 +51,10 @@ def test_of_equal_logits_the_first_ids_come_first_and_share_the_best_rank() -> N
 
 def test_scores_are_zeros_where_nobody_wants_them() -> None:
     logits, tokens = jnp.ones((40, 3), jnp.float32), jnp.zeros(3, jnp.int32)
-    largest = logits.max(0)
-    assert not np.asarray(score_if(jnp.zeros(3, bool), lambda: (logits, largest), tokens, 4)).any()
+    scored = ScoredLogits(logits, logits.max(0), logits)
+    assert not np.asarray(score_if(jnp.zeros(3, bool), lambda: scored, tokens, 4)).any()
     np.testing.assert_array_equal(
-        score_if(jnp.asarray([False, True, False]), lambda: (logits, largest), tokens, 4),
-        score(logits, largest, tokens, 4),
+        score_if(jnp.asarray([False, True, False]), lambda: scored, tokens, 4), score(scored, tokens, 4)
     )
 
 

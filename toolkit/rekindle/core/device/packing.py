@@ -11,7 +11,7 @@ from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_END_IDS, QUERY_BLOCK,
 from rekindle.core.device.inputs import NO_ADAPTER, InputLayout, TickInputs, samples_of
 from rekindle.core.device.sampling.adjustments import RECENT, PackedSlot, no_adjustments
 from rekindle.core.device.sampling.constraints import MASKS_PER_CALL, no_masks
-from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
+from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, PROCESSED, SOURCES
 from rekindle.core.device.step import TickOutputs
 from rekindle.core.messages import Chunk, Dispatched, Plan, Row, SampleRow, ScoreRow, SumRow
 from rekindle.core.models.taps.interventions import Interventions
@@ -146,8 +146,7 @@ def pack_sampling(request: Request) -> Array:
     )
     seed_low, seed_high = np.array([params.seed or 0], "<u8").view("<i4")
     free_from = len(request.prompt) + params.min_tokens
-    source = OF_SAMPLED if params.logprobs_of == "sampled" else OF_MODEL
-    logprobs_of = 0 if params.logprobs is None else source
+    logprobs_of = 0 if params.logprobs is None else SOURCES[params.logprobs_of]
     row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, _change_bits(params), logprobs_of
     return row
 

@@ -22,7 +22,7 @@ LEAST_TOP_P = 1e-9
 LONGEST_SALT = 1024
 LONGEST_NAME = 256
 
-LogprobsOf = Literal["model", "sampled"]
+LogprobsOf = Literal["model", "sampled", "allowed"]
 Side = Literal["left", "right"]
 
 
@@ -114,7 +114,9 @@ class SamplingParams:
         logprobs_of: distribution of `logprobs`. "model" (default) is the distribution of the model, before any sampling
             parameter. "sampled" is the distribution used for sampling: after all parameters from `logit_bias` to
             `min_p`, normalized over the remaining tokens. At temperature 0 it is the distribution before `temperature`.
-            Removed tokens have no rank, so there may be fewer alternatives than `logprobs` asks for.
+            Removed tokens have no rank, so there may be fewer alternatives than `logprobs` asks for. "allowed" is the
+            distribution of the model again, with alternatives only among the tokens that `allowed_token_ids`, the bans
+            and a constraint leave.
         prompt_logprobs: number of likeliest alternatives, as for `logprobs`, at each position of the prompt except the
             first. Default None. The distribution is always that of the model. Scored positions are computed rather than
             read from the prefix cache.
@@ -357,7 +359,7 @@ def _seed(name: str, value: Any) -> int | None:
 
 def _distribution(name: str, value: Any) -> LogprobsOf:
     if not isinstance(value, str) or value not in get_args(LogprobsOf):
-        raise InvalidRequest(f'{name} must be "model" or "sampled", got {checks.preview(value)}')
+        raise InvalidRequest(f'{name} must be "model", "sampled" or "allowed", got {checks.preview(value)}')
     return cast(LogprobsOf, value)
 
 

@@ -1,13 +1,17 @@
 """Sampling parameters of a batch, stored as one packed int32 row per slot."""
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-OF_MODEL, OF_SAMPLED = 1, 2
-"""Source of requested log-probabilities: the model's distribution, or the sampling distribution."""
+OF_MODEL, OF_SAMPLED, OF_ALLOWED = 1, 2, 3
+"""Source of requested log-probabilities: the model's distribution, the sampling distribution, or the model's again with
+alternatives among the tokens that the changes allow."""
+SOURCES: Final = {"model": OF_MODEL, "sampled": OF_SAMPLED, "allowed": OF_ALLOWED}
+"""The sources by their names in `SamplingParams.logprobs_of`."""
 ADJUSTED, PROCESSED, CONSTRAINED = 1, 2, 4
 """Bits of changes to the logits before the temperature, in order: adjustments, the session's processor, a mask."""
 
@@ -26,7 +30,7 @@ class SamplingRows:
         seed_low, seed_high: int32, the two words of a 64-bit seed.
         free_from: int32, the first position allowed for an end token.
         change_bits: int32, `ADJUSTED`, `PROCESSED` and `CONSTRAINED` bits; 0 for unchanged logits.
-        logprobs_of: int32, `OF_MODEL` or `OF_SAMPLED`, or 0 without log-probabilities.
+        logprobs_of: int32, `OF_MODEL`, `OF_SAMPLED` or `OF_ALLOWED`, or 0 without log-probabilities.
     """
 
     temperature: jax.Array

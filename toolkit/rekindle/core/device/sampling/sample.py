@@ -17,8 +17,8 @@ from rekindle.core.device.sampling.constraints import constrain
 from rekindle.core.device.sampling.distribution import least_logits, sampling_logits
 from rekindle.core.device.sampling.keys import keys_of
 from rekindle.core.device.sampling.processing import LogitsProcessor
-from rekindle.core.device.sampling.rows import CONSTRAINED, OF_SAMPLED, PROCESSED, SamplingRows
-from rekindle.core.device.sampling.scores import score_if
+from rekindle.core.device.sampling.rows import CONSTRAINED, OF_ALLOWED, OF_SAMPLED, PROCESSED, SamplingRows
+from rekindle.core.device.sampling.scores import ScoredLogits, score_if
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.sampling import argmax, draw, mass
 
@@ -61,7 +61,8 @@ def sample(
         rows without `logprobs_of`. A constrained row with no token left gets any token: its grammar rejects it.
     """
     is_sampled, is_changed = rows.temperature > 0, rows.change_bits > 0
-    from_changed = (rows.logprobs_of == OF_SAMPLED) & (is_sampled | is_changed)
+    of_allowed = (rows.logprobs_of == OF_ALLOWED) & is_changed
+    from_changed = (rows.logprobs_of == OF_SAMPLED) & (is_sampled | is_changed) | of_allowed
     greedy = argmax(columns, implementation=implementation)
     largest = of_tokens(columns, greedy)
 
@@ -88,13 +89,24 @@ def sample(
     kind = jnp.where(is_changed.any(), 2, is_sampled.any().astype(jnp.int32))
     tokens, height = lax.switch(kind, (lambda: (greedy, largest), lambda: choose(columns, greedy), choose_from_changed))
 
-    def changed_logits() -> tuple[jax.Array, jax.Array]:
-        return sampling_logits(change(), height, rows, tokens, implementation), jnp.zeros_like(height)
+    def changed_logits() -> ScoredLogits:
+        final = change()
+        sampled = sampling_logits(final, height, rows, tokens, implementation)
+        allowed = jnp.where(final == -jnp.inf, final, columns)
+        return ScoredLogits(
+            jnp.where(of_allowed, columns, sampled),
+            jnp.where(of_allowed, largest, 0),
+            jnp.where(of_allowed, allowed, sampled),
+        )
 
     # The logits are computed again for these few rows: libtpu aborts if they outlive a sampling loop of their branch.
     scores = score_if(from_changed, changed_logits, tokens, max_logprobs, implementation)
     of_model = score_if(
-        (rows.logprobs_of > 0) & ~from_changed, lambda: (columns, largest), tokens, max_logprobs, implementation
+        (rows.logprobs_of > 0) & ~from_changed,
+        lambda: ScoredLogits(columns, largest, columns),
+        tokens,
+        max_logprobs,
+        implementation,
     )
     return _with_error_codes(tokens, largest, height, rows), jnp.where(from_changed[:, None], scores, of_model)
 

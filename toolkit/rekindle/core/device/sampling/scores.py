@@ -1,6 +1,7 @@
 """Log-probabilities, computed inside the step."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +23,28 @@ def score_columns(max_logprobs: int) -> int:
     return 2 + 2 * max_logprobs
 
 
+class ScoredLogits(NamedTuple):
+    """The logits of rows to score.
+
+    Attributes:
+        columns: (vocabulary, rows) float32.
+        largest: (rows,) float32, a number near each row's largest logit and not below it.
+        candidates: (vocabulary, rows) float32, the logits that the likeliest tokens come from: the columns, or minus
+            infinity in place of some.
+    """
+
+    columns: jax.Array
+    largest: jax.Array
+    candidates: jax.Array
+
+
 def score(
-    columns: jax.Array, largest: jax.Array, tokens: jax.Array, max_logprobs: int, implementation: Implementation = "xla"
+    logits: ScoredLogits, tokens: jax.Array, max_logprobs: int, implementation: Implementation = "xla"
 ) -> jax.Array:
     """Compute the log-probability and rank of each row's token, and the likeliest tokens.
 
     Args:
-        columns: (vocabulary, rows) float32, the logits.
-        largest: (rows,) float32, each row's largest logit.
+        logits: the logits.
         tokens: (rows,) int32.
         max_logprobs: the number of likeliest tokens to return.
         implementation: the kernel implementation.
@@ -38,10 +53,11 @@ def score(
         (rows, score_columns(most)) int32: the bits of the token's log-probability, its rank (1 is the likeliest), the
         likeliest ids, and the bits of their log-probabilities.
     """
+    columns, largest, candidates = logits
     logit, no_bound = of_tokens(columns, tokens), jnp.full_like(largest, -jnp.inf)
     total = jnp.log(mass(columns, largest, jnp.ones_like(largest), no_bound, implementation=implementation))
     rank = 1 + count_above(columns, logit, implementation=implementation)
-    values, ids = _top_k(columns, max_logprobs)
+    values, ids = _top_k(candidates, max_logprobs)
     # Subtract the largest logit first: subtracted from a large logit, the small total would be lost to rounding.
     logit, values = logit - largest, values - largest[:, None]
     packed = [_bits(logit - total)[:, None], rank[:, None], ids, _bits(values - total[:, None])]
@@ -50,23 +66,23 @@ def score(
 
 def score_if(
     mask: jax.Array,
-    columns_of: Callable[[], tuple[jax.Array, jax.Array]],
+    logits_of: Callable[[], ScoredLogits],
     tokens: jax.Array,
     max_logprobs: int,
     implementation: Implementation = "xla",
 ) -> jax.Array:
-    """Return `score` of the logits from `columns_of`, or zeros if no entry of `mask` is true.
+    """Return `score` of the logits from `logits_of`, or zeros if no entry of `mask` is true.
 
     Args:
         mask: (rows,) bool.
-        columns_of: returns the logits and each row's largest logit.
+        logits_of: returns the logits.
         tokens: see `score`.
         max_logprobs: see `score`.
         implementation: see `score`.
     """
     scores: jax.Array = lax.cond(
         mask.any(),
-        lambda: score(*columns_of(), tokens, max_logprobs, implementation),
+        lambda: score(logits_of(), tokens, max_logprobs, implementation),
         lambda: jnp.zeros((len(tokens), score_columns(max_logprobs)), jnp.int32),
     )
     return scores
@@ -107,9 +123,9 @@ def score_prompt(
     def one(group: tuple[jax.Array, jax.Array, jax.Array | None]) -> jax.Array:
         group_hidden, group_targets, group_adapters = group
 
-        def logits() -> tuple[jax.Array, jax.Array]:
+        def logits() -> ScoredLogits:
             columns = columns_of(group_hidden, group_adapters)
-            return columns, of_tokens(columns, argmax(columns, implementation=implementation))
+            return ScoredLogits(columns, of_tokens(columns, argmax(columns, implementation=implementation)), columns)
 
         return score_if(
             anywhere(group_targets >= 0), logits, jnp.maximum(group_targets, 0), max_logprobs, implementation
