@@ -269,6 +269,21 @@ def test_embeddings_are_those_of_the_session(client: openai.OpenAI, session: rek
     assert [each.embedding for each in floats.data] == [each.embedding for each in packed.data]
 
 
+def test_decisions_are_those_of_the_session(
+    client: openai.OpenAI, session: rekindle.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refund = rekindle.YesNo("Is a refund requested?")
+    one = rekindle.Decisions((rekindle.Decision(refund, {"yes": 0.75, "no": 0.25}, 0.9),))
+
+    async def decide(*_: object, **__: object) -> rekindle.Decisions:
+        return one
+
+    monkeypatch.setattr(rekindle.Session, "decide", decide)
+    question: Any = {"type": "predicate", "name": "refund", "instructions": refund.instructions}
+    found = client.decisions.create(model=NAME, input="I want my money back.", questions=[question])
+    assert [(each.type, each.name, each.probability) for each in found.answers] == [("predicate", "refund", 0.75)]
+
+
 def test_errors_are_those_of_the_client(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=NAME, messages=USER, temperature=1000)

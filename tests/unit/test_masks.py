@@ -108,7 +108,9 @@ def test_allowed_tokens_are_scored_by_the_model_beside_rows_of_other_sources() -
         among = np.where(may[row], p, -np.inf) if source == "allowed" else p
         scored, order = unpack_score(np.asarray(scores)[row], token, 7), np.argsort(-among)[:7]
         assert [top.token_id for top in scored.top] == [each for each in order.tolist() if among[each] > -np.inf]
-        np.testing.assert_allclose([top.logprob for top in scored.top], among[order[: len(scored.top)]], rtol=1e-5, atol=4e-6)
+        np.testing.assert_allclose(
+            [top.logprob for top in scored.top], among[order[: len(scored.top)]], rtol=1e-5, atol=4e-6
+        )
         assert scored.logprob == pytest.approx(p[token], rel=1e-5, abs=4e-6)
         assert scored.rank == 1 + int((p > p[token]).sum())
 

@@ -14,14 +14,14 @@ from rekindle.core.request.params import _CHECKS, SamplingOptions
 from rekindle.server_settings import ServerOptions
 
 PUBLIC = """
-Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification
-Comparison ConfigError ConstraintFailed EngineFailed Explanation Family Generation Handle HostLost HostRefused Hosts
-InvalidBatch InvalidData InvalidRequest LaneLoad LogitLens LogitsNotFinite LogitsRow MapResults MessageRecord
-ModelError ModelNotFound ModelTooLarge NoWeights NotRestored ParametersIgnored Part Patch Perplexity Piece Prefix
-PromptTooLong QueueFull Ranking Ray RekindleError ReplicaLost RequestCancelled SamplingParams Scores ServerSettings
-Session SessionClosed SessionError Settings Stats Steering StepTimeout StorageError Stream Timings TokenLogprob
-ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync serve
-serve_sync
+Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Choice
+Classification Comparison ConfigError ConstraintFailed Decision Decisions EngineFailed Explanation Family Generation
+Handle HostLost HostRefused Hosts InvalidBatch InvalidData InvalidRequest LaneLoad LogitLens LogitsNotFinite LogitsRow
+MapResults MessageRecord ModelError ModelNotFound ModelTooLarge NoWeights NotRestored ParametersIgnored Part Patch
+Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray RekindleError ReplicaLost RequestCancelled SamplingParams
+Score Scores ServerSettings Session SessionClosed SessionError Settings Stats Steering StepTimeout StorageError Stream
+Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged YesNo
+open open_sync serve serve_sync
 """
 
 

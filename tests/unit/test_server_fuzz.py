@@ -32,6 +32,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/score": {"text_1": "Hello", "text_2": ["a", "b"]},
     "/classify": {"input": "Hello"},
     "/pooling": {"input": "Hello"},
+    "/v1/systemone": {"state": "Hello", "questions": {"a": {"type": "choice", "criteria": {"b": None, "c": "d"}}}},
+    "/v1/decisions": {"input": "Hello", "questions": [{"type": "predicate", "instructions": "a"}]},
     "/v1/messages": {"messages": [USER], "max_tokens": 2},
     "/v1/messages/count_tokens": {"messages": [USER]},
     "/api/chat": {"messages": [USER], "options": {"num_predict": 2}},
@@ -277,6 +279,35 @@ FITTING: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "task": st.sampled_from(["embed", "classify"]),
         "use_activation": st.booleans(),
         "dimensions": st.integers(1, 9),
+    },
+    "/v1/systemone": {
+        "state": texts | chats,
+        "questions": st.dictionaries(
+            texts,
+            st.fixed_dictionaries(
+                {"type": st.sampled_from(["choice", "noul", "score"])},
+                optional={
+                    "instructions": texts,
+                    "criteria": st.lists(texts) | st.dictionaries(texts, texts | st.none()),
+                },
+            ),
+            max_size=3,
+        ),
+        "instructions": texts,
+        "cache_salt": texts,
+    },
+    "/v1/decisions": {
+        "input": texts | chats,
+        "questions": st.lists(
+            st.fixed_dictionaries(
+                {"type": st.sampled_from(["predicate", "choice", "score"]), "instructions": texts},
+                optional={
+                    "choices": st.lists(st.fixed_dictionaries({"value": texts | st.booleans()}), max_size=3),
+                    "levels": st.lists(st.fixed_dictionaries({"label": texts}), max_size=3),
+                },
+            ),
+            max_size=3,
+        ),
     },
     "/v1/messages": {
         **MESSAGES,

@@ -24,6 +24,7 @@ MANY = 20_000
 """Items of a large request. Each would take at least one call on the loop."""
 MOST_CALLS = 10_000
 USER = {"role": "user", "content": "Hello"}
+ASKED: dict[str, Any] = {"type": "choice", "criteria": {"a": None, "b": "c"}}
 TEXT = "a b" * MANY
 BLOCKS = [{"type": "text", "text": "a"}] * MANY
 FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
@@ -66,6 +67,8 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "pairs": ("/v1/score", {"text_1": "a", "text_2": ["b"] * MANY}),
     "classify": ("/v1/classify", {"input": ["b"] * MANY}),
     "pooling": ("/v1/pooling", {"input": ["b"] * MANY}),
+    "questions": ("/v1/systemone", {"state": "a", "questions": {f"q{each}": ASKED for each in range(MANY)}}),
+    "a large state": ("/v1/systemone", {"state": [[each] for each in range(MANY)], "questions": {"q": ASKED}}),
     "tokenize": ("/tokenize", {"prompt": TEXT}),
     "token_strs": ("/tokenize", {"prompt": TEXT, "return_token_strs": True}),
     "pieces": ("/tokenize", {"content": TEXT, "with_pieces": True}),

@@ -74,8 +74,10 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.results.inspection.activations import Activations
         from rekindle.results.inspection.lens import LogitLens
         from rekindle.results.scores.classes import Classification
+        from rekindle.results.scores.decision import Decision, Decisions
         from rekindle.results.scores.options import Scores
         from rekindle.results.scores.perplexity import Perplexity
+        from rekindle.results.scores.questions import Choice, Score, YesNo
         from rekindle.results.scores.ranking import Ranking
         from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
         from rekindle.server_settings import ServerSettings
@@ -100,10 +102,13 @@ __all__ = [
     "Candidate",
     "Chat",
     "CheckpointError",
+    "Choice",
     "Classification",
     "Comparison",
     "ConfigError",
     "ConstraintFailed",
+    "Decision",
+    "Decisions",
     "EngineFailed",
     "Explanation",
     "Family",
@@ -140,6 +145,7 @@ __all__ = [
     "ReplicaLost",
     "RequestCancelled",
     "SamplingParams",
+    "Score",
     "Scores",
     "ServerSettings",
     "Session",
@@ -161,6 +167,7 @@ __all__ = [
     "UnsupportedModel",
     "Usage",
     "WeightsChanged",
+    "YesNo",
     "open",
     "open_sync",
     "serve",

@@ -12,6 +12,7 @@ from rekindle.server.apis import anthropic, judging, ollama, openai, responses, 
 from rekindle.server.apis.administration import Administration
 from rekindle.server.apis.dashboard import DashboardRoutes
 from rekindle.server.apis.state import StateRoutes
+from rekindle.server.decisions import routes as decisions
 from rekindle.server.exchange import Convention, Endpoint, Exchange, Service, check_origin
 
 OLLAMA: Final = Convention(check_origin, ollama.model_in)
@@ -37,6 +38,8 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "/classify": judging.classify,
     "/v1/pooling": judging.pool,
     "/pooling": judging.pool,
+    "/v1/systemone": decisions.answer_questions,
+    "/v1/decisions": decisions.create_decision,
     "/v1/messages": anthropic.create_message,
     "/v1/messages/count_tokens": anthropic.count_message_tokens,
     "/tokenize": texts.tokenize,

@@ -61,7 +61,7 @@ from rekindle.results.facts.stats import Stats
 from rekindle.results.generation import Generation
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.lens import LogitLens
-from rekindle.scoring import embedding, judging, likelihood
+from rekindle.scoring import deciding, embedding, judging, likelihood
 from rekindle.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.session import bench as benching
 from rekindle.session import comparing
@@ -421,6 +421,9 @@ class Session:
 
     rerank = awaitable("await session.rerank(...)")(judging.rerank)
     rerank_sync = blocking(rerank)
+
+    decide = awaitable("await session.decide(...)")(deciding.decide)
+    decide_sync = blocking(decide)
 
     @awaitable("await session.update_weights(...)")
     def update_weights(self, weights: Weights, *, in_flight: InFlightPolicy = "finish") -> Waits[None]:

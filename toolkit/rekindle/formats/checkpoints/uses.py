@@ -48,6 +48,24 @@ class Classifier:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionForm:
+    """A model's form of typed questions, from decision.json and decision_template.jinja of transformers.
+
+    Attributes:
+        labels: the labels of options by the kind of question, "choice", "noul" (yes or no) or "score"; kinds that are
+            missing have Yes and No, or the letters A, B, C, ...
+        temperature: the divisor of the logits of labels, by kind; 1 for a missing one.
+        noul_options: the order of "true" and "false".
+        template: the Jinja source of the prompt; None for the common one, in the model's chat template.
+    """
+
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    temperature: Mapping[str, float] = field(default_factory=dict)
+    noul_options: tuple[str, str] = ("true", "false")
+    template: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Uses:
     """The uses of a model.
 
@@ -55,8 +73,10 @@ class Uses:
         generates: whether the model has a language-model head.
         embedding: the method of computing embeddings.
         classifier: the classification head, or None.
+        decisions: the form of typed questions.
     """
 
     generates: bool = True
     embedding: Embedding = field(default_factory=Embedding)
     classifier: Classifier | None = None
+    decisions: DecisionForm = field(default_factory=DecisionForm)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from starlette.routing import BaseRoute, Route
 
 from rekindle.formats.responses.formats import PLAIN
+from rekindle.server.decisions.reading import read_decision, read_systemone
 from rekindle.server.errors import ApiError
 from rekindle.server.exchange import Endpoint
 from rekindle.server.reading.chat import read_chat
@@ -65,6 +66,13 @@ BODIES: Final[Mapping[str, Body]] = {
     "/v1/score": Body(lambda body: read_score(body, 1), {"text_1": "Where is Oslo?", "text_2": "In Norway"}),
     "/v1/classify": Body(lambda body: read_classes(body, 1, PLAIN.form), {"input": "The sea"}),
     "/v1/pooling": Body(lambda body: read_pooling(body, 1, PLAIN.form), {"input": "The sea"}),
+    "/v1/systemone": Body(
+        lambda body: read_systemone(body, 1), {"state": "The sea is calm", "questions": {"calm": {"type": "noul"}}}
+    ),
+    "/v1/decisions": Body(
+        lambda body: read_decision(body, 1),
+        {"input": "The sea is calm", "questions": [{"type": "predicate", "instructions": "Is it calm?"}]},
+    ),
     "/tokenize": Body(lambda body: read_tokenize(body, PLAIN.form), {"prompt": "The sea"}),
     "/detokenize": Body(read_detokenize, {"tokens": [1]}),
 }

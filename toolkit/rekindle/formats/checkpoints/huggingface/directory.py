@@ -16,6 +16,7 @@ from rekindle.core.models.weights.requests import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.formats.checkpoints.huggingface.classifier import is_classifier, read_activation, read_classifier
+from rekindle.formats.checkpoints.huggingface.decision_form import read_decision_form
 from rekindle.formats.checkpoints.huggingface.foreign import advice_for
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.names import stored_names
@@ -73,7 +74,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     eos_ids = _eos_ids(generation, settings, tokenizer, source)
     paths = tuple(file.path for file in files)
     classifier = _classifier(directory, settings, owners, config, source)
-    uses = Uses(generates, read_embedding(directory), classifier)
+    uses = Uses(generates, read_embedding(directory), classifier, read_decision_form(directory))
     formats = formats_of(files)
     kind = str(settings.get("model_type") or "")
     return Checkpoint(source, config, tensors, eos_ids, tokenizer, generation, paths, uses, formats, kind)
