@@ -138,7 +138,21 @@ def test_the_card_of_a_session_is_that_of_its_file() -> None:
 def test_the_card_of_stats_is_that_of_its_file() -> None:
     found = SchedulerStats(prompt_tokens=200, device_hit_tokens=100, host_hit_tokens=50, computed_tokens=50)
     assert "by where they were found" not in readable(SchedulerStats()), "it has found none"
-    assert_card("stats", {"a session's": readable(STATS), "a scheduler's": readable(found)})
+    busy = SchedulerStats(
+        waiting=22_700,
+        pages=364,
+        free_pages=300,
+        evictable_pages=200,
+        cached_pages=201,
+        disk_states=1,
+        forced_tokens=3,
+        preemptions=2,
+        device_losses=1,
+        moved_pages=4,
+    )
+    lanes = replace(STATS, scheduler=busy, unexpected_compilations=1, lanes=(busy, found))
+    states = {"a session's": readable(STATS), "a scheduler's": readable(found), "of lanes": readable(lanes)}
+    assert_card("stats", states)
 
 
 def test_the_card_of_what_was_restored_is_that_of_its_file() -> None:

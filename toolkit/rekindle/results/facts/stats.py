@@ -5,6 +5,7 @@ from dataclasses import asdict, astuple
 from rekindle import markup
 from rekindle.core.scheduler import stats
 from rekindle.core.scheduler.stats import prompt_sources, rows
+from rekindle.core.words import quantity
 
 
 class SchedulerStats(stats.SchedulerStats):
@@ -24,7 +25,8 @@ class SchedulerStats(stats.SchedulerStats):
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         table = markup.table((name, f"{count:,}") for name, count in rows(self))
-        return markup.bundle(repr(self), markup.card("SchedulerStats", "", prompt_shares(self), table))
+        parts = prompt_shares(self), markup.table(_groups(self).items()), markup.folded("all counters", table)
+        return markup.bundle(repr(self), markup.card("SchedulerStats", "", *parts))
 
 
 class Stats(stats.Stats):
@@ -55,10 +57,59 @@ class Stats(stats.Stats):
             table = markup.table(lines, head)
         else:
             table = markup.table((name, f"{count:,}") for name, count in rows(self))
-        return markup.bundle(repr(self), markup.card("Stats", "", prompt_shares(self.scheduler), table))
+        programs = _joined(
+            f"{self.programs:,} in memory",
+            f"{self.loads:,} loaded",
+            f"{self.compilations:,} compiled",
+            _unless_zero(self.unexpected_compilations, "of them unexpectedly"),
+        )
+        groups = markup.table((_groups(self.scheduler) | {"programs": programs}).items())
+        parts = prompt_shares(self.scheduler), groups, markup.folded("all counters", table)
+        return markup.bundle(repr(self), markup.card("Stats", "", *parts))
 
 
 def prompt_shares(counters: stats.SchedulerStats) -> str:
     """Return the sources of prompt tokens as HTML; an empty string before the first prompt."""
     shares = markup.shares(prompt_sources(counters), "token")
     return markup.note("tokens of prompts, by where they were found") + shares if shares else ""
+
+
+def _groups(counters: stats.SchedulerStats) -> dict[str, str]:
+    """Return the counters as text by group, without rare events that have not occurred."""
+    return {
+        "requests": _joined(
+            f"{counters.running:,} running", f"{counters.waiting:,} waiting", f"{counters.ended:,} ended"
+        ),
+        "tokens": _joined(
+            f"{counters.prompt_tokens:,} in prompts",
+            f"{counters.generated_tokens:,} generated",
+            _unless_zero(counters.forced_tokens, "of them forced by a constraint"),
+            _unless_zero(counters.recomputed_tokens, "computed again after a preemption"),
+            _unless_zero(counters.stateless_tokens, "cached without a state, and computed again"),
+        ),
+        "pages": _joined(
+            f"{counters.free_pages:,} of {counters.pages:,} free",
+            _unless_zero(counters.evictable_pages, "of them cached"),
+            _unless_zero(counters.moved_pages, "received from another lane"),
+        ),
+        "cache": _joined(
+            f"{quantity(counters.cached_pages, 'page')} on the device",
+            _unless_zero(counters.host_pages, "in host memory"),
+            _unless_zero(counters.disk_pages, "on disk"),
+            _unless_zero(counters.host_states, "state in host memory", "states in host memory"),
+            _unless_zero(counters.disk_states, "state on disk", "states on disk"),
+        ),
+        "scheduler": _joined(
+            quantity(counters.ticks, "tick"),
+            _unless_zero(counters.preemptions, "preemption", "preemptions"),
+            _unless_zero(counters.device_losses, "loss of all pages", "losses of all pages"),
+        ),
+    }
+
+
+def _unless_zero(count: int, what: str, plural: str = "") -> str:
+    return quantity(count, what, plural or what) if count else ""
+
+
+def _joined(*facts: str) -> str:
+    return markup.BETWEEN.join(filter(None, facts))
