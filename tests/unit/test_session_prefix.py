@@ -226,6 +226,27 @@ async def test_forks_are_released_one_by_one_and_the_last_one_lets_go(session: S
     assert (await session.generate(token_ids=DOCUMENT, max_tokens=1)).cached_tokens == 64, "it may stay in the cache"
 
 
+async def test_the_cache_shows_no_page_as_held_right_after_its_release(session: Session) -> None:
+    def shown() -> int:
+        return sum(path.held_pages for path in session.cache.hottest)
+
+    for _ in range(20):
+        async with session.prefix(token_ids=DOCUMENT):
+            assert shown() == 4
+        assert shown() == 0
+        assert "held" not in session.cache.draw().text
+        request = session.submit(token_ids=DOCUMENT, max_tokens=100)
+        await anext(aiter(request))
+        request.cancel()
+        assert shown() == 0, "cancelled"
+    document = await session.prefix(token_ids=DOCUMENT)
+    await session.pause()
+    document.release()
+    assert shown() == 4, "a paused engine is shown as it is"
+    session.resume()
+    assert shown() == 0
+
+
 async def test_a_handle_that_is_dropped_lets_go(session: Session) -> None:
     document = await session.prefix(token_ids=DOCUMENT)
     collected = weakref.ref(document)

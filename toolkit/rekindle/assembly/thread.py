@@ -8,18 +8,20 @@ from collections.abc import Callable
 import anyio
 
 from rekindle.assembly.loaded_engine import LoadedEngine
-from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.feed import TO_THE_END, Feed
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work
 from rekindle.core.device.jax_settings import JaxSettings
-from rekindle.core.engine.conductor import Command
+from rekindle.core.engine.conductor import AwaitReleases, Command
 from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.wiring import Deliver
 from rekindle.core.errors import EngineFailed, SessionClosed, StepTimeout
 from rekindle.core.messages import Message
 from rekindle.core.messages.record import Observer, Pending
 
+RELEASE_SECONDS = 0.5
+"""Longest wait for the release of pages by ended requests; it takes milliseconds unless the loop is blocked."""
 Build = Callable[[Report], LoadedEngine]
 
 
@@ -54,7 +56,7 @@ class EngineThread:
         self._ending = threading.Lock()
         self._process = os.getpid()
         self._workers: list[threading.Thread] = []
-        Work(self._main, "engine", self.stop)
+        self._thread = Work(self._main, "engine", self.stop)
 
     def post(self, message: Message) -> None:
         """Send a message to the engine.
@@ -68,6 +70,18 @@ class EngineThread:
     def command(self, command: Command) -> None:
         """Send a command to the engine's conductor; raises as `post` does."""
         self._serving().conductor.submit(command)
+
+    def await_releases(self) -> None:
+        """Wait until the requests ended before this call hold no pages; not on the engine's thread, nor while paused.
+
+        The caller of a request hears of its end, and may have released a prefix, before the scheduler.
+        """
+        if self._engine is None or self.error or self.paused or threading.current_thread() is self._thread:
+            return
+        command = AwaitReleases()
+        self._engine.conductor.submit(command)
+        if not command.answer.wait_blocking(TO_THE_END, RELEASE_SECONDS):
+            command.answer.close()
 
     def watch(self, observe: Observer) -> None:
         """Call `observe` with every message from now on; raises as `post` does."""

@@ -854,7 +854,8 @@ class Session:
 
     @property
     def cache(self) -> CacheView:
-        """Current content of the prefix cache."""
+        """Current content of the prefix cache. Pages of ended requests and released prefixes are not held."""
+        self._engine.await_releases()
         tokenizer, pool = self._loaded_engine.tokenizer, self._loaded_engine.limits.pool
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
         lanes = [

@@ -4,9 +4,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from anyio.lowlevel import checkpoint
+
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.engine.actor import Stage
+from rekindle.core.messages import Cancel, Stopped, Withdraw
 from rekindle.core.messages.record import MessageRecord
 
 
@@ -34,6 +37,10 @@ class Resume(Command):
     """Command to let all actors take messages again."""
 
 
+class AwaitReleases(Command):
+    """Command without an effect; it is done once the requests ended before it hold no pages, or the engine pauses."""
+
+
 class Conductor:
     """Pauses, steps and resumes the actors of an engine.
 
@@ -44,7 +51,7 @@ class Conductor:
         stages: all stages of the engine.
 
     Attributes:
-        paused: True unless the last command was `Resume`.
+        paused: True unless the last command was `Resume`, apart from `AwaitReleases`.
     """
 
     def __init__(self, stages: Sequence[Stage]):
@@ -58,7 +65,8 @@ class Conductor:
     def submit(self, command: Command) -> None:
         """Submit a command. Thread-safe; never blocks."""
         with self._lock:
-            self.paused = not isinstance(command, Resume)
+            if not isinstance(command, AwaitReleases):
+                self.paused = not isinstance(command, Resume)
             self._commands.put(command)
         if self._closed:  # `close` may not have found the command
             command.answer.close()
@@ -86,12 +94,24 @@ class Conductor:
                     stage.mailbox.resume()
             case Pause():
                 await self._pause()
+            case AwaitReleases():
+                while self._releases_pages and not self.paused and not command.answer.closed:
+                    await checkpoint()
             case TakeOne():
                 await self._pause()
                 waiting = [stage for stage in self._stages if stage.mailbox]
                 if waiting and not command.answer.closed:  # a closed answer: its caller has left
                     first = min(waiting, key=lambda stage: stage.mailbox.oldest)
                     command.answer.put(await first.step())
+
+    @property
+    def _releases_pages(self) -> bool:
+        """True if a queued message ends a request whose caller may regard it as ended."""
+        return any(
+            isinstance(message, Cancel | Withdraw | Stopped)
+            for stage in self._stages
+            for message in stage.mailbox.items
+        )
 
     async def _pause(self) -> None:
         for stage in self._stages:
