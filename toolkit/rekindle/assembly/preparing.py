@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Continued, Conversation, Prompt, Submit, Verbatim, goes_on
 from rekindle.core.request.allowed import Constrained
+from rekindle.core.request.changes import changes_of
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import (
@@ -18,7 +19,6 @@ from rekindle.core.request.request import (
     check_token_ids,
     namespace_of,
 )
-from rekindle.core.request.steering import changes_of
 from rekindle.core.text.grammar import Compiler
 from rekindle.core.text.masks import run_steps
 from rekindle.core.text.tokenizer import Tokenizer

@@ -33,9 +33,9 @@ from rekindle.core.messages import (
     Written,
 )
 from rekindle.core.models.config import ModelConfig
+from rekindle.core.request.changes import Changes
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import AdapterUse, Pooling, Request, namespace_of
-from rekindle.core.request.steering import Changes
 from rekindle.core.request.tokens import EndReason, StateSum
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler

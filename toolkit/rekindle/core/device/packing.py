@@ -17,9 +17,9 @@ from rekindle.core.messages import Chunk, Dispatched, Plan, Row, SampleRow, Scor
 from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.page import NULL_PAGE
 from rekindle.core.parts import PARTS
+from rekindle.core.request.changes import Changes
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.request.steering import Changes
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle_kernels.penalties import END, GENERATED, IN_PROMPT
 

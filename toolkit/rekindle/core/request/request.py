@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from rekindle.core.errors import InvalidRequest, PromptTooLong
@@ -11,7 +11,9 @@ from rekindle.core.request import checks
 from rekindle.core.request.allowed import Constrained
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
-from rekindle.core.request.steering import Changes
+
+if TYPE_CHECKING:  # parsers of the command line import this module, and do without numpy
+    from rekindle.core.request.changes import Changes
 
 Pooling = Literal["last", "mean"]
 """Hidden states for an embedding: the state of the prompt's last token, or the mean over the prompt."""
@@ -32,7 +34,7 @@ class AdapterUse:
     digest: str
 
 
-def namespace_of(salt: str, adapter: AdapterUse | None, changes: Changes | None = None) -> str:
+def namespace_of(salt: str, adapter: AdapterUse | None, changes: "Changes | None" = None) -> str:
     """Return the cache namespace of a salt, an adapter's numbers and changes of activations, unique to the three.
 
     A NUL in the salt is doubled, so that only the one before a digest stands alone.
@@ -94,7 +96,7 @@ class Request:
     constrained: Constrained | None = None
     goes_on: bool = False
     adapter: AdapterUse | None = None
-    changes: Changes | None = None
+    changes: "Changes | None" = None
     repetition: RepetitionLimit | None = None
     turn: Turn | None = None
     synthetic: bool = False

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
+if TYPE_CHECKING:  # parsers of the command line import this module, and do without numpy
+    import numpy as np
 
 EndReason = Literal["stop", "length", "repetition", "cancelled", "held"]
 """Reason for the end of a request. "stop": an end token or a stop string. "length": `max_tokens` or the context.
@@ -69,4 +70,4 @@ class StateSum:
     """
 
     count: int
-    values: np.ndarray[Any, np.dtype[np.float32]]
+    values: "np.ndarray[Any, np.dtype[np.float32]]"

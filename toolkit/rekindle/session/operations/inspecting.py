@@ -19,9 +19,10 @@ from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.messages import Inspect, Prompt
 from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS, Look, LookInputs
 from rekindle.core.parts import EMBEDDING, PARTS, Part
+from rekindle.core.request.changes import Changes, changes_of, layer_index, part_of
 from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.request import check_length
-from rekindle.core.request.steering import Changes, Patch, Steering, changes_of, layer_index, part_of
+from rekindle.core.request.steering import Patch, Steering
 from rekindle.core.words import size_text
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.lens import LogitLens

@@ -64,7 +64,7 @@ from rekindle.core.messages import (
     UseWeights,
     WeightsUsed,
 )
-from rekindle.core.request.steering import Changes
+from rekindle.core.request.changes import Changes
 from rekindle.core.scheduler.limits import EngineLimits
 
 Send = Callable[[Order | Use], None]
