@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import rekindle
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.name_hints import hint_for
+from rekindle.formats.checkpoints.uses import Embedding, Uses
 from rekindle.scoring import judging
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
@@ -156,18 +158,44 @@ def test_completion_of_a_session_lists_what_its_users_call(session: Session) -> 
     assert all(hasattr(session, name) for name in hidden)
 
 
-def test_ranks_of_a_model_for_chats_come_with_a_note_once(
+def noted(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the notes of a session."""
+    notes: list[str] = []
+    monkeypatch.setattr(session._requests, "_progress", True)
+    monkeypatch.setattr(type(session._requests._drawer), "note", lambda drawer, text: notes.append(text))
+    return notes
+
+
+def test_judgements_of_a_model_for_chats_come_with_a_note_once(
     byte_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes: list[str] = []
     monkeypatch.setattr(judging, "one_token", lambda tokenizer, word: {"yes": 5, "no": 6}[word])
     with fake_session(fake_loaded_engine(fake_limits(max_context=2048), tokenizer=byte_tokenizer)) as session:
-        requests = session._requests
-        monkeypatch.setattr(requests, "_progress", True)
-        monkeypatch.setattr(type(requests._drawer), "note", lambda drawer, text: notes.append(text))
+        notes = noted(session, monkeypatch)
         for _ in range(2):
             assert len(session.rerank_sync("q", ["a", "b"], progress=False)) == 2
-    assert notes == [judging.UNTRAINED]
+            session.score_sync("q", ["a", "b"], progress=False)
+            session.embed_sync("a", pooling="last", progress=False)
+        assert [note.partition(":")[0] for note in notes] == ["This model was not trained to rank"]
+        for _ in range(2):
+            session.embed_sync(["a", "b"], progress=False)
+    assert [note.partition(":")[0] for note in notes[1:]] == ["This model was not trained for embeddings"]
+
+
+def test_an_embedding_model_has_a_note_about_its_likelihoods_alone(
+    byte_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded_engine = fake_loaded_engine(fake_limits(max_context=2048), tokenizer=byte_tokenizer)
+    uses = Uses(embedding=Embedding(pooling="last"))
+    loaded_engine = replace(loaded_engine, checkpoint=replace(loaded_engine.checkpoint, uses=uses))
+    with fake_session(loaded_engine) as session:
+        notes = noted(session, monkeypatch)
+        session.embed_sync("a", progress=False)
+        session.rerank_sync("q", ["a", "b"], progress=False)
+        for _ in range(2):
+            session.score_sync("q", ["a", "b"], progress=False)
+            session.perplexity_sync("a text", progress=False)
+    assert [note.partition(":")[0] for note in notes] == ["This model was trained for embeddings"]
 
 
 class Frame:

@@ -20,6 +20,7 @@ from rekindle.core.request.request import Pooling
 from rekindle.formats.checkpoints.uses import Embedding
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.scoring.computing import ScoringBar, wait_all
+from rekindle.scoring.fitness import note_unfit
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 SMALLEST_NORM = 1e-12
@@ -163,6 +164,8 @@ def embed(
             "continue_final_message": continue_final_message,
         },
     )
+    if pooling is None:
+        note_unfit(requests, "embed")
     default = requests.loaded_engine.checkpoint.uses.embedding.default_prompt if instruction is None else None
     instructed = [_instructed(prompt, options.prompt_prefix, default) for prompt in prompts]
     states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, adapter, bar)

@@ -25,6 +25,7 @@ from rekindle.results.scores.classes import Classification, activated
 from rekindle.results.scores.ranking import Ranking
 from rekindle.scoring.computing import ScoringBar, compute_all
 from rekindle.scoring.embedding import EmbedOptions, last_states, normalized, prompt_prefix
+from rekindle.scoring.fitness import note_unfit
 
 INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 """Default instruction of Qwen3-Reranker."""
@@ -35,11 +36,6 @@ _SYSTEM: Final = (
     'answer can only be "yes" or "no".'
 )
 """System prompt of Qwen3-Reranker's training; other chat models follow it too."""
-UNTRAINED: Final = (
-    "This model was not trained to rank: its relevance of a document is its guess of an answer, yes or no. A reranker "
-    "such as Qwen/Qwen3-Reranker-0.6B, or an embedding model, ranks better. This note appears once per session."
-)
-"""Note about the ranks of a model for chats."""
 Writer = Callable[[str], Prompt]
 """Writer of the prompt with a text."""
 
@@ -347,9 +343,7 @@ def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
             f"rerank(activation=False) reads the log-probabilities of two tokens, and the session has {most} at most: "
             "raise max_logprobs in open()"
         )
-    source = requests.loaded_engine.source
-    if "rerank" not in source.lower():
-        requests.note_once("rerank", UNTRAINED)
+    note_unfit(requests, "rank")
     yes, no = (one_token(preparer.tokenizer, word) for word in ("yes", "no"))
     prompts = yield from _questions(requests, call, output=1)
     ids = yield from in_a_thread(partial(_tokenize, preparer, prompts), "rerank")

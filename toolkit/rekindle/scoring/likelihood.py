@@ -16,6 +16,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.scores.options import Option, Scores
 from rekindle.results.scores.perplexity import Perplexity
 from rekindle.scoring.computing import ScoredSequence, ScoringBar, score_all, scores_of
+from rekindle.scoring.fitness import note_unfit
 
 
 def score(
@@ -56,6 +57,7 @@ def score(
     checked = requests.prompt(prompt, {"token_ids": token_ids})
     bar = ScoringBar("scoring", "options", requests.draws_progress(progress))
     requests.check_predicts()
+    note_unfit(requests, "score")
     texts = checks.long_texts("options", options)
     if not texts:
         raise InvalidRequest("options is empty; give at least one text")
@@ -143,6 +145,7 @@ def perplexity(
     preparer = requests.loaded_engine.preparer
     bar = ScoringBar("scoring", "windows", requests.draws_progress(progress))
     requests.check_predicts()
+    note_unfit(requests, "score")
     most = preparer.capacity - 1
     size = most if window is None else checks.integer("window", window, 2, most)
     step = size // 2 if stride is None else checks.integer("stride", stride, 1, size - 1)
