@@ -10,7 +10,15 @@ from tests.browser.conftest import SCREENSHOTS
 from tests.browser.driver import complaints_of
 from tests.unit.scripted import scripted_session
 
-ANSWER = "Hello! Two lines:\nthis is the second."
+ANSWER = """Hello! **Two** ways:
+
+- this
+- <img src=x onerror="window.hacked = 1">
+
+```python
+way = 2  # the second
+```
+"""
 WIDE = """() => document.documentElement.scrollWidth > innerWidth"""
 
 
@@ -48,18 +56,25 @@ def test_a_browser_gives_its_key_and_chats(
         expect(page.locator("#boards")).to_contain_text("tokens per second")
         page.get_by_label("Message").fill("Hi there")
         page.get_by_label("Message").press("Enter")
-        expect(page.locator(".assistant")).to_have_text(ANSWER)
+        answer = page.locator(".assistant")
+        expect(answer.locator("strong")).to_have_text("Two")
+        expect(answer.locator("li")).to_have_text(["this", '<img src=x onerror="window.hacked = 1">'])
+        expect(answer.locator("pre").first).to_contain_text("way = 2  # the second")
+        expect(answer.locator("img")).to_have_count(0)
+        expect(answer.get_by_text("**Two**")).to_be_hidden()
+        answer.get_by_text("as written").click()
+        expect(answer.get_by_text("**Two**")).to_be_visible()
         page.get_by_label("Message").fill("And more?")
         page.get_by_role("button", name="Send").click()
-        expect(page.locator(".assistant")).to_have_text([ANSWER, ANSWER])
+        expect(page.locator(".assistant strong")).to_have_text(["Two", "Two"])
         assert "Hi there" in prompts[-1], "the conversation goes on"
-        assert ANSWER in prompts[-1]
+        assert ANSWER.strip() in prompts[-1]
         for width in (1000, 500):
             page.set_viewport_size({"width": width, "height": 900})
             page.screenshot(path=SCREENSHOTS / f"server_{scheme}_{width}.png", full_page=True)
             assert not page.evaluate(WIDE)
             assert_accessible(page)
         page.get_by_role("button", name="New chat").click()
-        expect(page.locator("#talk p")).to_have_count(0)
+        expect(page.locator("#talk > *")).to_have_count(0)
         assert complaints == []
         assert [address for address in requests if not address.startswith((url, "data:"))] == []

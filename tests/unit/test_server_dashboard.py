@@ -7,6 +7,7 @@ from math import inf
 
 import pytest
 
+from rekindle.results.markdown import answer_html
 from rekindle.server import app
 from rekindle.server.access import Access
 from rekindle.server.application import application
@@ -35,6 +36,17 @@ async def test_the_page_is_for_all_and_the_figures_are_for_those_with_a_key(text
     boards = (await ask(served, "/dashboard", headers={"authorization": "Bearer key"})).body.decode()
     assert "mine" in boards
     assert "time to the first token" in boards
+
+
+async def test_an_answer_is_rendered_as_in_a_card_for_those_with_a_key(texts: Session) -> None:
+    served, text = app(texts, api_keys=["key"]), "**Two** ways:\n\n<script>1</script>"
+    assert (await ask(served, "/dashboard/answer", text.encode(), method="POST")).status == 401
+    headers = {"authorization": "Bearer key"}
+    reply = await ask(served, "/dashboard/answer", text.encode(), method="POST", headers=headers)
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert reply.body.decode() == answer_html(text)
+    large = await ask(served, "/dashboard/answer", b"x" * 100_000, method="POST", headers=headers)
+    assert large.status == 413
 
 
 async def test_models_that_are_closed_are_named() -> None:

@@ -65,7 +65,7 @@ def routes_of(service: Service, access: Access) -> list[Route]:
     """Return the routes of a server."""
     state = StateRoutes(service.models, needs_key=bool(access.api_keys))
     listings = ollama.OllamaRoutes(service.models)
-    dashboard = DashboardRoutes(service.models)
+    dashboard = DashboardRoutes(service.models, service.limits)
     kept_responses = responses.ResponseRoutes(service.responses)
     answers_to_get = {
         "/v1/models": state.models,
@@ -91,6 +91,7 @@ def routes_of(service: Service, access: Access) -> list[Route]:
             for path, answer in OLLAMA_ANSWERS.items()
         ),
         *(Route(path, answer, methods=["GET"]) for path, answer in answers_to_get.items()),
+        Route("/dashboard/answer", dashboard.answer, methods=["POST"]),
         Route("/v1/responses/{id}", kept_responses.delete, methods=["DELETE"]),
         *Administration(service, access).routes,
     ]

@@ -1,6 +1,7 @@
-"""The server's page for browsers: the dashboard of each open model."""
+"""The server's page for browsers: the dashboard of each open model, and the answers of its chat."""
 
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from weakref import WeakKeyDictionary
 
@@ -11,7 +12,10 @@ from rekindle import markup
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.board_html import board_html
 from rekindle.notebook.board.rates import Rates
+from rekindle.results.markdown import answer_html
 from rekindle.server.apis.page import HEADERS, PAGE
+from rekindle.server.exchange import read_body
+from rekindle.server.limits import Limits, on_thread
 from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.models.session import ServedSession
 
@@ -21,10 +25,11 @@ class DashboardRoutes:
 
     Args:
         models: the models of the server.
+        limits: the bounds of the server.
     """
 
-    def __init__(self, models: Models):
-        self._models = models
+    def __init__(self, models: Models, limits: Limits):
+        self._models, self._limits = models, replace(limits, body_bytes=4 * markup.LONGEST_PASSAGE)
         self._rates: WeakKeyDictionary[ServedSession, Rates] = WeakKeyDictionary()
 
     async def page(self, request: Request) -> Response:
@@ -39,6 +44,11 @@ class DashboardRoutes:
         closed = [base for base in self._models.bases if base not in names]
         note = markup.note(f"closed until the next request: {', '.join(closed)}") if closed else ""
         return HTMLResponse("".join(map(self._board, models)) + note)
+
+    async def answer(self, request: Request) -> Response:
+        """Serve POST /dashboard/answer: an answer of a model, rendered as in a notebook's card."""
+        text = (await read_body(request, self._limits)).decode(errors="replace")
+        return HTMLResponse(await on_thread(partial(answer_html, text)))
 
     def _board(self, model: ServedModel) -> str:
         rates = self._rates.setdefault(model.session, Rates())

@@ -28,7 +28,8 @@ input, button, select, textarea { font: inherit; padding: 0.35em 0.6em; border: 
 textarea { resize: vertical; width: 100%; }
 .words { flex: 1 1 14em; }
 #talk { max-height: 24em; overflow-y: auto; overflow-wrap: anywhere; }
-#talk p { margin: 0.5em 0; white-space: pre-wrap; }
+#talk > div { margin: 0.5em 0; }
+#talk .plain { white-space: pre-wrap; }
 #talk .user { padding: 0.4em 0.7em; border-radius: 6px; background: var(--inset); }
 #boards > * { margin-bottom: 0.8em; }
 """
@@ -75,12 +76,44 @@ async function show() {
 }
 
 function line(role, text) {
-  const line = document.createElement("p")
-  line.className = role
+  const line = document.createElement("div")
+  line.className = `${role} plain`
   line.textContent = text
   talk.append(line)
   talk.scrollTop = talk.scrollHeight
   return line
+}
+
+function drawing(line) {
+  // Draws the newest text, one request at a time; texts that are no longer the newest are left out.
+  let wanted = "", busy = null
+  async function draw() {
+    for (let drawn = ""; drawn !== wanted; await new Promise(done => setTimeout(done, 150))) {
+      drawn = wanted
+      const reply = await fetch("dashboard/answer", {method: "POST", headers: headers(), body: drawn}).catch(() => null)
+      if (!reply?.ok) {
+        line.textContent = drawn
+        line.className = "assistant plain"
+        continue
+      }
+      const html = await reply.text()
+      const unfolded = [...line.querySelectorAll("details")].map(each => each.open)
+      line.innerHTML = html
+      line.className = "assistant"
+      line.querySelectorAll("details").forEach((each, place) => { each.open = unfolded[place] ?? false })
+      talk.scrollTop = talk.scrollHeight
+    }
+    busy = null
+  }
+  return text => {
+    wanted = text
+    if (line.classList.contains("plain")) {
+      line.textContent = text
+      line.className = "assistant plain"
+    }
+    busy ??= draw()
+    return busy
+  }
 }
 
 async function* events(body) {
@@ -98,7 +131,7 @@ async function* events(body) {
 async function answer(text) {
   messages.push({role: "user", content: text})
   line("user", text)
-  const shown = line("assistant pale", "waiting")
+  const shown = line("assistant pale", "waiting"), draw = drawing(shown)
   let content = ""
   answering = new AbortController()
   stop.disabled = !(send.disabled = true)
@@ -114,8 +147,7 @@ async function answer(text) {
       if (event.error) throw new Error(event.error.message)
       content += event.choices?.[0]?.delta?.content ?? ""
       if (!content) continue
-      shown.className = "assistant"
-      shown.textContent = content
+      draw(content)
       talk.scrollTop = talk.scrollHeight
     }
     if (!content) shown.textContent = "(an empty answer)"
