@@ -1,6 +1,7 @@
 """Every card can be read by a screen reader, on a light and a dark page, and fits a narrow one."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,11 @@ def cards() -> list[markup.Bundle]:
             *inside(),
             explanation(*TEXTS),
         )
-        tables = (plain, shaded, generation(FORMATTED), Answers(answers, ["a", "b" * 200, "c"]))
+        pieces = tuple(
+            TokenLogprob(7, word, -0.9, 2, (other,), word.encode()) for word in re.split(r"(?= )", FORMATTED)
+        )
+        formatted = generation(FORMATTED), generation(FORMATTED, logprobs=pieces)
+        tables = (plain, shaded, *formatted, Answers(answers, ["a", "b" * 200, "c"]))
         bundles: list[markup.Bundle] = [each._repr_mimebundle_() for each in (*tables, *objects)]
     board = board_bundle(Board(FACTS, Rate(12.3, 10.0, 5.0, (1.0, 2.0, 12.0))))
     bar = bar_bundle(Progress("compiling programs", 3, 14, "programs"), 19)

@@ -21,7 +21,7 @@ from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.words import quantity
 from rekindle.results.facts.restored import RestoreReport
 from rekindle.results.facts.stats import SchedulerStats
-from rekindle.results.generation import Generation
+from rekindle.results.generation import Generation, text_html
 from rekindle.results.heat_map import LONGEST_TOKEN, MOST_TOKENS, heat_map
 from tests.unit.cards import HOSTILE, SPELLED, Page, read, shown
 
@@ -129,6 +129,17 @@ def test_a_text_whose_tokens_are_not_all_drawn_is_shown_besides() -> None:
 def test_a_heat_map_marks_what_was_not_the_likeliest() -> None:
     html = heat_map([None, scored(" sure", 0.0, 1), scored(" odd", -8.0, 300, (scored(" sure", -0.1, 1),))])
     assert html.count("border-bottom") == html.count("background") == 1
+
+
+def test_a_formatted_answer_is_rendered_above_its_folded_heat_map() -> None:
+    def drawn(*words: str) -> str:
+        return text_html("".join(words), "", [TokenLogprob(7, word, -0.5, 2, (), word.encode()) for word in words])
+
+    html = drawn("**", "Two", "**", " ways")
+    assert html.index("<strong") < html.rindex("<details") < html.index("rank 2")
+    plain = drawn("Two", " ways")
+    assert plain.count("Two") == 2, "in the tooltip, and in the heat map alone"
+    assert "<details" not in plain
 
 
 @pytest.mark.parametrize("logprob", [float("-inf"), -1e30, 1e-7])

@@ -347,10 +347,13 @@ def generation_html(generation: Generation, calls: str = "") -> str:
 def text_html(text: str, placeholder: str, logprobs: Sequence[TokenLogprob]) -> str:
     """Return a text as HTML, followed by the heat map of its tokens. An empty text is replaced by the placeholder.
 
-    The text is omitted if the heat map contains all of it.
+    A heat map that contains the whole text replaces it, or is folded below a formatted text.
     """
     if text and covers(text, logprobs):
-        return heat_map(logprobs)
+        from rekindle.results.markdown import formatted_html  # the parser takes long to import
+
+        rendered = formatted_html(text)
+        return rendered + markup.folded("tokens", heat_map(logprobs)) if rendered else heat_map(logprobs)
     return content_html(text or placeholder) + heat_map(logprobs)
 
 

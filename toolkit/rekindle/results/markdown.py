@@ -65,12 +65,17 @@ def answer_html(text: str) -> str:
 
     What follows the beginning is folded, as in `markup.passage`.
     """
+    return formatted_html(text) or markup.passage(text)
+
+
+def formatted_html(text: str) -> str:
+    """Return a formatted text as `answer_html` does; empty for a text without formats, or a very long one."""
     if not text or len(text) > markup.LONGEST_PASSAGE:
-        return markup.passage(text)
+        return ""
     parser, env = _parser(), dict[str, object]()
     tokens = parser.parse(text, env)
     if not _FORMAT & set(_kinds(tokens)):
-        return markup.passage(text)
+        return ""
     fold, hidden = _fold(tokens, text)
     html = parser.renderer.render(tokens[:fold], parser.options, env)
     if fold < len(tokens):

@@ -1,4 +1,4 @@
-"""Notes about models that judge texts without a training for it."""
+"""Notes about untrained uses of models."""
 
 from typing import Final, Literal
 
@@ -6,7 +6,7 @@ from rekindle.client.requests import Requests
 from rekindle.formats.checkpoints.uses import Uses
 
 Use = Literal["rank", "embed", "score"]
-"""A judgement. Classes need no note, because a model without a head for them is refused."""
+"""A judgement. Classes need no note: a model without a classification head is refused."""
 NOTES: Final[dict[Use, str]] = {
     "rank": "This model was not trained to rank: its relevance of a document is its guess of an answer, yes or no. A "
     "reranker such as Qwen/Qwen3-Reranker-0.6B, or an embedding model, ranks better.",
@@ -16,7 +16,7 @@ NOTES: Final[dict[Use, str]] = {
     "scores better.",
 }
 _NAMED: Final[dict[Use, str]] = {"rank": "rerank", "embed": "embed"}
-"""A part of the names of models trained for a use, for those whose files do not tell it."""
+"""A part of the names of models trained for a use."""
 
 
 def note_unfit(requests: Requests, use: Use) -> None:

@@ -1,4 +1,4 @@
-"""Steering and patches: changes of activations that a caller asks for.
+"""Steering and patches: changes of activations, as arguments of a call.
 
 Parsers of the command line import this module, and do without numpy.
 """
@@ -29,7 +29,7 @@ class Steering:
         scale: the factor of the vector.
         tokens: the positions, such as `slice(-1, None)` for the last token of the prompt and all after it. None
             (default) steers all.
-        part: "residual" changes what the layer passes on; "attention" or "mlp" change what one of them adds to it.
+        part: "residual" changes the output of the layer; "attention" or "mlp" change the summand of this part.
     """
 
     layer: LayerName
