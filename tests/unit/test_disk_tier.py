@@ -62,7 +62,7 @@ async def test_without_a_store_nothing_is_written() -> None:
 
 
 async def test_another_actors_message_is_refused() -> None:
-    with pytest.raises(TypeError, match="the disk tier takes Write, got Cancel"):
+    with pytest.raises(TypeError, match="the disk tier takes no Cancel, got Cancel"):
         await DiskTier(None).handle(Cancel(1))
 
 

@@ -188,7 +188,7 @@ def test_a_cancel_takes_the_same_way_as_its_submit() -> None:
 async def test_each_actor_refuses_the_messages_of_others() -> None:
     actors = fake_loaded_engine(fake_limits()).lanes[0].actors
     for actor in (actors.intake, actors.tokenizer, actors.scheduler, actors.detokenizer):
-        with pytest.raises(TypeError, match=r"takes .*, got Dispatched"):
+        with pytest.raises(TypeError, match="takes no Dispatched, got Dispatched"):
             await answers(actor, Dispatched(1, (), (), []))
 
 

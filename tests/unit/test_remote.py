@@ -493,7 +493,7 @@ def test_a_lane_that_is_found_says_so_and_takes_no_strangers(two: Lanes) -> None
     lane = two.lanes[0]
     list(lane.handle(Lost(ReplicaLost("gone"))))
     assert list(lane.handle(Found(0))) == [LaneBack()]
-    with pytest.raises(TypeError, match="a remote lane takes"):
+    with pytest.raises(TypeError, match="the remote lane takes no"):
         list(lane.handle(WeightsUsed(0, 1)))
 
 

@@ -33,6 +33,7 @@ from rekindle.core.messages import (
     UseWeights,
     WeightsUsed,
 )
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import StateSum, TokenLogprob
@@ -115,9 +116,7 @@ class FakeStepper:
                 assert 0 <= slot < self._limits.adapter_slots, "there is no such slot for an adapter"
                 self._adapters[slot] = content
                 return [AdapterPut(ticket)]
-        raise AssertionError(
-            f"the stepper takes Plan, Offload, Collect, PutPages, UseWeights and PutAdapter, got {message!r}"
-        )
+        raise wrong_receiver("stepper", message)
 
     def _dispatch(self, plan: Plan) -> Dispatched:
         """Write all pages of a tick before reading any, as the device does."""
@@ -331,7 +330,8 @@ class FakeSettler:
 
     async def handle(self, message: Message) -> list[Message]:
         """Answer Dispatched with Settled."""
-        assert isinstance(message, Dispatched), f"the settler takes Dispatched, got {message!r}"
+        if not isinstance(message, Dispatched):
+            raise wrong_receiver("settler", message)
         if self._holds:
             await self._permits.receive()
         _wait_for_the_device()

@@ -20,6 +20,7 @@ from rekindle.core.messages import (
     Write,
     Written,
 )
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.page import NewPage, StoredPage
 
 
@@ -79,7 +80,7 @@ class FakeHostTier:
                 for entry in entries:
                     self._drop(entry)
                 return []
-        raise AssertionError(f"the host tier takes Gathered, Fetch, Archive, Drop and StagePages, got {message!r}")
+        raise wrong_receiver("host tier", message)
 
     def lose(self, copies: Collection[Copy]) -> None:
         """Make copies unreadable from now on, on disk too; missing copies are ignored."""
@@ -122,7 +123,8 @@ class FakeDiskTier:
 
     def handle(self, message: Message) -> list[Written]:
         """Answer Write with Written."""
-        assert isinstance(message, Write), f"the disk tier takes Write, got {message!r}"
+        if not isinstance(message, Write):
+            raise wrong_receiver("disk tier", message)
         assert {*message.used_records} <= self.pages.keys(), "a record is used that was never written"
         self.used.update(message.used_records)
         by_digest = {page.digest: record for record, page in self.pages.items() if record in self.contents}

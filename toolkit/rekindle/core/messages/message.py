@@ -29,3 +29,11 @@ class OfRequest(Message):
 
     def __str__(self) -> str:
         return f"{type(self).__name__}: request {self.request_id}"
+
+
+def wrong_receiver(actor: str, message: object) -> TypeError:
+    """Return the error for a message without a meaning for an actor."""
+    return TypeError(
+        f"the {actor} takes no {type(message).__name__}, got {message!r:.80}; "
+        "rekindle.core.engine.wiring has the receiver of each message"
+    )

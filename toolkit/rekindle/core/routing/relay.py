@@ -32,6 +32,7 @@ from rekindle.core.messages import (
     WeightsUsed,
     Withdraw,
 )
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
 from rekindle.core.routing.lane_requests import LaneView
@@ -134,10 +135,7 @@ class Relay:
             case SaveCache() | PutAdapter() | Inspect():
                 yield from self._tickets.ask(message)
             case _:
-                raise TypeError(
-                    "the relay takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter, "
-                    f"Inspect and FromLane, got {message!r:.80}"
-                )
+                raise wrong_receiver("relay", message)
 
     # Requests
 

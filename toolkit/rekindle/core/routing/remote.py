@@ -36,6 +36,7 @@ from rekindle.core.messages import (
     WeightsUsed,
     Withdraw,
 )
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.request import Request
 from rekindle.core.routing.pages import pages_of
 from rekindle.core.scheduler.limits import EngineLimits
@@ -248,10 +249,7 @@ class RemoteLane:
             case Stopped() | KeepWeights():
                 self._link.send(message)
             case _:
-                raise TypeError(
-                    "a remote lane takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, Received, Lost "
-                    f"and Found, got {message!r:.80}"
-                )
+                raise wrong_receiver("remote lane", message)
 
     def _ask(self, question: NewWeights | SaveCache) -> Iterator[Message]:
         """Send a question to the replica; if the replica is lost, answer at once."""

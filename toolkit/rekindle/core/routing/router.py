@@ -30,6 +30,7 @@ from rekindle.core.messages import (
     WeightsUsed,
     Withdraw,
 )
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.route import Choose, Routing, prefix
 from rekindle.core.routing.lane_requests import LaneRequests, LaneView, RouterEntry
 from rekindle.core.routing.pages import PageCounts, pages_of
@@ -79,11 +80,7 @@ class Router:
                 return self._forward_end(message)
             case NewWeights() | KeepWeights() | SaveCache() | PutAdapter() | Inspect():
                 return self._tickets.ask(message)
-        raise TypeError(
-            "the router takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter, Inspect and "
-            "FromLane, "
-            f"got {message!r:.80}"
-        )
+        raise wrong_receiver("router", message)
 
     def check(self) -> None:
         """Assert the invariants: each lane has exactly its unended requests."""

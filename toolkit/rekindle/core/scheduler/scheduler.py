@@ -31,6 +31,7 @@ from rekindle.core.messages import (
     Withdraw,
     Written,
 )
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.page import StoredPage
 from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.figures import CachedTokens
@@ -188,10 +189,7 @@ class Scheduler:
             case TakePages(request, first, contents):
                 yield from self._take_pages(request, first, contents)
             case _:
-                raise TypeError(
-                    "the scheduler takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Overdue, "
-                    f"Advanced, Offloaded, Fetched, Written, SaveCache, SendPages and TakePages, got {message!r}"
-                )
+                raise wrong_receiver("scheduler", message)
 
     # Planning
 

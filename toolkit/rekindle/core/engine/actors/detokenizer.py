@@ -8,6 +8,7 @@ from weakref import ref
 from anyio.lowlevel import checkpoint
 
 from rekindle.core.messages import Message, Output, Outputs, Stopped, Text, Texts
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.repetition import RepetitionWatch
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, TokenLogprob
@@ -85,7 +86,7 @@ class Detokenizer:
         The answer is awaitable if there are enough log-probabilities to let other actors run in between.
         """
         if not isinstance(message, Outputs):
-            raise TypeError(f"the detokenizer takes Outputs, got {message!r}")
+            raise wrong_receiver("detokenizer", message)
         stopped: list[Message] = []
         texts = [text for output in message.outputs if (text := self._text(output, stopped)) is not None]
         if any(text.logprobs or text.prompt_logprobs for text in texts):

@@ -7,6 +7,7 @@ from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.errors import StorageError
 from rekindle.core.messages import Message, Write, Written
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.store.snapshot_store import SnapshotStore
 
 
@@ -24,7 +25,7 @@ class DiskTier:
     async def handle(self, message: Message) -> list[Message]:
         """Answer Write with Written."""
         if not isinstance(message, Write):
-            raise TypeError(f"the disk tier takes Write, got {message!r}")
+            raise wrong_receiver("disk tier", message)
         if self._store is None:
             return [_nothing_written(message)]
         return [await to_thread.run_sync(with_overrides, self._write, self._store, message, abandon_on_cancel=True)]

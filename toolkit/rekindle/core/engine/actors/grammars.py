@@ -8,6 +8,7 @@ from time import perf_counter
 from anyio import to_thread
 
 from rekindle.core.messages import Advance, Advanced, Message
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.request import Request
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.text.grammar import Matcher
@@ -75,7 +76,7 @@ class Grammars:
     async def handle(self, message: Message) -> list[Message]:
         """Answer Advance with Advanced, if it has requests to answer."""
         if not isinstance(message, Advance):
-            raise TypeError(f"the grammars take Advance, got {message!r}")
+            raise wrong_receiver("grammars actor", message)
         if message.answer_ids:
             return [await to_thread.run_sync(self.advance, message, self._patience(message))]
         self._forget(message)

@@ -25,6 +25,7 @@ from rekindle.core.messages import (
     TakePages,
     Write,
 )
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.store.snapshot_store import SnapshotStore
 
 
@@ -143,7 +144,7 @@ class HostTier:
             case StagePages(request, first, contents):
                 staged = await self._stage(contents)
                 return [*([TakePages(request, first, staged)] if staged else []), PagesStaged(request.id)]
-        raise TypeError(f"the host tier takes Gathered, Fetch, Archive, Drop and StagePages, got {message!r}")
+        raise wrong_receiver("host tier", message)
 
     async def _keep(self, entries: Sequence[int], pages: Sequence[Any]) -> bool:
         """Keep all pages not dropped meanwhile; return False and keep none if they exceed the capacity."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from rekindle.core.engine.preparer import RequestPreparer
 from rekindle.core.errors import RequestCancelled
 from rekindle.core.messages import Admit, Cancel, Message, Rejected, Submit, Tokenize, Tokenized, Withdraw
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.request import Request
 
 
@@ -50,7 +51,7 @@ class Intake:
                 else:
                     yield Withdraw(request_id)
             case _:
-                raise TypeError(f"the intake takes Submit, Cancel and Tokenized, got {message!r}")
+                raise wrong_receiver("intake", message)
         yield from self._fill_tokenizer()
 
     def _waiting(self, request_id: int) -> Submit | None:

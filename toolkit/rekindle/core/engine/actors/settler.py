@@ -11,6 +11,7 @@ from rekindle.core.device.packing import unpack_score
 from rekindle.core.device.sampling.sample import NONE_LEFT, NOT_FINITE
 from rekindle.core.errors import ConstraintFailed, LogitsNotFinite, RekindleError
 from rekindle.core.messages import Dispatched, Message, Settled
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.tokens import StateSum, TokenLogprob
 
 
@@ -20,7 +21,7 @@ class Settler:
     async def handle(self, message: Message) -> list[Message]:
         """Answer Dispatched with Settled."""
         if not isinstance(message, Dispatched):
-            raise TypeError(f"the settler takes Dispatched, got {message!r}")
+            raise wrong_receiver("settler", message)
         return [await to_thread.run_sync(with_overrides, _read, message, abandon_on_cancel=True)]
 
 

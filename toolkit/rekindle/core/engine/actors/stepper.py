@@ -64,6 +64,7 @@ from rekindle.core.messages import (
     UseWeights,
     WeightsUsed,
 )
+from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.changes import Changes
 from rekindle.core.scheduler.limits import EngineLimits
 
@@ -130,9 +131,7 @@ class Stepper:
                 return [AdapterPut(ticket)]
             case Inspect(ticket, key, inputs):
                 return [Inspected(ticket, await self._inspect(Inspection(key, inputs)))]
-        raise TypeError(
-            f"the stepper takes Plan, Offload, Collect, PutPages, UseWeights, PutAdapter and Inspect, got {message!r}"
-        )
+        raise wrong_receiver("stepper", message)
 
     async def _dispatch(self, plan: Plan) -> Dispatched:
         if plan.losses == self._losses:

@@ -4,6 +4,7 @@ from anyio import to_thread
 
 from rekindle.core.engine.preparer import RequestPreparer
 from rekindle.core.messages import Message, Tokenize, Tokenized
+from rekindle.core.messages.message import wrong_receiver
 
 
 class Tokenizing:
@@ -21,7 +22,7 @@ class Tokenizing:
     async def handle(self, message: Message) -> list[Message]:
         """Answer Tokenize with Tokenized."""
         if not isinstance(message, Tokenize):
-            raise TypeError(f"the tokenizer takes Tokenize, got {message!r}")
+            raise wrong_receiver("tokenizer", message)
         submit = message.submit
         outcome = await to_thread.run_sync(self._preparer.outcome, submit, abandon_on_cancel=True)
         return [Tokenized(submit.request_id, outcome)]
