@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rekindle.core.errors import InvalidRequest, ParametersIgnored
+from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.core.request.request import check_token_ids
 from rekindle.core.request.steering import Patch, Steering
@@ -251,6 +252,16 @@ def test_token_ids_come_in_any_sequence_and_leave_as_pythons() -> None:
         checked = check_token_ids("token_ids", ids, 10)
         assert checked == (0, 9)
         assert {type(token) for token in checked} == {int}
+
+
+@pytest.mark.parametrize(("wrong", "message"), [(10, "from 0 to 9, got 10"), (True, "a sequence of integers")])
+def test_a_wrong_token_id_is_found_in_each_part_of_a_long_prompt(wrong: int, message: str) -> None:
+    for place in (0, checks._AT_ONCE - 1, checks._AT_ONCE, 2 * checks._AT_ONCE):
+        ids: list[int] = [3] * (2 * checks._AT_ONCE + 1)
+        assert len(check_token_ids("token_ids", ids, 10)) == len(ids)
+        ids[place] = wrong
+        with pytest.raises(InvalidRequest, match=message):
+            check_token_ids("token_ids", ids, 10)
 
 
 NO_PROMPTS: list[tuple[Any, str]] = [

@@ -9,7 +9,7 @@ from anyio.abc import TaskGroup
 from rekindle.client.handle import Handle
 from rekindle.server import Limits, app
 from rekindle.server.errors import ApiError
-from rekindle.server.streaming import EventStream
+from rekindle.server.streaming import EventStream, _take_available
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
 from tests.unit.asgi import Caller, Reply, ask
@@ -210,6 +210,16 @@ async def test_chunks_are_sent_in_the_order_in_which_they_are_written(unread: in
     numbers = [int(each) for each in reply.body.split() if each.isdigit()]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) == 23 or unread == 3
+
+
+def test_a_large_chunk_is_sent_without_a_copy() -> None:
+    writer, reader = anyio.create_memory_object_stream[bytes](9)
+    with writer, reader:
+        for chunk in (b"a", b"b" * 99, b"c"):
+            writer.send_nowait(chunk)
+        assert _take_available(reader, 0) == []
+        assert _take_available(reader, 50) == [b"a", b"b" * 99]
+        assert _take_available(reader, 50) == [b"c"]
 
 
 async def test_a_failure_at_the_end_of_a_stream_is_its_last_event() -> None:
