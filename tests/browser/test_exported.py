@@ -75,7 +75,7 @@ def test_outputs_of_an_exported_tutorial_can_be_seen_and_read(
             assert_has_room(token, least=3)
         assert len(set(tokens.evaluate_all(SHADES))) > 3
 
-        tree = outputs.filter(has_text="pages of 64 tokens").locator("svg")
+        tree = outputs.filter(has_text="pages of 64 tokens").locator("svg[role=img]")
         expect(tree).to_have_count(1)
         expect(tree.locator("title").filter(has_text="hits")).not_to_have_count(0)
         assert_has_room(tree)

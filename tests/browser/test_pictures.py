@@ -29,7 +29,7 @@ def test_the_cache_is_a_tree(opens: Opens) -> None:
     asks = [f"await session.generate(token_ids=PROMPT + [{last}], max_tokens=200, ignore_eos=True)" for last in (7, 8)]
     with opens("\n".join([*asks, "session.cache.draw()"])) as notebook:
         output = notebook.run(1)
-        picture = output.locator(".jp-OutputArea-output svg")
+        picture = output.locator(".jp-OutputArea-output svg[role=img]")
         expect(picture).to_be_visible()
         expect(picture.locator("text").filter(has_text="pages")).not_to_have_count(0)
         expect(picture.locator("title").filter(has_text="hits")).not_to_have_count(0)
@@ -38,7 +38,7 @@ def test_the_cache_is_a_tree(opens: Opens) -> None:
 
 def test_a_trace_is_a_timeline(opens: Opens) -> None:
     with opens("with session.trace() as t: await session.generate(**EXPECTED)\nt.timeline()") as notebook:
-        picture = notebook.run(1).locator(".jp-OutputArea-output svg")
+        picture = notebook.run(1).locator(".jp-OutputArea-output svg[role=img]")
         expect(picture).to_be_visible()
         expect(picture.locator("text").filter(has_text="20 + 24")).to_have_count(1)
         expect(picture.locator("title").filter(has_text="tick")).not_to_have_count(0)
@@ -47,7 +47,7 @@ def test_a_trace_is_a_timeline(opens: Opens) -> None:
 
 def test_pictures_on_a_narrow_page_are_legible_and_scroll(opens: Opens) -> None:
     with opens("with session.trace() as t: await session.generate(**EXPECTED)\nt.timeline()") as notebook:
-        picture = notebook.run(1).locator(".jp-OutputArea-output svg")
+        picture = notebook.run(1).locator(".jp-OutputArea-output svg[role=img]")
         notebook.page.set_viewport_size({"width": 500, "height": 900})
         notebook.page.screenshot(path=SCREENSHOTS / "narrow.png")
         assert picture.evaluate(LETTER_HEIGHT) >= 10

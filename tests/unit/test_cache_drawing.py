@@ -80,10 +80,13 @@ def test_a_label_begins_with_a_word_where_there_are_words() -> None:
 
 
 def test_a_picture_keeps_its_text_legible_on_a_narrow_page() -> None:
-    svg = picture(viewed(PrefixTree(PAGE)).draw().svg)
-    least = re.search(r"min-width:(\d+)px", svg.attrib["style"])
+    tree = picture(viewed(PrefixTree(PAGE)).draw().svg)
+    assert float(tree.attrib["font-size"]) >= 10
+    assert "viewBox" not in tree.attrib, "it is not scaled"
+    scaled = picture(Drawing("A kind", "a title", 10, "", "").svg)
+    least = re.search(r"min-width:(\d+)px", scaled.attrib["style"])
     assert least is not None
-    assert float(svg.attrib["font-size"]) * int(least[1]) / WIDTH >= 10
+    assert float(scaled.attrib["font-size"]) * int(least[1]) / WIDTH >= 10
 
 
 def test_a_drawing_shows_its_text_where_a_page_takes_its_style_sheet_and_its_svg_away() -> None:
@@ -159,10 +162,11 @@ def texts(svg: str) -> list[ElementTree.Element]:
 def test_what_is_said_of_a_run_ends_in_its_box_and_its_text_before_that(text: str, hits: int) -> None:
     run = Run(-1, 1, text, 1234, ("device", "host", "disk"), hits, 12, 0)
     *legend, letters, shown, facts = texts(draw([run, replace(run, parent=0)], 0, "a tree").svg)[:7]
-    assert [key.text for key in legend] == ["D: on the device", "H: in host memory", "S: stored on disk", "bar: hits"]
+    assert [key.text for key in legend] == ["D: device", "H: host memory", "S: disk", "bar: hits"]
     assert facts.text == run.facts
-    assert ends(facts) <= WIDTH - 4
-    assert ends(shown) <= float(facts.attrib["x"]) - BAR_WIDTH
+    assert ends(facts) <= -4, "from the right"
+    end = 8 + BAR_WIDTH - float(facts.attrib["x"])
+    assert ends(shown) - end <= WIDTH + float(facts.attrib["x"]) - BAR_WIDTH
     assert float(letters.attrib["x"]) < float(shown.attrib["x"])
     assert (shown.text or "").endswith("…")
 

@@ -9,6 +9,8 @@ WIDTH, MIN_WIDTH = 860, 720
 """The width of a picture in pixels, and its minimum on a narrow page, with text 10 px high.
 
 A page below the minimum width scrolls the picture."""
+NARROW = 400
+"""The minimum width of a fluid picture in pixels."""
 CHARACTER = 7.3
 """The width of a character of the text, 12 px high, in pixels: the average of wide ones, and more than of most."""
 HEADING = 24
@@ -36,6 +38,7 @@ class Drawing:
         height: the height in pixels; the width is always `WIDTH`.
         parts: the SVG elements of the picture.
         text: the text alternative.
+        is_fluid: True if the parts fit each width from `NARROW` on; the pictures of others are scaled.
     """
 
     kind: str
@@ -43,6 +46,7 @@ class Drawing:
     height: float
     parts: str
     text: str
+    is_fluid: bool = False
 
     def __repr__(self) -> str:
         return self.text
@@ -50,11 +54,15 @@ class Drawing:
     @property
     def svg(self) -> str:
         """The picture as an SVG element."""
+        if self.is_fluid:
+            size, style = 'width="100%"', f"max-width:{WIDTH}px;min-width:{NARROW}px"
+        else:
+            size = f'viewBox="0 0 {WIDTH} {self.height:.0f}" width="{WIDTH}"'
+            style = f"max-width:100%;min-width:{MIN_WIDTH}px;height:auto"
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height:.0f}" width="{WIDTH}" '
-            f'height="{self.height:.0f}" role="img" aria-label="{visible(f"{self.kind}: {self.title}")}" '
-            'font-size="12" fill="currentColor" '
-            f'style="max-width:100%;min-width:{MIN_WIDTH}px;height:auto">{self.parts}</svg>'
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} height="{self.height:.0f}" role="img" '
+            f'aria-label="{visible(f"{self.kind}: {self.title}")}" font-size="12" fill="currentColor" '
+            f'style="{style}">{self.parts}</svg>'
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
@@ -72,9 +80,8 @@ def stack(kind: str, title: str, drawings: Sequence[tuple[str, Drawing]]) -> Dra
         body = f'<g transform="translate(0 {height + HEADING:.0f})">{drawing.parts}</g>'
         parts.append(svg_text(4, height + HEADING - 6, f"{name}: {drawing.title}") + body)
         height += HEADING + drawing.height
-    return Drawing(
-        kind, title, height, "".join(parts), "\n".join(f"{name}\n{drawing.text}" for name, drawing in drawings)
-    )
+    texts = "\n".join(f"{name}\n{drawing.text}" for name, drawing in drawings)
+    return Drawing(kind, title, height, "".join(parts), texts, all(drawing.is_fluid for _, drawing in drawings))
 
 
 def svg_text(x: float, y: float, text: str) -> str:

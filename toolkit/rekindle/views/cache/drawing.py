@@ -16,14 +16,15 @@ KIND = "Prefix cache"
 """The name of the cache in the headers of cards."""
 LETTERS: dict[Tier, str] = {"device": "D", "host": "H", "disk": "S"}
 WHERE: dict[Tier, str] = {"device": "on the device", "host": "in host memory", "disk": "stored on disk"}
+SHORT: dict[Tier, str] = {"device": "device", "host": "host memory", "disk": "disk"}
 LEGEND = ", ".join(f"{letter}: {WHERE[tier]}" for tier, letter in LETTERS.items())
 
 ROW_HEIGHT, BOX_HEIGHT, INDENT = 30, 24, 22
 """The height of a row, the height of its box, and the indent of a level, in pixels."""
 MAX_INDENT = 300
 """The maximum indent of all levels together, in pixels."""
-MIN_FACTS_WIDTH, BAR_WIDTH = 300, 50
-"""The minimum width of the facts at the right of a run's text, and the width of the bar among them, in pixels."""
+BAR_WIDTH = 50
+"""The width of the bar between the text and the facts of a run, in pixels."""
 MAX_TITLE = 400
 """The maximum number of characters of a run's text in its tooltip."""
 
@@ -95,7 +96,7 @@ def draw(runs: Sequence[Run], hidden: int, title: str) -> Drawing:
         below[run.parent].append((index, run))
     rows = list(_rows(below, -1, 0, hidden))
     parts = _parts(rows, max((run.hits for run in runs), default=0))
-    return Drawing(KIND, title, (len(rows) + 1) * ROW_HEIGHT, parts, _text(rows, title))
+    return Drawing(KIND, title, (len(rows) + 1) * ROW_HEIGHT, parts, _text(rows, title), is_fluid=True)
 
 
 def _rows(below: Mapping[int, Sequence[tuple[int, Run]]], parent: int, depth: int, hidden: int) -> Iterator[_Row]:
@@ -125,7 +126,7 @@ def _has_next_sibling(rows: Sequence[_Row], place: int, depth: int) -> bool:
 def _parts(rows: Sequence[_Row], hottest: int) -> str:
     indent = min(INDENT, MAX_INDENT / max([1, *(row.depth for row in rows)]))
     facts = max((len(row.run.facts) for row in rows if row.run), default=0)
-    right = max(MIN_FACTS_WIDTH, BAR_WIDTH + CHARACTER * facts + 12)
+    right = BAR_WIDTH + CHARACTER * facts + 12
     parts = [_legend()]
     tops: dict[int, int] = {}  # the top of the last row of each depth
     for place, row in enumerate(rows, 1):
@@ -145,7 +146,7 @@ def _legend() -> str:
     """Draw the colour and the letter of each tier, with its meaning."""
     parts, x = [], 4.0
     for tier, letter in LETTERS.items():
-        words = f"{letter}: {WHERE[tier]}"
+        words = f"{letter}: {SHORT[tier]}"
         parts.append(
             f'<rect x="{x:.0f}" y="4" width="12" height="12" rx="3" {_colours(tier)}/>{svg_text(x + 18, 15, words)}'
         )
@@ -159,19 +160,21 @@ def _colours(tier: Tier) -> str:
 
 
 def _box(run: Run, x: float, top: int, right: float, hottest: int) -> str:
-    width = WIDTH - 4 - x
-    text = _fit(spelled(run.text), width - right - 44)
+    """Draw a run. The end of its text is cut at the facts, which keep their place at the right of each page."""
+    text = _fit(spelled(run.text), WIDTH - 4 - x - right - 44)
     bar = 40 * run.hits / hottest if hottest else 0
-    edge = 2.5 if run.locks else 1
+    edge, end = 2.5 if run.locks else 1, right + 8
     facts = f"{run.facts}; {' and '.join(WHERE[tier] for tier in run.tiers)}\n{run.text[:MAX_TITLE]}"
     return (
         f"<g>{tooltip(facts)}"
-        f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="4" '
+        f'<rect x="{x:.1f}" y="{top}" width="{WIDTH - 4 - x:.1f}" height="{BOX_HEIGHT}" rx="4" '
+        f'style="width:calc(100% - {x + 4:.1f}px)" '
         f'{_colours(run.tiers[0])} stroke-width="{edge}"/>'
         f'<text x="{x + 7:.1f}" y="{top + 16}" font-weight="bold">{run.letters}</text>'
-        f"{svg_text(x + 40, top + 16, text)}"
-        f'<rect x="{WIDTH - right:.1f}" y="{top + 8}" width="{bar:.1f}" height="8" fill-opacity="0.6"/>'
-        f"{svg_text(WIDTH - right + BAR_WIDTH, top + 16, run.facts)}</g>"
+        f'<svg x="{-end:.1f}" y="{top}" width="100%" height="{BOX_HEIGHT}">{svg_text(end + x + 40, 16, text)}</svg>'
+        f'<svg x="100%" y="{top}" overflow="visible">'
+        f'<rect x="{-right:.1f}" y="8" width="{bar:.1f}" height="8" fill-opacity="0.6"/>'
+        f"{svg_text(BAR_WIDTH - right, 16, run.facts)}</svg></g>"
     )
 
 
