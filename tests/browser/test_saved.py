@@ -58,7 +58,7 @@ def test_who_is_sent_a_notebook_and_does_not_trust_it_sees_drawings_as_text(open
     with opens(*DRAWINGS) as notebook:
         for place, _ in enumerate(DRAWINGS, 1):
             output = notebook.run(place).locator(".jp-OutputArea-output")
-            expect(output.locator("svg")).to_be_visible()
+            expect(output.locator("svg[role=img]")).to_be_visible()
             expect(output.locator("pre")).to_be_hidden()
         notebook.save()
         written, context = lab.read(notebook.name), notebook.page.context
