@@ -21,7 +21,7 @@ from flax import nnx
 
 import rekindle
 from rekindle.assembly.weights.load import load_decoder
-from rekindle.core.models.mixing import Memory
+from rekindle.core.models.mixing import LayerMemory
 from rekindle.formats.checkpoints.open import open_checkpoint
 
 # %% [markdown]
@@ -91,7 +91,7 @@ def attend_all(q, kv, pages, how):
 
 
 mixer = SimpleNamespace(attend=attend_all)
-nothing = Memory((None,) * config.num_layers)
+nothing = LayerMemory((None,) * config.num_layers)
 hidden, _ = decoder(jnp.array(prompt), jnp.arange(len(prompt)), nothing, mixer)
 print("tokens", (len(prompt),), "→ hidden", hidden.shape)
 
@@ -336,7 +336,7 @@ def prefill(weights, tokens, last, pool, page_table, implementation="reference")
     """Return the logits after place `last` of whole blocks of tokens, and the pool with their keys and values."""
     decoder = nnx.merge(graph, weights)
     mixer = SimpleNamespace(attend=attend_prompt(page_table, len(tokens) // PAGE, implementation))
-    hidden, memory = decoder(tokens, jnp.arange(len(tokens)), Memory(pool), mixer)
+    hidden, memory = decoder(tokens, jnp.arange(len(tokens)), LayerMemory(pool), mixer)
     return decoder.logits(hidden[last][None])[0], memory.pages
 
 
@@ -403,7 +403,7 @@ def decode(weights, token, position, pool, page_table, implementation="reference
         return kernels.attend_rows(q, pages, tables, visible, **named), pages
 
     mixer = SimpleNamespace(attend=attend)
-    hidden, memory = decoder(jnp.where(ours, token, 0), positions, Memory(pool), mixer)
+    hidden, memory = decoder(jnp.where(ours, token, 0), positions, LayerMemory(pool), mixer)
     return decoder.logits(hidden[:1])[0], memory.pages
 
 

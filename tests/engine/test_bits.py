@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.device.state import empty_pages
 from rekindle.core.models.decoder import Decoder
-from rekindle.core.models.mixing import Memory, ScoreOptions
+from rekindle.core.models.mixing import LayerMemory, ScoreOptions
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels import api
 from rekindle_kernels.cpu.library import unavailable_reason
@@ -57,7 +57,7 @@ class Told:
         first_page = jnp.where(own, 1, 1 + TOKENS // PAGE)
         tables = first_page[:, None] + jnp.arange(TOKENS // PAGE)[None]
         mixer: Any = InParts(positions, tables, len(ids) - rows if blocks else 0)
-        hidden, memory = decoder(ids, positions, Memory(pages), mixer)
+        hidden, memory = decoder(ids, positions, LayerMemory(pages), mixer)
         return decoder.logits(hidden), memory.pages
 
 

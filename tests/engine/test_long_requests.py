@@ -11,7 +11,7 @@ import pytest
 import rekindle
 from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.config import SettingsOptions
-from rekindle.core.models.mixing import Memory, ScoreOptions
+from rekindle.core.models.mixing import LayerMemory, ScoreOptions
 from rekindle.formats.checkpoints.open import open_checkpoint
 
 pytestmark = pytest.mark.wide
@@ -45,7 +45,7 @@ def greedy(model: Path, prompt: list[int], new: int, *, grows: bool) -> tuple[in
     checkpoint = open_checkpoint(model)
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
     mixer: Any = Causal()
-    nothing = Memory((None,) * checkpoint.config.num_layers)
+    nothing = LayerMemory((None,) * checkpoint.config.num_layers)
     positions = jnp.arange(ROOM, dtype=jnp.int32)
 
     @jax.jit

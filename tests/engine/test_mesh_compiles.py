@@ -19,8 +19,8 @@ from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.programs.targets import devices_of
 from rekindle.core.device.state import Sizes
 from rekindle.core.models.config import ModelConfig, Rope
+from rekindle.core.models.traffic import Wire
 from rekindle.core.models.weights.form import WeightForm
-from rekindle.core.models.wire import Wire
 
 without_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler, libtpu, is not installed")
 without_cuda = pytest.mark.skipif(

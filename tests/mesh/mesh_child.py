@@ -35,8 +35,8 @@ from rekindle.core.device.programs.functions import EMPTY, GATHER  # noqa: E402
 from rekindle.core.device.programs.key import ProgramKey  # noqa: E402
 from rekindle.core.device.programs.lowering import Programs  # noqa: E402
 from rekindle.core.device.state import Sizes  # noqa: E402
+from rekindle.core.models.traffic import Wire  # noqa: E402
 from rekindle.core.models.weights.form import WeightForm  # noqa: E402
-from rekindle.core.models.wire import Wire  # noqa: E402
 from rekindle.formats.checkpoints.open import open_checkpoint  # noqa: E402
 from rekindle.session.about import About  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402

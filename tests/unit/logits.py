@@ -15,7 +15,7 @@ from rekindle.core.device.state import Pages, empty_pages, empty_slots
 from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.layers import Delta
-from rekindle.core.models.mixing import Memory
+from rekindle.core.models.mixing import LayerMemory
 from rekindle_kernels.api import choose_for_all
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -65,7 +65,7 @@ class PagedLogits:
             decoder, inputs = nnx.merge(graph, state), self._layout.unpack(packed)
             delta = adapt(decoder, bucket.prefill_tokens)
             mixer = TickMixer(inputs, slots, bucket, page_size, implementation)
-            hidden, _ = decoder(inputs.tokens, positions, Memory(pages, slots.states), mixer)
+            hidden, _ = decoder(inputs.tokens, positions, LayerMemory(pages, slots.states), mixer)
             return decoder.logits(hidden, delta)
 
         self._run = run

@@ -16,7 +16,6 @@ from rekindle.core.messages import (
     Admit,
     CacheSaved,
     Cancel,
-    Found,
     FromLane,
     LaneBack,
     Lost,
@@ -27,6 +26,7 @@ from rekindle.core.messages import (
     Rejected,
     RemoteOutput,
     RemoteOutputs,
+    ReplicaFound,
     SaveCache,
     Started,
     Stopped,
@@ -222,7 +222,7 @@ class Lanes:
     def find(self, number: int) -> None:
         replica, weights = self.replicas[number], self.lanes[number].weights
         replica.up, replica.weights = True, weights
-        self.say(ToLane(number, Found(replica.life, weights)))
+        self.say(ToLane(number, ReplicaFound(replica.life, weights)))
 
     def run(self, number: int, steps: int) -> None:
         """Have a replica take all, and compute a part of each request so many times."""
@@ -458,7 +458,7 @@ def test_a_replica_that_comes_back_with_former_weights_is_given_up_until_it_has_
     former = two.lanes[0].weights
     two.say(NewWeights(0, [["a"], ["b"]]))
     two.replicas[0].up = True
-    two.say(ToLane(0, Found(1, former)))
+    two.say(ToLane(0, ReplicaFound(1, former)))
     assert two.replicas[0].detached
     two.admit(request(0))
     assert where(two) == [[], [0]]
@@ -470,7 +470,7 @@ def test_what_is_placed_before_a_second_loss_is_heard_of_reaches_no_later_life(t
     for _ in range(2):
         two.replicas[0].kill()
     two.say(ToLane(0, Lost(ReplicaLost("gone"))))
-    two.say(ToLane(0, Found(1)))
+    two.say(ToLane(0, ReplicaFound(1)))
     two.admit(request(1))
     assert two.lanes[0].uncached(request(2)) < 20, "its router has placed it there"
     assert where(two) == [[], []], "and nothing was sent"
@@ -492,7 +492,7 @@ def test_a_lost_replica_saves_nothing_and_says_so(two: Lanes) -> None:
 def test_a_lane_that_is_found_says_so_and_takes_no_strangers(two: Lanes) -> None:
     lane = two.lanes[0]
     list(lane.handle(Lost(ReplicaLost("gone"))))
-    assert list(lane.handle(Found(0))) == [LaneBack()]
+    assert list(lane.handle(ReplicaFound(0))) == [LaneBack()]
     with pytest.raises(TypeError, match="the remote lane takes no"):
         list(lane.handle(WeightsUsed(0, 1)))
 

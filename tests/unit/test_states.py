@@ -19,11 +19,11 @@ from rekindle.core.device.state import empty_pages, empty_slots
 from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.config import DeltaNet, Mamba2, Norm, ShortConvolution
 from rekindle.core.models.decoder import abstract_decoder
-from rekindle.core.models.mixing import Memory
+from rekindle.core.models.mixing import LayerMemory
 from rekindle.core.models.shard import TENSOR, Shard
 from rekindle.core.models.states.group_norm import members_of
+from rekindle.core.models.traffic import Wire
 from rekindle.core.models.weights.form import WeightForm
-from rekindle.core.models.wire import Wire
 from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.unit.logits import KNOWN, logits_within
 
@@ -56,7 +56,7 @@ def logits_of_devices(directory: Path, devices: int, ids: Array) -> Array:
         mixer = TickMixer(on_device, slots, bucket, QUERY_BLOCK, "xla")
         decoder = abstract.with_weights(weights)
         positions = jnp.arange(bucket.prefill_tokens, dtype=jnp.int32)
-        hidden, _ = decoder(on_device.tokens, positions, Memory(pages, slots.states), mixer)
+        hidden, _ = decoder(on_device.tokens, positions, LayerMemory(pages, slots.states), mixer)
         return decoder.logits(hidden)
 
     stacked = [jnp.stack(each) for each in zip(*weights, strict=True)]

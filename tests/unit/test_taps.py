@@ -11,11 +11,11 @@ import pytest
 from flax import nnx
 
 from rekindle.assembly.weights.load import load_decoder
+from rekindle.core.layer_parts import PARTS
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.inspection.look import LookInputs, look
 from rekindle.core.models.taps.interventions import Interventions
-from rekindle.core.parts import PARTS
 from rekindle.formats.checkpoints.open import open_checkpoint
 
 INSIDE = Path(__file__).parent.parent / "goldens" / "inside.npz"

@@ -38,7 +38,7 @@ from rekindle.core.models.config.scaling import (
     YarnScaling,
 )
 from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.wire import Wire
+from rekindle.core.models.traffic import Wire
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.checkpoint import Checkpoint

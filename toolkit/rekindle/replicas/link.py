@@ -10,7 +10,7 @@ import anyio
 
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.errors import EngineFailed, InvalidRequest, ReplicaLost
-from rekindle.core.messages import Found, Lost, Message, NewWeights, Received, Rejected, ToLane, WeightsReplaced
+from rekindle.core.messages import Lost, Message, NewWeights, Received, Rejected, ReplicaFound, ToLane, WeightsReplaced
 from rekindle.core.routing.remote import RemoteLane
 from rekindle.replicas import cluster
 from rekindle.replicas.status import AttachReply
@@ -69,7 +69,7 @@ class Link:
         self._box.put(message)
 
     def resume(self, life: int) -> None:
-        """Send messages again, unless the replica was lost again since `Found` with this `life`."""
+        """Send messages again, unless the replica was lost again since `ReplicaFound` with this `life`."""
         self._up = life == self._life
 
     def look(self, at: Callable[[Any], T]) -> T:
@@ -99,7 +99,7 @@ class Link:
                     post(ToLane(self._lane, Lost(final, for_good=True)))
                     break
                 LOG.warning("lane %d is back", self._lane)
-                post(ToLane(self._lane, Found(self._life, weights)))
+                post(ToLane(self._lane, ReplicaFound(self._life, weights)))
                 error = await self._listen(post)
             tasks.cancel_scope.cancel()
 

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rekindle.client.handle import Handle
 from rekindle.core.errors import RekindleError
 from rekindle.results.generation import Generation
+from rekindle.server.chosen_tokens import check_explicit, with_explicit, with_explicit_piece
 from rekindle.server.errors import ApiError, api_error_of, without_copies
-from rekindle.server.explicit import check_explicit, with_explicit, with_explicit_piece
 from rekindle.server.gate import Gate
 from rekindle.server.guards import large_reply, reply
 from rekindle.server.keepalive import KeepAlive

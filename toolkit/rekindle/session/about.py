@@ -8,7 +8,7 @@ from typing import Final
 from rekindle import markup
 from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.wire import Wire
+from rekindle.core.models.traffic import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.model_facts import ModelFacts

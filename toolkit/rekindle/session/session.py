@@ -40,9 +40,9 @@ from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.conductor import Resume
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.keywords import spelled_out
+from rekindle.core.layer_parts import Part
 from rekindle.core.messages import InFlightPolicy
 from rekindle.core.messages.record import MessageRecord, Observer, Pending
-from rekindle.core.parts import Part
 from rekindle.core.request.checks import preview
 from rekindle.core.request.params import check_keywords
 from rekindle.core.request.steering import Patch, Steering, patches, steerings

@@ -13,10 +13,10 @@ from rekindle.core.device.sampling.adjustments import RECENT, PackedSlot, no_adj
 from rekindle.core.device.sampling.constraints import MASKS_PER_CALL, no_masks
 from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, PROCESSED, SOURCES
 from rekindle.core.device.step import TickOutputs
+from rekindle.core.layer_parts import PARTS
 from rekindle.core.messages import Chunk, Dispatched, Plan, Row, SampleRow, ScoreRow, SumRow
 from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.page import NULL_PAGE
-from rekindle.core.parts import PARTS
 from rekindle.core.request.changes import Changes
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request

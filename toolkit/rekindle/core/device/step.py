@@ -21,7 +21,7 @@ from rekindle.core.device.sums import sum_states
 from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.adapters.rows import AdapterDelta, Adapters
 from rekindle.core.models.decoder import Decoder
-from rekindle.core.models.mixing import Memory
+from rekindle.core.models.mixing import LayerMemory
 from rekindle.core.models.taps.interventions import Interventions, RowInterventions
 from rekindle.core.page import NULL_PAGE
 
@@ -126,7 +126,7 @@ def _tick(
     if interventions is not None:
         of_rows = jnp.concatenate([jnp.repeat(inputs.block_slot, QUERY_BLOCK), inputs.row_slot])
         tap = RowInterventions(interventions, of_rows, positions)
-    hidden, memory = decoder(tokens, positions, Memory(pages, slots.states), mixer, lengths, tap)
+    hidden, memory = decoder(tokens, positions, LayerMemory(pages, slots.states), mixer, lengths, tap)
     pages, slots = memory.pages, replace(slots, states=memory.states)
 
     last_states = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])

@@ -20,7 +20,6 @@ from rekindle.core.messages import (
     Drop,
     Fetch,
     Fetched,
-    Found,
     FromLane,
     Gathered,
     Inspect,
@@ -41,6 +40,7 @@ from rekindle.core.messages import (
     PutPages,
     Received,
     Rejected,
+    ReplicaFound,
     Returned,
     SaveCache,
     SendPages,
@@ -98,7 +98,7 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
     "scheduler": (
         *(Admit, Withdraw, Settled, Stopped, Advanced, Overdue),
         *(Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights, SendPages, TakePages),
-        *(Received, Lost, Found),  # of a lane in another process
+        *(Received, Lost, ReplicaFound),  # of a lane in another process
     ),
     "stepper": (Plan, Offload, UseWeights, Collect, PutPages, PutAdapter, Inspect),
     "settler": (Dispatched,),

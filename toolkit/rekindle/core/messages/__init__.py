@@ -40,13 +40,13 @@ from rekindle.core.messages.pages import (
     Written,
 )
 from rekindle.core.messages.replicas import (
-    Found,
     LaneBack,
     LaneLost,
     Lost,
     Received,
     RemoteOutput,
     RemoteOutputs,
+    ReplicaFound,
     Returned,
 )
 from rekindle.core.messages.submission import (
@@ -113,7 +113,6 @@ __all__ = [
     "Drop",
     "Fetch",
     "Fetched",
-    "Found",
     "FromLane",
     "Gathered",
     "InFlightPolicy",
@@ -141,6 +140,7 @@ __all__ = [
     "Rejected",
     "RemoteOutput",
     "RemoteOutputs",
+    "ReplicaFound",
     "Returned",
     "Row",
     "SampleRow",

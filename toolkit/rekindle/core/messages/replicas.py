@@ -104,7 +104,7 @@ class Lost(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Message):
+class ReplicaFound(Message):
     """A lost replica is back, without any request. From its connection to the `RemoteLane`.
 
     Attributes:
@@ -116,7 +116,7 @@ class Found(Message):
     weights: list[Any] | None = None
 
     def __str__(self) -> str:
-        return "Found"
+        return "ReplicaFound"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,18 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.features import FeatureTable
 from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import Delta, Linear, Table, norm_of
-from rekindle.core.models.mixing import Memory, Mixer
+from rekindle.core.models.mixing import LayerMemory, Mixer
 from rekindle.core.models.rope import position_key, positions_of
 from rekindle.core.models.shard import WHOLE, Shard, rows_of
 from rekindle.core.models.streams.altup import Streams
 from rekindle.core.models.taps.tap import LayerTap, Tap
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.weights.requests import JoinedTensors, Shapes, WeightSource
-from rekindle.core.parts import EMBEDDING
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.storage import Weight
@@ -64,11 +64,11 @@ class Decoder(nnx.Module, pytree=False):
         self,
         tokens: jax.Array,
         positions: jax.Array,
-        memory: Memory,
+        memory: LayerMemory,
         mixer: Mixer,
         lengths: jax.Array | None = None,
         tap: Tap | None = None,
-    ) -> tuple[jax.Array, Memory]:
+    ) -> tuple[jax.Array, LayerMemory]:
         """Run the layers.
 
         Args:
@@ -99,7 +99,7 @@ class Decoder(nnx.Module, pytree=False):
             zip(config.layers, config.page_places, config.state_places, strict=True)
         ):
             at = None if layer.attention is None else positions_by_key[position_key(layer.attention)]
-            own = Memory(None if page is None else pages[page], None if state is None else states[state])
+            own = LayerMemory(None if page is None else pages[page], None if state is None else states[state])
             of_layer = None if features is None else features[:, i]
             of_tap = None if tap is None else LayerTap(tap, i)
             x, own = getattr(self, f"layer_{i}")(x, at, own, mixer, of_layer, of_tap)
@@ -109,7 +109,7 @@ class Decoder(nnx.Module, pytree=False):
             if state is not None:
                 states[state] = own.states
         x = x if self.streams is None else self.streams.merge(x)
-        return x if self.norm is None else self.norm(x), Memory(tuple(pages), tuple(states))
+        return x if self.norm is None else self.norm(x), LayerMemory(tuple(pages), tuple(states))
 
     def _embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
         """Return the embeddings of tokens at these positions, (token, hidden) float32."""

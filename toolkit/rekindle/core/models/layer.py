@@ -11,7 +11,7 @@ from rekindle.core.models.features import FeatureBranch
 from rekindle.core.models.feed_forward.build import feed_forward_of
 from rekindle.core.models.latent import LatentAttention
 from rekindle.core.models.layers import Normalise, norm_of
-from rekindle.core.models.mixing import Memory, Mixer
+from rekindle.core.models.mixing import LayerMemory, Mixer
 from rekindle.core.models.rope import Positions
 from rekindle.core.models.states.build import state_of
 from rekindle.core.models.streams.laurel import Laurel
@@ -52,11 +52,11 @@ class Layer(nnx.Module, pytree=False):
         self,
         x: jax.Array,
         positions: Positions | None,
-        memory: Memory,
+        memory: LayerMemory,
         mixer: Mixer,
         features: jax.Array | None = None,
         tap: LayerTap | None = None,
-    ) -> tuple[jax.Array, Memory]:
+    ) -> tuple[jax.Array, LayerMemory]:
         """Map (token, hidden) and the memory of this layer to their new values.
 
         Args:
@@ -86,8 +86,8 @@ class Layer(nnx.Module, pytree=False):
         return stream if self.scale is None else stream * self.scale[...][None], memory
 
     def _mix(
-        self, x: Input, onto: jax.Array | None, positions: Positions | None, memory: Memory, mixer: Mixer
-    ) -> tuple[jax.Array, Memory]:
+        self, x: Input, onto: jax.Array | None, positions: Positions | None, memory: LayerMemory, mixer: Mixer
+    ) -> tuple[jax.Array, LayerMemory]:
         """Return the results of attention and of the mixer with a state, added to `onto`, and the memory."""
         if self.attention is not None:
             assert positions is not None

@@ -30,7 +30,7 @@ class ScoreOptions:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
-class Memory:
+class LayerMemory:
     """The arrays that layers keep of earlier tokens.
 
     Attributes:

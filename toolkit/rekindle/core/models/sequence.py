@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.mixing import Memory, ScoreOptions
+from rekindle.core.models.mixing import LayerMemory, ScoreOptions
 from rekindle_kernels import api as kernels
 from rekindle_kernels import states
 
 
-def empty_memory(config: ModelConfig) -> Memory:
+def empty_memory(config: ModelConfig) -> LayerMemory:
     """Return the memory of a model before the first token of a sequence, for `SequenceMixer`."""
     slots = tuple(tuple(jnp.zeros((1, *each), jnp.float32) for each in state) for state in config.states())
-    return Memory((jnp.zeros(()),) * len(config.paged), slots)
+    return LayerMemory((jnp.zeros(()),) * len(config.paged), slots)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.core.content import content_digest
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.parts import EMBEDDING, EVERYWHERE, MOST_INTERVENTIONS, PARTS, Part
+from rekindle.core.layer_parts import EMBEDDING, EVERYWHERE, MOST_INTERVENTIONS, PARTS, Part
 from rekindle.core.request.checks import preview
 from rekindle.core.request.steering import Patch, Steering
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.parts import Part
+from rekindle.core.layer_parts import Part
 from rekindle.core.request.checks import preview
 
 LayerName = int | Literal["embedding"]

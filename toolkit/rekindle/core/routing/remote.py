@@ -12,7 +12,6 @@ from rekindle.core.messages import (
     CacheSaved,
     CacheSaving,
     Cancel,
-    Found,
     KeepWeights,
     LaneBack,
     LaneLost,
@@ -26,6 +25,7 @@ from rekindle.core.messages import (
     Rejected,
     RemoteOutput,
     RemoteOutputs,
+    ReplicaFound,
     Returned,
     SaveCache,
     Started,
@@ -53,7 +53,7 @@ class Link(Protocol):
         """Send a message to the replica. Never blocks; messages between a loss and `resume` are dropped."""
 
     def resume(self, life: int) -> None:
-        """Send messages again, to the replica with this `Found.life`, unless it is lost again."""
+        """Send messages again, to the replica with this `ReplicaFound.life`, unless it is lost again."""
 
     def detach(self) -> None:
         """Detach the replica, so that it is found anew, with the weights of the lane."""
@@ -224,7 +224,7 @@ class RemoteLane:
                 yield from self._fail_started()
                 yield LaneLost(self._release_requests(), error, for_good)
                 yield from self._answers()
-            case Found(life, weights):
+            case ReplicaFound(life, weights):
                 if weights is not self.weights:  # the weights were exchanged meanwhile
                     self._link.detach()
                     return

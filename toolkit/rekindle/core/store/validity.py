@@ -44,7 +44,7 @@ SOURCES: Final = (
     "rekindle/core/models/taps",
     "rekindle/core/models/weights",
     "rekindle/core/page.py",
-    "rekindle/core/parts.py",
+    "rekindle/core/layer_parts.py",
     "rekindle_kernels",
 )
 """Files and packages imported by `lowering`: any code in a compiled program comes from one of them."""

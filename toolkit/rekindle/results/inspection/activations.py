@@ -7,7 +7,7 @@ import numpy as np
 
 from rekindle import markup
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.parts import PARTS, Part
+from rekindle.core.layer_parts import PARTS, Part
 from rekindle.results.inspection.grids import Array, figure, grid, log_shades, name_of, numbers
 
 

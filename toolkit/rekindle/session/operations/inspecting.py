@@ -16,9 +16,9 @@ from rekindle.core.concurrency.waits import Waits, in_a_thread, unless, until_cl
 from rekindle.core.device.packing import pack_changes
 from rekindle.core.device.programs.functions import LENS, Key
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
+from rekindle.core.layer_parts import EMBEDDING, PARTS, Part
 from rekindle.core.messages import Inspect, Prompt
 from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS, Look, LookInputs
-from rekindle.core.parts import EMBEDDING, PARTS, Part
 from rekindle.core.request.changes import Changes, changes_of, layer_index, part_of
 from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.request import check_length

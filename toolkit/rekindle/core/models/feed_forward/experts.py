@@ -10,7 +10,7 @@ from flax import nnx
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig
 from rekindle.core.models.config.partition import Order
 from rekindle.core.models.feed_forward.dense import FeedForward
-from rekindle.core.models.feed_forward.router import Router
+from rekindle.core.models.feed_forward.router import ExpertRouter
 from rekindle.core.models.layers import Linear, activate
 from rekindle.core.models.shard import compose, rows_of
 from rekindle.core.models.weights.requests import JoinedTensors, Matrix, WeightSource
@@ -24,7 +24,7 @@ class Experts(nnx.Module, pytree=False):
     def __init__(self, config: ExpertsConfig, model: ModelConfig, weights: WeightSource, prefix: str):
         names, hidden = model.names, model.hidden_size
         self.config, self.shard = config, weights.shard
-        self.router = Router(config, model, weights, prefix)
+        self.router = ExpertRouter(config, model, weights, prefix)
         self.gate_up = _gate_up(config, model, weights, prefix)
         self.down = _down(config, model, weights, prefix)
         self.shared = None if config.shared is None else _shared_expert(config.shared, model, weights, prefix)

@@ -10,7 +10,7 @@ from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 from rekindle_kernels.inputs import Input, Normed
 
 
-class Router(nnx.Module, pytree=False):
+class ExpertRouter(nnx.Module, pytree=False):
     """Product with the rules that choose a token's experts, and their weights."""
 
     def __init__(self, experts: ExpertsConfig, model: ModelConfig, weights: WeightSource, prefix: str):

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rekindle.core.layer_parts import PARTS
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.inspection.recording import PatternMixer, Recorder
 from rekindle.core.models.sequence import empty_memory
 from rekindle.core.models.taps.interventions import Interventions, RowInterventions
-from rekindle.core.parts import PARTS
 
 LENS_ROWS: Final = 64
 """Rows of `lens` in one run."""

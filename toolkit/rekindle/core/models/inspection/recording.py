@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rekindle.core.layer_parts import PARTS, Part
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.mixing import ScoreOptions
 from rekindle.core.models.sequence import SequenceMixer
 from rekindle.core.models.taps.tap import Tap
-from rekindle.core.parts import PARTS, Part
 
 
 class Recorder:

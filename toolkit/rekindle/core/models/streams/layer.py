@@ -8,7 +8,7 @@ from flax import nnx
 
 from rekindle.core.models.config import ModelConfig, StreamsConfig
 from rekindle.core.models.features import FeatureBranch
-from rekindle.core.models.mixing import Memory, Mixer
+from rekindle.core.models.mixing import LayerMemory, Mixer
 from rekindle.core.models.rope import Positions
 from rekindle.core.models.streams.altup import AltUp
 from rekindle.core.models.taps.tap import LayerTap
@@ -37,11 +37,11 @@ class StreamsLayer(nnx.Module, pytree=False):
         self,
         streams: jax.Array,
         positions: Positions | None,
-        memory: Memory,
+        memory: LayerMemory,
         mixer: Mixer,
         features: jax.Array | None = None,
         tap: LayerTap | None = None,
-    ) -> tuple[jax.Array, Memory]:
+    ) -> tuple[jax.Array, LayerMemory]:
         """Map streams (stream, token, hidden) and the memory of this layer to their new values.
 
         Args:

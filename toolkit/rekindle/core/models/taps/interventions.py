@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rekindle.core.parts import MOST_INTERVENTIONS, NOWHERE, PARTS, Part
+from rekindle.core.layer_parts import MOST_INTERVENTIONS, NOWHERE, PARTS, Part
 
 
 @jax.tree_util.register_dataclass

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import jax
 
-from rekindle.core.parts import Part
+from rekindle.core.layer_parts import Part
 
 
 class Tap(Protocol):

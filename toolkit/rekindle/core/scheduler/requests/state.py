@@ -12,7 +12,7 @@ from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import NextPage
 from rekindle.core.scheduler.limits import EngineLimits
-from rekindle.core.scheduler.requests.aspects.keeping import Keeping
+from rekindle.core.scheduler.requests.aspects.keeping import StateCopies
 from rekindle.core.scheduler.requests.aspects.masking import Masking
 from rekindle.core.scheduler.requests.aspects.observed import Observed
 from rekindle.core.scheduler.requests.aspects.queued import Queued
@@ -54,7 +54,7 @@ class RequestState:
     rope_rule: RopeLengthRule
     observed: Observed
     masking: Masking
-    keeping: Keeping | None = None
+    keeping: StateCopies | None = None
     has_states: bool = False
     queued: Queued = field(default_factory=Queued)
     computed: int = 0
@@ -78,7 +78,7 @@ class RequestState:
             publishable = len(request.prompt)
         rope_rule = RopeLengthRule(limits.long_from, limits.grows)
         masking = Masking(None if request.constrained is None else request.constrained.first)
-        observed, keeping, has_states = Observed.of(request), Keeping.of(limits), limits.pool.state_pages > 0
+        observed, keeping, has_states = Observed.of(request), StateCopies.of(limits), limits.pool.state_pages > 0
         return cls(request, tokens, longest, publishable, rope_rule, observed, masking, keeping, has_states)
 
     @property

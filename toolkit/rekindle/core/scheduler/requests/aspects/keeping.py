@@ -12,7 +12,7 @@ from rekindle.core.scheduler.requests.lease import Lease
 
 
 @dataclass(slots=True, eq=False)
-class Keeping:
+class StateCopies:
     """The positions of a running request whose state is copied to the host tier, for other requests and later turns.
 
     A state can only be copied between two ticks, so chunks end there. During decoding, the state is
@@ -34,7 +34,7 @@ class Keeping:
     newest: Node | None = None
 
     @classmethod
-    def of(cls, limits: EngineLimits) -> "Keeping | None":
+    def of(cls, limits: EngineLimits) -> "StateCopies | None":
         """Return the initial value for a request; None for a model without states, or without a prefix cache."""
         pool = limits.pool
         if not pool.keeps_states:

@@ -12,7 +12,7 @@ import numpy as np
 from rekindle.core.errors import UnsupportedModel
 from rekindle.formats.checkpoints.huggingface.quantized.parts import tables
 from rekindle.formats.checkpoints.huggingface.quantized.parts.bits import in_half_bytes
-from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import FLOATS, Found, Read, Stored, ceil
+from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import FLOATS, QuantizedTensor, Read, Stored, ceil
 from rekindle_kernels.blocks import Array, Bytes
 from rekindle_kernels.quantized import Codes, Quantized
 
@@ -21,7 +21,7 @@ _NIBBLES: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 """The nibble of a word with each of eight consecutive outputs."""
 
 
-def find_awq(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
+def find_awq(stored: Stored, options: Mapping[str, Any]) -> Iterator[QuantizedTensor]:
     """Yield the quantized tensors.
 
     Args:
@@ -48,7 +48,7 @@ def find_awq(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
         zeros = stored.read(zero, ("I32",), (count, width))
         scales = stored.read(scale, FLOATS, (count, outputs))
         text, load = f"AWQ (4 bits, groups of {group})", partial(_load, codes, zeros, scales, group)
-        yield Found(f"{module}.weight", (outputs, inputs), (name, scale, zero), load, text)
+        yield QuantizedTensor(f"{module}.weight", (outputs, inputs), (name, scale, zero), load, text)
 
 
 def _load(codes: Read, zeros: Read, scales: Read, group: int) -> Quantized:

@@ -16,8 +16,8 @@ from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
     DTYPES,
     Floats,
-    Found,
     OnDemand,
+    QuantizedTensor,
     Read,
     Stored,
     ceil,
@@ -53,7 +53,7 @@ class _Scales:
         return numbers
 
 
-def find_bitsandbytes(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
+def find_bitsandbytes(stored: Stored, options: Mapping[str, Any]) -> Iterator[QuantizedTensor]:
     """Yield the quantized tensors.
 
     Args:
@@ -77,10 +77,10 @@ def find_bitsandbytes(stored: Stored, options: Mapping[str, Any]) -> Iterator[Fo
         codes = stored.on_demand(name, ("I8",))
         shape = stored.shape(name)
         scales = stored.read(scale, ("F32",), shape[:1])
-        yield Found(name, shape, (name, scale), partial(_int8, codes, scales), "bitsandbytes int8")
+        yield QuantizedTensor(name, shape, (name, scale), partial(_int8, codes, scales), "bitsandbytes int8")
 
 
-def _four_bits(stored: Stored, name: str, state: str) -> Found:
+def _four_bits(stored: Stored, name: str, state: str) -> QuantizedTensor:
     options = _state(stored, state)
     try:
         outputs, inputs = map(int, options["shape"])
@@ -105,7 +105,7 @@ def _four_bits(stored: Stored, name: str, state: str) -> Found:
         scales = _Scales(scales.absmax, code, absmax, outer, offset)
     numbers = {"bfloat16": "BF16", "float16": "F16"}.get(dtype, "F32")
     load = partial(_load, codes, table, kind == "fp4", scales, (outputs, inputs), size, DTYPES[numbers])
-    return Found(name, (outputs, inputs), (name, f"{name}.absmax"), load, f"bitsandbytes {kind.upper()}")
+    return QuantizedTensor(name, (outputs, inputs), (name, f"{name}.absmax"), load, f"bitsandbytes {kind.upper()}")
 
 
 def _state(stored: Stored, name: str) -> Mapping[str, Any]:

@@ -22,8 +22,8 @@ from rekindle.formats.checkpoints.huggingface.quantized.parts.scaled import TABL
 from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
     FLOATS,
     Floats,
-    Found,
     OnDemand,
+    QuantizedTensor,
     Read,
     Stored,
     ceil,
@@ -31,7 +31,7 @@ from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
 from rekindle_kernels.quantized import Codes, Quantized
 
 
-def find_compressed(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
+def find_compressed(stored: Stored, options: Mapping[str, Any]) -> Iterator[QuantizedTensor]:
     """Yield the quantized tensors.
 
     Args:
@@ -56,7 +56,7 @@ def find_compressed(stored: Stored, options: Mapping[str, Any]) -> Iterator[Foun
             yield _bytes(stored, module, scheme_for(schemes, module, stored.source))
 
 
-def _bytes(stored: Stored, module: str, scheme: Scheme) -> Found:
+def _bytes(stored: Stored, module: str, scheme: Scheme) -> QuantizedTensor:
     """Return a tensor in int8 or FP8."""
     name, scale = f"{module}.weight", f"{module}.weight_scale"
     if scheme.bits != 8 or scheme.floating != (stored.dtype(name) in tables.FP8):
@@ -71,7 +71,7 @@ def _bytes(stored: Stored, module: str, scheme: Scheme) -> Found:
     return scaled(stored, name, scale, grid, text, zeros=zeros)
 
 
-def _packed(stored: Stored, module: str, scheme: Scheme) -> Found:
+def _packed(stored: Stored, module: str, scheme: Scheme) -> QuantizedTensor:
     """Return a tensor of packed integers."""
     name, scale = f"{module}.weight_packed", f"{module}.weight_scale"
     shape, groups = stored.matrix(name), stored.shape(scale)
@@ -89,7 +89,7 @@ def _packed(stored: Stored, module: str, scheme: Scheme) -> Found:
     load = partial(_load, stored.source, name, (outputs, inputs), scheme, codes, scales, offsets, places, whole)
     others = [each for each in (scale, zeros, order) if each in stored]
     text = f"{scheme.bits}-bit integers ({f'groups of {scheme.group}' if scheme.group else 'one scale an output'})"
-    return Found(f"{module}.weight", (outputs, inputs), (name, *others), load, text)
+    return QuantizedTensor(f"{module}.weight", (outputs, inputs), (name, *others), load, text)
 
 
 def _load(

@@ -13,11 +13,11 @@ from rekindle.formats.checkpoints.huggingface.quantized.gptq import find_gptq
 from rekindle.formats.checkpoints.huggingface.quantized.mlx import find_mlx
 from rekindle.formats.checkpoints.huggingface.quantized.modelopt import find_modelopt
 from rekindle.formats.checkpoints.huggingface.quantized.mxfp4 import find_mxfp4
-from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import Found, Stored
+from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import QuantizedTensor, Stored
 from rekindle.formats.checkpoints.huggingface.safetensors_file import SafetensorsFile
 from rekindle.formats.families.quantization import method_of
 
-Find = Callable[[Stored, Mapping[str, Any]], Iterator[Found]]
+Find = Callable[[Stored, Mapping[str, Any]], Iterator[QuantizedTensor]]
 
 FORMATS: Final[Mapping[str, Find]] = {
     "awq": find_awq,
@@ -63,7 +63,7 @@ def formats_of(files: Sequence[SafetensorsFile]) -> tuple[str, ...]:
     return tuple(name for name, _ in counts.most_common())
 
 
-def _with(file: SafetensorsFile, tensors: Sequence[Found], consumed: Collection[str]) -> SafetensorsFile:
+def _with(file: SafetensorsFile, tensors: Sequence[QuantizedTensor], consumed: Collection[str]) -> SafetensorsFile:
     """Return a file with quantized tensors, without the stored ones."""
     shapes = {name: shape for name, shape in file.shapes.items() if name not in consumed}
     return replace(

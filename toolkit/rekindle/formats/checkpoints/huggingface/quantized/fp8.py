@@ -11,12 +11,12 @@ from rekindle.core.errors import CheckpointError
 from rekindle.formats.checkpoints.huggingface.quantized.parts import tables
 from rekindle.formats.checkpoints.huggingface.quantized.parts.grid import Grid, grid_of
 from rekindle.formats.checkpoints.huggingface.quantized.parts.scaled import scaled
-from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import DTYPES, Found, Stored
+from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import DTYPES, QuantizedTensor, Stored
 
 _SCALES: Final = ("_scale_inv", "_scale")
 
 
-def find_fp8(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
+def find_fp8(stored: Stored, options: Mapping[str, Any]) -> Iterator[QuantizedTensor]:
     """Yield the tensors in FP8.
 
     Args:

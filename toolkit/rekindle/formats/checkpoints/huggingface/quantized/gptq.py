@@ -16,7 +16,7 @@ from rekindle.formats.checkpoints.huggingface.quantized.parts import tables
 from rekindle.formats.checkpoints.huggingface.quantized.parts.bits import stored_codes, unpacked, words
 from rekindle.formats.checkpoints.huggingface.quantized.parts.groups import by_inputs
 from rekindle.formats.checkpoints.huggingface.quantized.parts.patterns import is_match
-from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import FLOATS, Found, Read, Stored, ceil
+from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import FLOATS, QuantizedTensor, Read, Stored, ceil
 from rekindle_kernels.blocks import Array, Bytes
 from rekindle_kernels.quantized import Codes, Quantized
 
@@ -24,7 +24,7 @@ BITS: Final = (2, 3, 4, 8)
 _VERSIONS: Final = ("gptq", "gptq_v2")
 
 
-def find_gptq(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
+def find_gptq(stored: Stored, options: Mapping[str, Any]) -> Iterator[QuantizedTensor]:
     """Yield the quantized tensors.
 
     Args:
@@ -62,7 +62,7 @@ def _of_module(options: Mapping[str, Any], module: str, source: str) -> dict[str
     return dict(options)
 
 
-def _matrix(stored: Stored, module: str, options: Mapping[str, Any], *, second: bool) -> Found:
+def _matrix(stored: Stored, module: str, options: Mapping[str, Any], *, second: bool) -> QuantizedTensor:
     bits, size = options.get("bits"), options.get("group_size")
     if bits not in BITS or not isinstance(size, int):
         raise UnsupportedModel(
@@ -94,7 +94,9 @@ def _matrix(stored: Stored, module: str, options: Mapping[str, Any], *, second: 
         second,
     )
     names = [name, f"{module}.qzeros", f"{module}.scales", *([index] if places else [])]
-    return Found(f"{module}.weight", (outputs, inputs), tuple(names), load, f"GPTQ ({bits} bits, groups of {group})")
+    return QuantizedTensor(
+        f"{module}.weight", (outputs, inputs), tuple(names), load, f"GPTQ ({bits} bits, groups of {group})"
+    )
 
 
 def _load(

@@ -18,8 +18,8 @@ from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
     DTYPES,
     FLOATS,
     Floats,
-    Found,
     OnDemand,
+    QuantizedTensor,
     Stored,
     powers,
 )
@@ -40,7 +40,7 @@ _EXPERT_NAMES: Final = {"block_sparse_moe": {"gate_proj": "w1", "down_proj": "w2
 """Names of an expert's projections in other checkpoints, by the name of the layer; equal elsewhere."""
 
 
-def find_mlx(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
+def find_mlx(stored: Stored, options: Mapping[str, Any]) -> Iterator[QuantizedTensor]:
     """Yield the quantized tensors, and each expert of a stack.
 
     Args:
@@ -61,7 +61,7 @@ def find_mlx(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
             yield from _experts(name, stored.shape(name), (name,), partial(_plain, whole), "stacks of experts")
 
 
-def _module(stored: Stored, module: str, options: Mapping[str, Any]) -> Iterator[Found]:
+def _module(stored: Stored, module: str, options: Mapping[str, Any]) -> Iterator[QuantizedTensor]:
     mode = str(options.get("mode") or "affine")
     bits, size, table = SMALL_FLOATS.get(mode, (options.get("bits"), options.get("group_size"), tables.UINT8))
     if (mode != "affine" and mode not in SMALL_FLOATS) or bits not in BITS or not isinstance(size, int) or size < 1:
@@ -87,19 +87,21 @@ def _module(stored: Stored, module: str, options: Mapping[str, Any]) -> Iterator
     if _STACK in name:
         yield from _experts(name, (*stack, outputs, inputs), names, whole, text)
     else:
-        yield Found(name, (*stack, outputs, inputs), names, whole, text)
+        yield QuantizedTensor(name, (*stack, outputs, inputs), names, whole, text)
 
 
 def _experts(
     name: str, shape: tuple[int, ...], stored: tuple[str, ...], load: Callable[[int], Tensor], scheme: str
-) -> Iterator[Found]:
+) -> Iterator[QuantizedTensor]:
     """Yield the experts of a stack, under their own names."""
     layer, _, projection = name.removesuffix(".weight").partition(_STACK)
     if len(shape) != 3:
         raise CheckpointError(f"{name} must be a stack (experts, out, in), got the shape {shape}")
     own = _EXPERT_NAMES.get(layer.rpartition(".")[2], {}).get(projection, projection)
     for expert in range(shape[0]):
-        yield Found(f"{layer}.experts.{expert}.{own}.weight", shape[1:], stored, partial(load, expert), scheme)
+        yield QuantizedTensor(
+            f"{layer}.experts.{expert}.{own}.weight", shape[1:], stored, partial(load, expert), scheme
+        )
 
 
 def _plain(whole: OnDemand, member: int) -> FileArray:

@@ -5,10 +5,10 @@ from typing import Any
 
 from rekindle.formats.checkpoints.huggingface.quantized.fp8 import find_fp8
 from rekindle.formats.checkpoints.huggingface.quantized.parts.fp4 import nvfp4
-from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import Found, Stored
+from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import QuantizedTensor, Stored
 
 
-def find_modelopt(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
+def find_modelopt(stored: Stored, options: Mapping[str, Any]) -> Iterator[QuantizedTensor]:
     """Yield the quantized tensors.
 
     Raises:

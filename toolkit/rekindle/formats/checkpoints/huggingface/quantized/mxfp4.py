@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any, Final
 
 from rekindle.formats.checkpoints.huggingface.quantized.parts.fp4 import MXFP4_GROUP, mxfp4_matrix
-from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import Found, OnDemand, Stored
+from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import OnDemand, QuantizedTensor, Stored
 from rekindle_kernels.quantized import Stack, Turned
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _HALF: Final = MXFP4_GROUP // 2
 
 
-def find_mxfp4(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
+def find_mxfp4(stored: Stored, options: Mapping[str, Any]) -> Iterator[QuantizedTensor]:
     """Yield the experts in MXFP4.
 
     Raises:
@@ -30,7 +30,7 @@ def find_mxfp4(stored: Stored, options: Mapping[str, Any]) -> Iterator[Found]:
         blocks = stored.on_demand(name + _BLOCKS, ("U8",))
         scales = stored.on_demand(name + _SCALES, ("U8",), shape[:3])
         whole = (experts, groups * MXFP4_GROUP, outputs)
-        yield Found(name, whole, (name + _BLOCKS, name + _SCALES), partial(_load, blocks, scales), "MXFP4")
+        yield QuantizedTensor(name, whole, (name + _BLOCKS, name + _SCALES), partial(_load, blocks, scales), "MXFP4")
 
 
 def _load(blocks: OnDemand, scales: OnDemand) -> Stack:

@@ -9,8 +9,8 @@ from rekindle.formats.checkpoints.huggingface.quantized.parts import tables
 from rekindle.formats.checkpoints.huggingface.quantized.parts.scaled import POWERS
 from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
     DTYPES,
-    Found,
     OnDemand,
+    QuantizedTensor,
     Read,
     Stored,
     powers,
@@ -22,7 +22,7 @@ NVFP4_GROUP: Final = 16
 MXFP4_GROUP: Final = 32
 
 
-def nvfp4(stored: Stored, module: str, name: str, whole: str, *, divides: bool) -> Found:
+def nvfp4(stored: Stored, module: str, name: str, whole: str, *, divides: bool) -> QuantizedTensor:
     """Return a tensor in NVFP4.
 
     Args:
@@ -42,7 +42,7 @@ def nvfp4(stored: Stored, module: str, name: str, whole: str, *, divides: bool) 
     scale = f"{module}.weight_scale"
     scales = stored.on_demand(scale, ("F8_E4M3",), (outputs, inputs // NVFP4_GROUP))
     load = partial(_nvfp4, codes, scales, stored.read(whole, ("F32",), (1,), ()), divides)
-    return Found(f"{module}.weight", (outputs, inputs), (name, scale, whole), load, "NVFP4")
+    return QuantizedTensor(f"{module}.weight", (outputs, inputs), (name, scale, whole), load, "NVFP4")
 
 
 def _nvfp4(codes: OnDemand, scales: OnDemand, whole: Read, divides: bool) -> Quantized:
@@ -57,7 +57,7 @@ def _nvfp4(codes: OnDemand, scales: OnDemand, whole: Read, divides: bool) -> Qua
     return Quantized(data.shape[1] * 2, range(len(data)), read)
 
 
-def mxfp4(stored: Stored, module: str) -> Found:
+def mxfp4(stored: Stored, module: str) -> QuantizedTensor:
     """Return a tensor in MXFP4, bfloat16 without rounding.
 
     Raises:
@@ -69,7 +69,7 @@ def mxfp4(stored: Stored, module: str) -> Found:
     outputs, inputs = stored.matrix(name)[0], stored.matrix(name)[1] * 2
     scales = stored.on_demand(scale, POWERS, (outputs, inputs // MXFP4_GROUP))
     load = partial(_mxfp4, codes, scales)
-    return Found(f"{module}.weight", (outputs, inputs), (name, scale), load, "MXFP4")
+    return QuantizedTensor(f"{module}.weight", (outputs, inputs), (name, scale), load, "MXFP4")
 
 
 def _mxfp4(codes: OnDemand, scales: OnDemand) -> Quantized:

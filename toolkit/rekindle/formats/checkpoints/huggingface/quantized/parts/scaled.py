@@ -12,8 +12,8 @@ from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
     DTYPES,
     FLOATS,
     Floats,
-    Found,
     OnDemand,
+    QuantizedTensor,
     Read,
     Stored,
     powers,
@@ -35,7 +35,7 @@ def scaled(
     *,
     dtype: np.dtype[Any] | None = None,
     zeros: str | None = None,
-) -> Found:
+) -> QuantizedTensor:
     """Return the tensor `name`: codes times scales.
 
     Args:
@@ -56,7 +56,7 @@ def scaled(
     offsets = None if zeros is None else stored.read(zeros, ("I8",), stored.shape(scale))
     numbers = dtype or DTYPES.get(stored.dtype(scale), DTYPES["BF16"])
     load = partial(_load, codes, scales, offsets, TABLES[kind], grid, numbers)
-    return Found(name, shape, (name, scale, *([zeros] if zeros else [])), load, scheme)
+    return QuantizedTensor(name, shape, (name, scale, *([zeros] if zeros else [])), load, scheme)
 
 
 def _load(

@@ -24,7 +24,7 @@ DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class QuantizedTensor:
     """A quantized tensor, found in the headers.
 
     Attributes:
