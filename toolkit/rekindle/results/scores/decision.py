@@ -76,9 +76,14 @@ class Decision:
         return f"<rekindle.Decision {self}: {self._shares()}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        likeliest = sorted(self.probabilities.items(), key=lambda pair: -pair[1])
         texts = dict(zip(self.question.names, self.question.descriptions, strict=True))
-        rows = [(name, percent(p), one_line(texts[name] or "", 60)) for name, p in likeliest]
+        if self.question.kind == "score":
+            rows: list[tuple[str, ...]] = [
+                (one_line(texts[name] or "", 60), percent(p)) for name, p in self.probabilities.items()
+            ]
+        else:
+            likeliest = sorted(self.probabilities.items(), key=lambda pair: -pair[1])
+            rows = [(name, percent(p), one_line(texts[name] or "", 60)) for name, p in likeliest]
         figures = {"confidence": f"{self.confidence:.2f}", "mass": percent(self.mass)}
         parts = (markup.passage(self.question.instructions), markup.table(rows), markup.facts(figures))
         return markup.bundle(repr(self), markup.card("Decision", str(self), *parts))
