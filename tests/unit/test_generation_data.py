@@ -40,9 +40,10 @@ FULL = Generation(
     drawn_in=4,
     weights_version=((0, 1), (2, 1)),
     prompt="Say n.",
+    repeats_at=1,
 )
 GOLDEN = """
-{"version": 5, "text": "n\\u00e9", "token_ids": [5, 6], "finish_reason": "stop", "stopped_by": 6, "logprobs":
+{"version": 6, "text": "n\\u00e9", "token_ids": [5, 6], "finish_reason": "stop", "stopped_by": 6, "logprobs":
 [{"token_id": 5, "text": "n", "logprob": -1.5, "rank": 2, "top": [{"token_id": 7, "text": "\\u00e9", "logprob": -0.1,
 "rank": 1, "top": [], "bytes": "w6k="}], "bytes": "bg=="}, {"token_id": 6, "text": "\\\\xc3", "logprob": "-inf",
 "rank": 9, "top": [], "bytes": "ww=="}], "prompt_logprobs": [null, {"token_id": 7, "text": "\\u00e9", "logprob": -0.1,
@@ -53,9 +54,10 @@ GOLDEN = """
 "begun": 1, "constraint": null, "response": {"content": "n\\u00e9", "reasoning": "Hm.", "tool_calls": [{"name": "f",
 "arguments": {"x": [1, null]}, "text": "<f>", "id": "a1", "error": null}, {"name": "", "arguments": {}, "text": "<",
 "id": "b2", "error": "no JSON"}], "form": {"reasoning_key": "thinking", "arguments_as_text": true, "null_content":
-false}}, "weights_version": [[0, 1], [2, 1]], "prompt": "Say n."}
+false}}, "weights_version": [[0, 1], [2, 1]], "prompt": "Say n.",
+"repeats_at": 1}
 """
-"""FULL in version 5, which every Rekindle that knows version 5 reads."""
+"""FULL in version 6, which every Rekindle that knows version 6 reads."""
 
 counts, texts = st.integers(0, 2**63), st.text(max_size=5)
 floats = st.floats(allow_nan=False)
@@ -95,6 +97,7 @@ generations = st.builds(
     ),
     weights_version=st.lists(st.tuples(counts, counts), max_size=2).map(tuple),
     prompt=st.none() | texts,
+    repeats_at=st.none() | counts,
 )
 
 
@@ -117,9 +120,12 @@ def test_the_form_is_pinned() -> None:
 
 
 def test_the_forms_before_are_read() -> None:
-    before = json.loads(GOLDEN) | {"version": 4}
+    before = json.loads(GOLDEN) | {"version": 5}
+    del before["repeats_at"]
+    without = replace(FULL, repeats_at=None)
+    assert whole(Generation.from_dict(before)) == whole(without)
     del before["prompt"]
-    without = replace(FULL, prompt=None)
+    before, without = before | {"version": 4}, replace(without, prompt=None)
     assert whole(Generation.from_dict(before)) == whole(without)
     del before["weights_version"]
     before, without = before | {"version": 3}, replace(without, weights_version=())
@@ -188,7 +194,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("written", "told"),
     [
-        (changed(version=6), "expected a generation of version 1 to 5, as returned by to_dict(), got version 6"),
+        (changed(version=7), "expected a generation of version 1 to 6, as returned by to_dict(), got version 7"),
         ({}, "got version None"),
         ([], "expected a dict"),
         ({"version": 2}, "got one with no text and no token_ids"),

@@ -104,6 +104,7 @@ GENERATE: Entries = {
     "stop_token_ids": ALWAYS,
     "stop": ALWAYS,
     "keep_stop": [({"keep_stop": True}, "keep_stop=True has no effect without stop")],
+    "stop_on_repetition": ALWAYS,
     "skip_special_tokens": ALWAYS,
     "logprobs": ALWAYS,
     "logprobs_of": [({"logprobs_of": "sampled"}, "logprobs_of='sampled' needs logprobs")],

@@ -18,10 +18,10 @@ Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidat
 Classification Comparison ConfigError ConstraintFailed Decision Decisions EngineFailed Explanation Family Generation
 Handle HostLost HostRefused Hosts InvalidBatch InvalidData InvalidRequest LaneLoad LogitLens LogitsNotFinite LogitsRow
 MapResults MessageRecord ModelError ModelNotFound ModelTooLarge NoWeights NotRestored ParametersIgnored Part Patch
-Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray RekindleError ReplicaLost RequestCancelled SamplingParams
-Score Scores ServerSettings Session SessionClosed SessionError Settings Stats Steering StepTimeout StorageError Stream
-Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged YesNo
-open open_sync serve serve_sync
+Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray RekindleError RepetitionLimit ReplicaLost RequestCancelled
+SamplingParams Score Scores ServerSettings Session SessionClosed SessionError Settings Stats Steering StepTimeout
+StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage
+WeightsChanged YesNo open open_sync serve serve_sync
 """
 
 

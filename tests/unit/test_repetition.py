@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,10 +17,18 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.results.generation import Generation
+from rekindle.server import app
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
+from tests.unit.asgi import ask
 from tests.unit.scripted import Serve
 
-LIMITS = st.builds(RepetitionLimit, st.integers(1, 6), st.integers(2, 4), st.integers(1, 16))
+SIZES = st.integers(1, 6).flatmap(lambda longest: st.tuples(st.just(longest), st.integers(1, longest)))
+LIMITS = st.builds(
+    lambda sizes, times, tokens: RepetitionLimit(sizes[0], times, tokens, sizes[1]),
+    SIZES,
+    st.integers(2, 4),
+    st.integers(0, 16),
+)
 TOKENS = st.lists(st.integers(0, 2), max_size=40)
 
 
@@ -33,12 +42,13 @@ def is_repeated(tokens: Sequence[int], period: int, limit: RepetitionLimit) -> b
 
 @given(TOKENS, LIMITS)
 def test_the_shortest_pattern_is_found_and_no_other(tokens: list[int], limit: RepetitionLimit) -> None:
-    periods = [period for period in range(1, limit.longest + 1) if is_repeated(tokens, period, limit)]
+    periods = [period for period in range(limit.shortest, limit.longest + 1) if is_repeated(tokens, period, limit)]
     assert repeated_pattern(tokens, limit) == (periods[0] if periods else None)
 
 
 @given(TOKENS, st.lists(st.integers(0, 2), min_size=1, max_size=6), LIMITS)
 def test_a_pattern_ends_every_output_in_time(before: list[int], pattern: list[int], limit: RepetitionLimit) -> None:
+    pattern = pattern * (-(-limit.shortest // len(pattern)))
     span = max(len(pattern) * limit.times, limit.tokens)
     output = [*before, *(pattern * span)[:span]]
     watch = RepetitionWatch(limit)
@@ -73,6 +83,9 @@ def test_the_end_is_the_same_in_every_chunking(byte_tokenizer: Tokenizer, tokens
     taken = [token for text in texts for token in text.token_ids]
     assert taken == tokens[:count]
     assert [text.end for text in texts if text.end] == ([] if count is None else ["repetition"])
+    repeats_at = [text.repeats_at for text in texts if text.end]
+    once = None if count is None else first_occurrence(tokens[:count], limit)
+    assert repeats_at == ([] if once is None else [len(byte_tokenizer.decode(tokens[:once]))])
     assert [stop.tokens for stop in stops] == ([] if count is None else [count])
 
 
@@ -102,6 +115,45 @@ async def test_a_loop_ends_an_answer_of_a_chat_and_no_other(serve: Serve) -> Non
     assert (await session.chat(max_tokens=300, ignore_eos=True).say("Hi")).finish_reason == "length"
     assert (await session.chat(max_tokens=300, regex="(the sea )+").say("Hi")).finish_reason == "length"
     assert (await session.chat(max_tokens=300, min_tokens=200).say("Hi")).usage.completion_tokens == 200
+
+
+@pytest.mark.anyio
+async def test_a_call_sets_or_lifts_the_limit(serve: Serve) -> None:
+    session = serve(LOOP)
+    options: dict[str, Any] = {"max_tokens": 300}
+    answer = await session.generate(USER, stop_on_repetition=True, **options)
+    assert answer.finish_reason == "repetition"
+    assert answer.text[: answer.repeats_at] == "the sea "
+    assert Generation.from_dict(answer.to_dict()) == answer
+    early = await session.generate(USER, stop_on_repetition={"longest": 8, "times": 2, "tokens": 0}, **options)
+    assert early.text == "the sea the sea "
+    longer = RepetitionLimit(longest=100, times=2, tokens=0, shortest=9)
+    assert (await session.generate(USER, stop_on_repetition=longer, **options)).text == "the sea " * 4
+    forced = await session.generate(USER, stop_on_repetition=True, regex="(the sea )+", **options)
+    assert (forced.finish_reason, forced.parsed) == ("repetition", None)
+    together = await session.generate(USER, n=3, stop_on_repetition=True, temperature=0, **options)
+    assert [each.token_ids for each in together] == [answer.token_ids] * 3
+    assert (await session.generate(USER, **options)).repeats_at is None
+    assert (await session.chat(stop_on_repetition=False, **options).say("Hi")).finish_reason == "length"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_vllms_field_ends_loops(serve: Serve, path: str) -> None:
+    prompt = (
+        {"messages": USER} if "chat" in path else {"prompt": "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"}
+    )
+    body = {**prompt, "max_tokens": 300, "repetition_detection": {"max_pattern_size": 8, "min_count": 3}}
+    application = app(serve(LOOP))
+    (choice,) = (await ask(application, path, body)).json["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("repetition", "repetition_detected")
+    assert "the sea the sea the sea" in str(choice)
+    (choice,) = (await ask(application, path, {**body, "repetition_detection": {"max_pattern_size": 0}})).json[
+        "choices"
+    ]
+    assert choice["finish_reason"] == "length"
+    wrong = await ask(application, path, {**body, "repetition_detection": {"max_pattern_size": 8, "min_count": 1}})
+    assert (wrong.status, wrong.error["param"]) == (400, "repetition_detection")
 
 
 @pytest.mark.anyio

@@ -40,6 +40,11 @@ BAD: dict[str, tuple[list[Any], str]] = {
         "priority must be an integer from -2147483648 to 2147483647, got ",
     ),
     "keep_stop": ([0, 1, None, "no"], "keep_stop must be True or False, got "),
+    "stop_on_repetition": (
+        [0, 1, "yes", {"size": 3}, [4]],
+        "stop_on_repetition must be True, False, or a rekindle.RepetitionLimit (longest, times, tokens, shortest), got"
+        " ",
+    ),
     "skip_special_tokens": ([0, 1, None, "no"], "skip_special_tokens must be True or False, got "),
     "min_tokens": ([-1, None, 2**30 + 1, *NO_INTEGERS], "min_tokens must be an integer from 0 to 1073741824, got "),
     "logprobs": ([-2, 2**31, *NO_COUNTS], "logprobs must be an integer from -1 to 2147483647, got "),

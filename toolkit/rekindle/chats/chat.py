@@ -17,7 +17,6 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
 from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
-from rekindle.core.request.repetition import RepetitionLimit, first_occurrence
 from rekindle.core.words import quantity
 from rekindle.formats.rendering.chat import check_messages, copy_messages
 from rekindle.results.generation import Generation
@@ -277,12 +276,11 @@ class Chat:
 
     def _message(self, answer: Generation) -> Mapping[str, Any]:
         """Return an answer as a message; of a repeated pattern, the model reads one occurrence in later turns."""
-        message, tokenizer = answer.message, self._requests.tokenizer
-        if answer.finish_reason != "repetition" or tokenizer is None or not answer.text.endswith(answer.content):
+        message = answer.message
+        if answer.repeats_at is None or not answer.text.endswith(answer.content):
             return message
-        count = first_occurrence(answer.token_ids, RepetitionLimit())
         before = len(answer.text) - len(answer.content)
-        once = tokenizer.decode(answer.token_ids[:count], skip_special_tokens=True)[before:]
+        once = answer.text[before : answer.repeats_at]
         return {**message, "content": once} if once and answer.content.startswith(once) else message
 
     def _check_idle(self) -> None:

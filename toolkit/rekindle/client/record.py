@@ -275,7 +275,11 @@ class Record:
     def _finish(self, last: Text) -> None:
         assert last.end is not None
         generation = replace(
-            self._generation_so_far(last.end), stopped_by=last.stopped_by, cut=last.cut, end_token=last.end_token
+            self._generation_so_far(last.end),
+            stopped_by=last.stopped_by,
+            cut=last.cut,
+            end_token=last.end_token,
+            repeats_at=last.repeats_at,
         )
         self._outcome = self._with_parsed(generation)
         self.pieces.close()

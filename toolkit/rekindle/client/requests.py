@@ -479,12 +479,18 @@ class Requests:
             prompt,
             params,
             reader=reader,
-            repetition=None if params.constraint is not None or params.ignore_eos else self._repetition,
+            repetition=self._repetition_limit(params),
             turn=Turn(names_of(tools or ()), one_call) if parts_matter else None,
             origin=self._origin(options, tools),
             progress=self.draws_progress(progress),
             label=text_of(prompt),
         )
+
+    def _repetition_limit(self, params: SamplingParams) -> RepetitionLimit | None:
+        """Return the limit of a call, or else of its chat, for free texts that may end."""
+        if params.stop_on_repetition is not None:
+            return params.stop_on_repetition or None
+        return None if params.constraint is not None or params.ignore_eos else self._repetition
 
     def _submit(self, submission: Submission, *, wait: bool = True) -> Handle:
         self.check_engine()

@@ -13,13 +13,14 @@ from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.response import MessageForm, Response, ToolCall
 
-VERSION = 5
+VERSION = 6
 """Version of the format. It changes if an older reader cannot read the new format."""
 SINCE: Mapping[int, Mapping[str, Any]] = {
     2: {"constraint": None, "response": None},
     3: {"usage": {"reasoning_tokens": 0}},
     4: {"weights_version": ()},
     5: {"prompt": None},
+    6: {"repeats_at": None},
 }
 """Attributes added by each version, with their values for older data; nested dicts are attributes of objects."""
 
@@ -189,4 +190,5 @@ _ATTRIBUTES: Mapping[str, Reader] = {
     "response": partial(_or_none, _RESPONSE),
     "weights_version": partial(_list, _run),
     "prompt": _STR_OR_NONE,
+    "repeats_at": _exactly(int, type(None)),
 }

@@ -60,15 +60,15 @@ class Generation:
     """Result of a finished request, or the partial result of an interrupted one.
 
     Generations can be pickled, copied and used as dict keys. Equality and hashes ignore `timings`, `cached`,
-    `end_token`, `drawn_in`, `parsed`, `unparsed`, `weights_version`, `prompt` and `origin`.
+    `end_token`, `drawn_in`, `parsed`, `unparsed`, `weights_version`, `prompt`, `repeats_at` and `origin`.
 
     Attributes:
         text: the generated text, without special tokens unless the request included them; empty for a model without a
             tokenizer.
         token_ids: the ids of all generated tokens, including a final end token.
         finish_reason: "stop" for an end token or a stop string, "length" for `max_tokens` or a full context,
-            "repetition" for an answer of a chat that repeats itself, "cancelled" for the partial output of a cancelled
-            or interrupted request.
+            "repetition" for a repeated pattern (see `stop_on_repetition`), "cancelled" for the partial output of a
+            cancelled or interrupted request.
         stopped_by: the stop string, or the id of the end token; None for other finish reasons.
         logprobs: the log-probability of each of `token_ids`; None unless requested.
         prompt_logprobs: the log-probability of each prompt token, with None for the first token and for tokens before
@@ -97,6 +97,8 @@ class Generation:
             by a constraint counts with the weights in use then. Empty without tokens, and from dicts of format 3.
         prompt: the text of the prompt, or the last user message of a conversation; None for a prompt of token ids, and
             from dicts of format 4.
+        repeats_at: the index in `text` of the second occurrence of the repeated pattern: `text[:repeats_at]` has the
+            pattern once. None for other finish reasons than "repetition", and from dicts of format 5.
         origin: the session used for branches; None after pickling, copying or `from_dict`.
     """
 
@@ -122,6 +124,7 @@ class Generation:
     weights_version: tuple[tuple[int, int], ...] = field(default=(), compare=False)
     origin: "Origin | None" = field(default=None, compare=False, repr=False)
     prompt: str | None = field(default=None, compare=False)
+    repeats_at: int | None = field(default=None, compare=False)
 
     @property
     def cached_tokens(self) -> int:
@@ -197,17 +200,18 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """Return the generation as a JSON-compatible dict of dicts, lists, strings, numbers and None, without loss.
 
-        The dict has the version of the format, 5, under "version", and each attribute by name, except `drawn_in` and
+        The dict has the version of the format, 6, under "version", and each attribute by name, except `drawn_in` and
         `origin`. It has no `parsed` and `unparsed` either, because `from_dict` parses the text again:
 
-            {"version": 5, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
+            {"version": 6, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
              "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
                            "bytes": "IFBhcmlz"}],
              "prompt_logprobs": None, "prompt_token_ids": [504, 3575], "seed": None,
              "usage": {"prompt_tokens": 2, "completion_tokens": 1, "reasoning_tokens": 0},
              "timings": {"queued": 0.01, "first_token": 0.5, "total": 0.5},
              "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None, "begun": 0,
-             "constraint": None, "response": None, "weights_version": [[0, 1]], "prompt": "The capital of France is"}
+             "constraint": None, "response": None, "weights_version": [[0, 1]], "prompt": "The capital of France is",
+             "repeats_at": None}
 
         A response and its tool calls are dicts of their attributes. Bytes are in base64. A non-finite float is "inf",
         "-inf" or "nan". The items of `top` have the same fields as the items of `logprobs`. A `prompt_logprobs` list

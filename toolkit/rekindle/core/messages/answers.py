@@ -93,6 +93,7 @@ class Text:
         stopped_by: the string or token that ended the request, in its last `Text`.
         cut: the bytes of an incomplete character at the end of the output, in the last `Text`.
         end_token: the text of the token that ended the request, in the last `Text`.
+        repeats_at: see `Generation`; in the last `Text`.
         Others as in `Output`.
     """
 
@@ -107,6 +108,7 @@ class Text:
     end_token: str | None = None
     states: StateSum | None = None
     weights_version: int = 0
+    repeats_at: int | None = None
 
     def __str__(self) -> str:
         return f"request {self.request_id}, {quote(self.text)}{end_suffix(self.end)}"

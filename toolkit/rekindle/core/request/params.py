@@ -10,6 +10,7 @@ from rekindle.core.buckets import MAX_PROCESSOR_ARGS
 from rekindle.core.errors import InvalidRequest, ParametersIgnored, suggestion, warn
 from rekindle.core.request import checks, constraint
 from rekindle.core.request.constraint import Constraint, SchemaLike
+from rekindle.core.request.repetition import RepetitionLimit, repetition_limit
 from rekindle.core.request.steering import Patch, Steering, patches, steerings
 
 MOST_TOKENS = 2**30
@@ -47,6 +48,7 @@ class SamplingOptions(TypedDict, total=False):
     stop_token_ids: Sequence[int] | int | None
     stop: str | Sequence[str] | None
     keep_stop: bool
+    stop_on_repetition: RepetitionLimit | Mapping[str, int] | bool | None
     skip_special_tokens: bool
     logprobs: int | None
     logprobs_of: LogprobsOf
@@ -107,6 +109,10 @@ class SamplingParams:
             Default empty; at most 256 texts of up to 4,096 characters. Special tokens count by their text here, even
             if `skip_special_tokens` removes them.
         keep_stop: keep the whole stop string in the text. Default False. The token ids include its tokens either way.
+        stop_on_repetition: end an output whose last tokens are one pattern several times, with the finish reason
+            "repetition": True for a pattern of up to 128 tokens, at least four times and 64 tokens, or a
+            `rekindle.RepetitionLimit`. None (default) is False outside of chats, and True in chats, for answers without
+            a constraint and `ignore_eos`.
         skip_special_tokens: remove special tokens from the text. Default True. False keeps them by their text.
         logprobs: number of likeliest alternatives per position to return log-probabilities of, in addition to the
             generated tokens. True means 0, only the tokens, and -1 all tokens of the vocabulary, for which
@@ -164,6 +170,7 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     keep_stop: bool = False
+    stop_on_repetition: RepetitionLimit | Literal[False] | None = None
     skip_special_tokens: bool = True
     logprobs: int | None = None
     logprobs_of: LogprobsOf = "model"
@@ -405,6 +412,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop_token_ids": checks.one_or_more_token_ids,
     "stop": checks.distinct_texts,
     "keep_stop": checks.boolean,
+    "stop_on_repetition": repetition_limit,
     "skip_special_tokens": checks.boolean,
     "logprobs": partial(checks.count_or_none, high=2**31 - 1),
     "logprobs_of": _distribution,

@@ -154,6 +154,9 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
     if entry is not None:
         field, keyword, value = entry
         options[keyword], fields[keyword] = value, field
+    if (pattern := body.take_fields("repetition_detection")) is not None:
+        options["stop_on_repetition"] = _repetition(pattern)
+        fields["stop_on_repetition"] = "repetition_detection"
     for keyword, (other, values) in IDLE_ALONE.items():
         if options.get(other) in (None, "", []) and options.get(keyword) in values:
             options.pop(keyword, None)
@@ -162,6 +165,16 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
     if options.get("temperature") == 0:
         options = {name: value for name, value in options.items() if name not in SAMPLING_ONLY}
     return options, fields
+
+
+def _repetition(pattern: Fields) -> dict[str, int] | bool:
+    """Return the limit of repetition in vLLM's form: sizes of patterns, and the number of occurrences."""
+    longest, shortest = pattern.take("max_pattern_size", int) or 0, pattern.take("min_pattern_size", int) or 1
+    times = pattern.take("min_count", int) or 0
+    pattern.finish({})
+    if longest == 0:
+        return False
+    return {"longest": longest, "shortest": shortest, "times": times, "tokens": 0}
 
 
 def streaming(body: Fields) -> Streaming | None:

@@ -192,12 +192,16 @@ def timestamp(seconds: float) -> str:
 
 def stop_reason(generation: Generation, call: Call) -> str | int | None:
     """Return vLLM's stop reason: the stop string or token of the request that ended an answer, else None."""
+    if generation.finish_reason == "repetition":
+        return "repetition_detected"  # as in vLLM
     by = generation.stopped_by
     return by if isinstance(by, str) or by in (call.options.get("stop_token_ids") or ()) else None
 
 
 def finish_reason(generation: Generation, has_calls: bool = False) -> str:
     """Return OpenAI's finish reason: "length" for a cut answer, else "tool_calls" or "stop"."""
+    if generation.finish_reason == "repetition":
+        return "repetition"  # as in vLLM
     if generation.finish_reason == "length":
         return "length"
     return "tool_calls" if has_calls else "stop"

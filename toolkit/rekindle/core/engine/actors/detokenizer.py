@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from rekindle.core.messages import Message, Output, Outputs, Stopped, Text, Texts
 from rekindle.core.messages.message import wrong_receiver
-from rekindle.core.request.repetition import RepetitionWatch
+from rekindle.core.request.repetition import RepetitionWatch, first_occurrence
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, TokenLogprob
 from rekindle.core.text.incremental import IncrementalDecoder
@@ -179,7 +179,20 @@ class Detokenizer:
             text += more
         early = early if stop is None else "stop"
         growing_text.stopped = early is not None
-        return self._piece(output, text, count, stop, cut, early)
+        piece = self._piece(output, text, count, stop, cut, early)
+        return (
+            replace(piece, repeats_at=self._repeats_at(output.request, growing_text))
+            if early == "repetition"
+            else piece
+        )
+
+    def _repeats_at(self, request: Request, growing_text: _GrowingText) -> int:
+        """Return the length of the text up to the end of a repeated pattern's first occurrence."""
+        assert growing_text.repetition is not None
+        assert self._tokenizer is not None
+        tokens, limit = growing_text.repetition.token_ids, growing_text.repetition.limit
+        decoder = IncrementalDecoder(self._tokenizer, request.params.skip_special_tokens, request.goes_on)
+        return sum(len(decoder.push(token)) for token in tokens[: first_occurrence(tokens, limit)])
 
     def _piece(
         self,
