@@ -131,7 +131,8 @@ async def test_a_call_sets_or_lifts_the_limit(serve: Serve) -> None:
     assert (await session.generate(USER, stop_on_repetition=longer, **options)).text == "the sea " * 4
     forced = await session.generate(USER, stop_on_repetition=True, regex="(the sea )+", **options)
     assert (forced.finish_reason, forced.parsed) == ("repetition", None)
-    together = await session.generate(USER, n=3, stop_on_repetition=True, temperature=0, **options)
+    three: Any = [USER] * 3
+    together = await session.generate(three, stop_on_repetition=True, **options)
     assert [each.token_ids for each in together] == [answer.token_ids] * 3
     assert (await session.generate(USER, **options)).repeats_at is None
     assert (await session.chat(stop_on_repetition=False, **options).say("Hi")).finish_reason == "length"
