@@ -68,7 +68,7 @@ for question in (
 #
 # A chat is a list of messages with a little help. `undo` takes a turn back, `edit` changes what was said, and `fork`
 # begins a second conversation from the same turns, which share the cached pages. A system message says how the model
-# should answer.
+# should answer, and `temperature=0` makes it take its likeliest words.
 
 # %%
 other = chat.fork()
@@ -77,7 +77,7 @@ await other.say("Which museum is there?")
 other
 
 # %%
-brief = session.chat(system="Answer in one sentence.")
+brief = session.chat(system="Answer in one sentence.", temperature=0)
 for question in ("What is the capital of Norway?", "And of Sweden?", "And of Finland?"):
     print(await brief.say(question))
 

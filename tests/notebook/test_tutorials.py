@@ -24,7 +24,7 @@ assert "Rome" in turn.text
 assert turn.cached.device >= 64, "the last turn found the pages of the turns before"
 assert "Louvre" in other.messages[-1]["content"]
 assert len(other) == len(chat) == 6
-assert "Helsinki" in brief.messages[-1]["content"], "draws at a temperature of 0.2 vary the sentence"
+assert "Helsinki" in brief.messages[-1]["content"]
 
 assert (answer.finish_reason, len(answer.token_ids), answer.usage.completion_tokens) == ("length", 20, 20)
 assert answer.usage.prompt_tokens == len(prompt_ids)
