@@ -279,9 +279,10 @@ def test_decisions_are_those_of_the_session(
         return one
 
     monkeypatch.setattr(rekindle.Session, "decide", decide)
-    question: Any = {"type": "predicate", "name": "refund", "instructions": refund.instructions}
-    found = client.decisions.create(model=NAME, input="I want my money back.", questions=[question])
-    assert [(each.type, each.name, each.probability) for each in found.answers] == [("predicate", "refund", 0.75)]
+    question = {"type": "predicate", "name": "refund", "instructions": refund.instructions}
+    body = {"model": NAME, "input": "I want my money back.", "questions": [question]}
+    found: Any = client.post("/decisions", body=body, cast_to=object)  # older clients have no name for it
+    assert found["answers"] == [{"type": "predicate", "name": "refund", "probability": 0.75}]
 
 
 def test_errors_are_those_of_the_client(client: openai.OpenAI) -> None:
