@@ -29,7 +29,8 @@ def main() -> None:
     os.environ.pop("CXX", None)
     from rekindle_kernels.cpu import build, library
 
-    with tempfile.TemporaryDirectory() as folder:
+    # A compilation that outlives the session stores its program in the folder.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["REKINDLE_CACHE"] = folder
         first, second = asyncio.run(answers())
     reason = library.unavailable_reason()

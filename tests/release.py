@@ -69,6 +69,8 @@ def main() -> int:
     for check in CHECKS:
         if sys.argv[1:] and check.name not in sys.argv[1:]:
             continue
+        sys.stdout.write(f"{check.name:14} ")
+        sys.stdout.flush()  # a check can take minutes
         try:
             outcome = f"good    {check.run()}"
         except Left as error:
@@ -77,7 +79,7 @@ def main() -> int:
         except Unfit as error:
             outcome = f"FAILED  {error}"
             failed += 1
-        sys.stdout.write(f"{check.name:14} {outcome}\n")
+        sys.stdout.write(f"{outcome}\n")
         sys.stdout.flush()
     sys.stdout.write("\nLeft for a person:\n" + "".join(f"- {each}\n" for each in left))
     return min(failed, 1)
@@ -125,10 +127,12 @@ def wheels() -> str:
         compiler = f"{sys.executable} -m ziglang c++ -target {target} -g0"
         _wheel(raw, {"CXX": compiler, "_PYTHON_HOST_PLATFORM": f"linux-{architecture}"})
         (wheel,) = raw.glob("*.whl")
-        platform = f"manylinux_{'_'.join(map(str, GLIBC))}_{architecture}"
-        _run("auditwheel", "repair", "--plat", platform, "--wheel-dir", str(WHEELS), str(wheel))
-        if not list(WHEELS.glob(f"*{platform}.whl")):
-            raise Unfit(f"auditwheel made no wheel for {platform} of {wheel.name}")
+        # auditwheel takes the name of a platform for this architecture alone, and chooses it for any.
+        _run("auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(WHEELS), str(wheel))
+        (repaired,) = WHEELS.glob(f"*_{architecture}.whl")
+        oldest = min(tuple(map(int, found)) for found in re.findall(r"manylinux_(\d+)_(\d+)_", repaired.name))
+        if oldest > GLIBC:
+            raise Unfit(f"{repaired.name} needs a newer C library than {'.'.join(map(str, GLIBC))}")
     _wheel(WHEELS, {"CXX": "none"})
     return ", ".join(wheel.name.partition("-py3-none-")[2] for wheel in sorted(WHEELS.glob("*.whl")))
 

@@ -110,7 +110,7 @@ def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_pa
     assert "smollm2" not in said
     if offline:
         embedded = open_elsewhere("HuggingFaceTB/SmolLM2-135M-Instruct", tmp_path / "hub", offline=offline)["error"]
-        assert embedded.endswith("'smollm2-135m-instruct' is this model, quantized, and needs no hub")
+        assert embedded.endswith("or open 'smollm2-135m-instruct', this model quantized, which needs no hub")
 
 
 @pytest.fixture

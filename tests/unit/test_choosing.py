@@ -86,7 +86,7 @@ def test_without_the_hub_the_largest_cached_one_is_chosen_or_the_error_says_how_
 
 
 def test_open_and_the_commands_take_auto(hub: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(rekindle.ModelNotFound, match=r"auto chose .*`hf download Qwen"):
+    with pytest.raises(rekindle.ModelNotFound, match=r"(?s)auto chose .*`hf download Qwen"):
         rekindle.open_sync("auto", progress=False)
     with pytest.raises(rekindle.ModelNotFound, match=r"hf download Qwen"):
         asyncio.run(_open())

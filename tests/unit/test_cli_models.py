@@ -178,8 +178,10 @@ def test_a_name_selects_families_by_any_of_their_names(
 def test_an_unknown_name_is_answered_with_close_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "qwne3"]) == 1
     assert "has 'qwne3' in its name; close names: Qwen3" in capsys.readouterr().err
+    assert main(["models", "auto"]) == 1
+    assert "`rekindle info auto` names the model" in capsys.readouterr().err
     assert main(["models", "zzzz"]) == 1
-    assert "has 'zzzz' in its name. `rekindle models` without" in capsys.readouterr().err
+    assert "has 'zzzz' in its name.\n- `rekindle models` without" in capsys.readouterr().err
     assert main(["models", "--context", "-1"]) == 1
     assert "--context must be at least 0, got -1" in capsys.readouterr().err
 

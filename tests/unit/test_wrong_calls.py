@@ -16,8 +16,8 @@ from rekindle.scoring import judging
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
-EMBEDDED = "Did you mean 'smollm2-135m-instruct'? "
-ADDRESS = "Did you mean 'Qwen/Qwen3-4B', the hub id of this address? "
+EMBEDDED = "Did you mean 'smollm2-135m-instruct'?"
+ADDRESS = "Did you mean 'Qwen/Qwen3-4B', the hub id of this address?"
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ ADDRESS = "Did you mean 'Qwen/Qwen3-4B', the hub id of this address? "
         ("http://www.huggingface.co/Qwen/Qwen3-4B/", ADDRESS),
         ("hf.co/Qwen/Qwen3-4B", ADDRESS),
         ("huggingface.co/Qwen/Qwen3-4B/tree/main", ADDRESS),
-        ("https://huggingface.co/Qwen/Qwen3-4B?library=x", ""),
-        ("https://hf.co/o/n/tree/v2", "Did you mean 'o/n@v2', the hub id of this address? "),
-        ("https://hf.co/o/n/blob/main/a/b.gguf", "Did you mean 'o/n/a/b.gguf', the hub id of this address? "),
-        ("llama3.2", "Names of Ollama are not read; `rekindle models` lists models by their hub ids. "),
-        ("qwen3:4b", "Names of Ollama are not read; `rekindle models` lists models by their hub ids. "),
-        ("Qwen3-4B", "A hub id has an owner, as in 'owner/Qwen3-4B'; `rekindle models` lists hub ids. "),
+        ("https://huggingface.co/Qwen/Qwen3-4B?library=x", ADDRESS),
+        ("https://hf.co/o/n/tree/v2", "Did you mean 'o/n@v2', the hub id of this address?"),
+        ("https://hf.co/o/n/blob/main/a/b.gguf", "Did you mean 'o/n/a/b.gguf', the hub id of this address?"),
+        ("llama3.2", "Names of Ollama are not read; `rekindle models` lists models by their hub ids."),
+        ("qwen3:4b", "Names of Ollama are not read; `rekindle models` lists models by their hub ids."),
+        ("Qwen3-4B", "A hub id has an owner, as in 'owner/Qwen3-4B'; `rekindle models` lists hub ids."),
         ("./models/none", ""),
         ("", ""),
     ],
@@ -46,7 +46,10 @@ def test_a_name_of_no_model_has_a_hint(name: str, hint: str) -> None:
     if name:
         with pytest.raises(rekindle.ModelNotFound) as raised:
             rekindle.open_sync(name, progress=False)
-        assert hint in str(raised.value)
+        first, *ways = str(raised.value).splitlines()
+        assert first == f"no model {name!r}. {hint or 'There is no such file or directory, and it is not a hub id.'}"
+        assert ways[0] == "A model is one of:"
+        assert all(len(way) <= 80 for way in ways), "a line of a terminal holds each way"
 
 
 @pytest.mark.parametrize(

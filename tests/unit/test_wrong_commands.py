@@ -1,10 +1,16 @@
 """A wrong line in the terminal exits with 2, and has the usage of its own command and what to write instead."""
 
+import io
 import shlex
+import shutil
+import sys
+import warnings
+from os import terminal_size
 
 import pytest
 
 from rekindle.__main__ import main
+from rekindle.cli.chat.wrapping import print_note
 
 WRONG_LINES = [
     ("chat --temprature 0.5", "no option '--temprature'; did you mean --temperature?"),
@@ -15,6 +21,10 @@ WRONG_LINES = [
     ("chat --chat-template nope.jinja", "cannot read the chat template 'nope.jinja'"),
     ("chat smollm2 extra", "unexpected argument 'extra': a text with spaces needs quotes"),
     ("generate hi --temprature 1", "no option '--temprature'; did you mean --temperature?"),
+    ("generate --device gpu hi", "no option '--device'; jax chooses the device: set JAX_PLATFORMS"),
+    ("chat --cpu", "no option '--cpu'; jax chooses the device: set JAX_PLATFORMS"),
+    ("cache", "list the cached models, programs and snapshots"),
+    ("replicas", "stop replicas, after writing their cached prefixes to disk"),
     ("serve --prot 80", "no option '--prot'; did you mean --port?"),
     ("serve --max-model-len 5", "no option '--max-model-len'; here it is --max-context"),
     ("serve --tensor-parallel-size 2", "here it is --mesh, as in --mesh tensor=2"),
@@ -60,7 +70,9 @@ def test_a_wrong_argument_has_the_usage_of_its_command_and_a_cure(
     line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = line.split()
-    command = " ".join(words[:2] if words[0] == "cache" and words[1] in ("ls", "prune", "clear") else words[:1])
+    command = " ".join(
+        words[:2] if words[0] == "cache" and words[1:2] and words[1] in ("ls", "prune", "clear") else words[:1]
+    )
     text = _refused(line, capsys)
     assert text.startswith(f"usage: rekindle {command} ")
     assert message in text
@@ -69,3 +81,33 @@ def test_a_wrong_argument_has_the_usage_of_its_command_and_a_cure(
 @pytest.mark.parametrize(("line", "message"), WRONG_COMMANDS)
 def test_a_wrong_command_has_a_cure(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in _refused(line, capsys)
+
+
+class Terminal(io.StringIO):
+    """A terminal of 40 columns."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_message_is_broken_between_words_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: terminal_size((40, 24)))
+    text = "rekindle: no model 'x'. Names of Ollama are not read here"
+    for stream, expected in (
+        (Terminal(), "rekindle: no model 'x'. Names of Ollama\nare not read here\n"),
+        (io.StringIO(), f"{text}\n"),
+    ):
+        monkeypatch.setattr(sys, "stderr", stream)
+        print_note(text)
+        assert stream.getvalue() == expected
+
+
+def test_a_warning_of_a_command_is_one_note(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setattr(sys, "argv", ["rekindle", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    warnings.showwarning("no pages", RuntimeWarning, "there.py", 8)
+    assert capsys.readouterr().err == "rekindle: no pages\n"

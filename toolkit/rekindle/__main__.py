@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -54,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: from argparse, with 0 for --help and --version, and 2 for invalid arguments.
     """
     words = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        warnings.showwarning = _show_warning
     parser = _parser(*words[:1])
     parser.check_command(words)
     arguments = parser.parse(words)
@@ -64,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(end="", flush=True)
         return status
     except RekindleError as error:
-        print(f"rekindle: {error}", file=sys.stderr)
+        _note(str(error))
         return 1
     except KeyboardInterrupt:
         if sys.stderr.isatty():
@@ -89,6 +92,17 @@ def _parser(name: str | None = None) -> CommandParser:
         content.add_arguments(add_command(commands, command, summary, examples, **options))
     parser.names = commands.choices
     return parser
+
+
+def _show_warning(message: Warning | str, *_place: object, **_more: object) -> None:
+    """Print a warning without the line of code, which is one of this package."""
+    _note(str(message))
+
+
+def _note(text: str) -> None:
+    from rekindle.cli.chat.wrapping import print_note  # no help and no version needs it
+
+    print_note(f"rekindle: {text}")
 
 
 def _leave(status: int) -> NoReturn:

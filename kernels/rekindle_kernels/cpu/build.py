@@ -115,9 +115,8 @@ def build_here() -> Path:
     """
     file = library()
     if not file.exists():
-        sys.stderr.write(
-            f"rekindle: compiling its kernels for this CPU with {' '.join(compiler())} (once, up to a minute)\n"
-        )
+        command = " ".join(compiler())
+        sys.stderr.write(f"rekindle: compiling its kernels for this CPU with {command} (once; it can take minutes)\n")
         with signs_of_life(LIFE_SECONDS, _write_life):
             build(file)
         for former in PACKAGE.glob(f"{_prefix()}*.so"):
@@ -145,7 +144,7 @@ def signs_of_life(seconds: float, write: Callable[[float], None]) -> Iterator[No
 
 
 def _write_life(seconds: float) -> None:
-    sys.stderr.write(f"rekindle: still compiling its kernels, since {seconds:.0f} s\n")
+    sys.stderr.write(f"rekindle: still compiling its kernels after {seconds:.0f} s\n")
 
 
 def compiler() -> list[str]:

@@ -3,7 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
 from collections.abc import Collection, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from rekindle.core.errors import likely
 
@@ -17,6 +17,7 @@ _ELSEWHERE: Final = {
     "bench": "in Python, session.bench() measures the speed of this machine",
 }
 """Hints for commands of other tools."""
+_DEVICES: Final = ("device", "gpu", "cpu", "tpu", "cuda")
 _MESH: Final = ("tensor_parallel_size", "tensor", "tp", "data_parallel_size")
 MISUSED = 2
 """Exit status for invalid arguments, as from argparse."""
@@ -64,6 +65,14 @@ class CommandParser(ArgumentParser):
 
     names: Collection[str] = ()
 
+    def error(self, message: str) -> NoReturn:
+        """Exit with the usage and a message."""
+        from rekindle.cli.chat.wrapping import print_note
+
+        self.print_usage(sys.stderr)
+        print_note(f"{self.prog}: error: {message}")
+        self.exit(MISUSED)
+
     def check_command(self, arguments: Sequence[str]) -> None:
         """Exit with the help if there are no arguments, and with a hint if the first one is no command."""
         if not arguments:
@@ -77,10 +86,20 @@ class CommandParser(ArgumentParser):
             self.error(f"no command {name!r}; {hint}")
 
     def parse(self, words: Sequence[str]) -> Namespace:
-        """Return the arguments; exit with the usage of the command, and a hint, if some are unknown."""
+        """Return the arguments; exit with the usage of the command, and a hint, if some are unknown.
+
+        A command that has commands itself, and got none, exits with its help.
+        """
+        command = _command_of(self, words)
+        if (
+            len(words) == 1
+            and command is not self
+            and any(isinstance(each, _SubParsersAction) for each in command._actions)
+        ):
+            command.print_help(sys.stderr)
+            self.exit(MISUSED)
         arguments, unknown = self.parse_known_args(words)
         if unknown:
-            command = _command_of(self, words)
             options = [word for word in unknown if word.startswith("-")]  # the others may be their values
             command.error("; ".join(_unknown(command, word) for word in options or unknown))
         return arguments
@@ -102,6 +121,8 @@ def _unknown(parser: ArgumentParser, word: str) -> str:
     name = word.partition("=")[0].lstrip("-").replace("-", "_")
     if name in _MESH and "mesh" in options:
         return f"no option {word!r}; here it is --mesh, as in --mesh tensor=2"
+    if name in _DEVICES:
+        return f"no option {word!r}; jax chooses the device: set JAX_PLATFORMS to cpu, cuda or tpu for another one"
     hint = likely(name, options) if name not in options else f"did you mean {name}?"
     for each in options if hint else ():
         if hint.removesuffix("?").endswith(f" {each}"):

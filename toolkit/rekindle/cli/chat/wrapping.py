@@ -1,5 +1,7 @@
 """Lines of a terminal: a growing text is broken between words instead of inside them."""
 
+import shutil
+import sys
 from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
@@ -85,6 +87,14 @@ def wrap(text: str, columns: int) -> str:
     The second column of a line begins after its first two spaces in a row.
     """
     return "\n".join(_wrap_line(line, columns) for line in text.split("\n"))
+
+
+def print_note(text: str) -> None:
+    """Print a text to stderr, on a terminal with its lines broken between words."""
+    stream = sys.stderr
+    if stream is not None:
+        stream.write(f"{wrap(text, shutil.get_terminal_size().columns) if stream.isatty() else text}\n")
+        stream.flush()
 
 
 def _wrap_line(line: str, columns: int) -> str:

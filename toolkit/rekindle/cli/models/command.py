@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
+from rekindle.assembly.loading.choosing import AUTO
 from rekindle.cli.models import machine as machines
 from rekindle.cli.models.machine import Machine
 from rekindle.cli.models.table import Row, Size, count_text, rows
@@ -47,9 +48,11 @@ def _matching(name: str | None) -> tuple[Row, ...]:
         words = {_plain(word): word for row in rows() for word in (row.family, *row.name.replace(",", "").split())}
         close = [words[each] for each in get_close_matches(_plain(name), words)]
         hint = f"; close names: {', '.join(close)}" if close else ""
+        if name == AUTO:
+            hint = f"; `rekindle info {AUTO}` names the model that {AUTO} chooses for this machine"
         raise ConfigError(
-            f"no family and no size has {name!r} in its name{hint}. `rekindle models` without a name lists all; "
-            "`rekindle info MODEL` reads the config of any model"
+            f"no family and no size has {name!r} in its name{hint}.\n- `rekindle models` without a name lists all\n"
+            "- `rekindle info MODEL` reads the config of any model"
         )
     return matches
 

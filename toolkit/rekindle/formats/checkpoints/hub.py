@@ -97,11 +97,15 @@ def download(model: HubModel, report: Report) -> Path:
         with suppress(HFValidationError, OSError):  # the library does not try its cache if a proxy fails
             return _requested_path(model, Path(snapshot(local_files_only=True)))
         reason = str(error).partition("\n")[0]  # later lines repeat the advice below
-        here = f". {NAME!r} is this model, quantized, and needs no hub" if model.name.lower() == _EMBEDDED else ""
+        here = (
+            f"\n- or open {NAME!r}, this model quantized, which needs no hub" if model.name.lower() == _EMBEDDED else ""
+        )
         raise ModelNotFound(
-            f"{str(model)!r} is not a local directory, could not be downloaded from the Hugging Face hub, and is not "
-            f"cached ({type(error).__name__}: {reason})\nCheck the name, the revision and the network, log in with "
-            f"`hf auth login` if the model is gated, or give the path of a model directory or GGUF file instead{here}"
+            f"{str(model)!r} could not be downloaded from the Hugging Face hub, and is not cached.\n"
+            f"{type(error).__name__}: {reason}\n"
+            "- Check the name, the revision and the network\n"
+            "- log in with `hf auth login` if the model is gated\n"
+            f"- or open the path of a model directory or of a GGUF file{here}"
         ) from error
 
 

@@ -6,7 +6,9 @@ from typing import Final
 
 from rekindle.formats.checkpoints.embedded import NAME
 
-_ADDRESS: Final = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<path>[^?#]+)", re.IGNORECASE)
+_ADDRESS: Final = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<path>[^?#]+)(?:[?#].*)?", re.IGNORECASE
+)
 _BRANCH: Final = re.compile(r"/(?:tree|blob|resolve)/(?P<revision>[^/]+)")
 _OF_OLLAMA: Final = re.compile(r"[a-z][a-z0-9.-]*(?::[\w.-]+|\d(?:\.\d)?)")
 """Names such as `qwen3:4b` and `llama3.2`."""
@@ -15,15 +17,15 @@ _SHORT: Final = ("smollm", "smollm2", "smollm2-135m", "smollm2:135m", NAME)
 
 
 def hint_for(name: str) -> str:
-    """Return a hint for a name of no model, as a sentence with a space at the end; "" without a hint."""
+    """Return a hint for a name of no model, as a sentence; "" without a hint."""
     if (address := _ADDRESS.fullmatch(name)) is not None:
-        return f"Did you mean {_hub_id(address['path'])!r}, the hub id of this address? "
+        return f"Did you mean {_hub_id(address['path'])!r}, the hub id of this address?"
     if difflib.get_close_matches(name.lower(), _SHORT, n=1, cutoff=0.75):
-        return f"Did you mean {NAME!r}? "
+        return f"Did you mean {NAME!r}?"
     if _OF_OLLAMA.fullmatch(name):
-        return "Names of Ollama are not read; `rekindle models` lists models by their hub ids. "
+        return "Names of Ollama are not read; `rekindle models` lists models by their hub ids."
     if re.fullmatch(r"[\w.-]+", name):
-        return f"A hub id has an owner, as in 'owner/{name}'; `rekindle models` lists hub ids. "
+        return f"A hub id has an owner, as in 'owner/{name}'; `rekindle models` lists hub ids."
     return ""
 
 

