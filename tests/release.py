@@ -39,6 +39,7 @@ PERSON: Final = (
     f"PyPI: a trusted publisher for {PROJECT['name']} (workflow release.yml, environment pypi)",
     f"GitHub: the repository {PROJECT['urls']['Source']}, with private reports of vulnerabilities",
     f"Read the Docs: the project {PROJECT['urls']['Documentation']}",
+    "README.md: the paragraph that Rekindle is not published, and the commands of a checkout",
     "the wheel for macOS, which the workflow builds and runs",
     f"the tag v{PROJECT['version']}, which starts the workflow",
 )
