@@ -247,6 +247,15 @@ async def test_the_cache_shows_no_page_as_held_right_after_its_release(session: 
     assert shown() == 0
 
 
+async def test_the_cache_shows_no_page_as_held_right_after_a_stop_string(texts: Session) -> None:
+    prompt = "a" * len(DOCUMENT)
+    text = (await texts.generate(prompt, max_tokens=40)).text
+    for _ in range(20):
+        answer = await texts.generate(prompt, max_tokens=1000, stop=text[4:8])
+        assert answer.finish_reason == "stop"
+        assert sum(path.held_pages for path in texts.cache.hottest) == 0
+
+
 async def test_a_handle_that_is_dropped_lets_go(session: Session) -> None:
     document = await session.prefix(token_ids=DOCUMENT)
     collected = weakref.ref(document)

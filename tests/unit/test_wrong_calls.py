@@ -74,6 +74,7 @@ def test_an_unknown_name_of_the_package_has_a_cure(name: str, cure: str) -> None
     with pytest.raises(AttributeError) as raised:
         getattr(rekindle, name)
     assert str(raised.value) == f"module 'rekindle' has no attribute {name!r}; {cure}"
+    assert "_render_traceback_" in vars(raised.value), "a cell shows no line of this package"
     assert not hasattr(rekindle, "_ipython_display_")
 
 
@@ -111,6 +112,9 @@ WRONG_CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda session: session.generate_sync("a", stop=3), "stop must be a text or a sequence of texts"),
     (lambda session: session.generate_sync("a", n=0), "n must be an integer from 1 to"),
     (lambda session: session.generate_sync("a", choice="yes"), "choice must be a sequence of texts"),
+    (lambda session: session.generate_sync("a", regex="("), "\nerror: unclosed group"),
+    (lambda session: session.logit_lens_sync("a"), "takes the result of `await session.look(prompt)`, got str"),
+    (lambda session: session.explore("a"), "takes the result of `await session.generate(prompt, logprobs=5)`, got str"),
     (lambda session: session.generate_sync(token_ids="abc"), "token_ids must be a sequence of integers"),
     (lambda session: session.generate_sync(token_ids=[1.5]), "token_ids must be a sequence of integers"),
     (lambda session: session.generate_sync(token_ids=[-1]), "token_ids must be from 0 to"),
@@ -132,6 +136,7 @@ def test_a_wrong_call_has_a_cure(texts: Session, call: Callable[[Session], Any],
     except rekindle.RekindleError as raised:
         error = raised
     assert cure in str(error)
+    assert "start: /" not in str(error), "a line of a grammar that the user did not write"
 
 
 def test_an_awaited_stream_says_how_it_is_read_and_computes_nothing(texts: Session) -> None:

@@ -188,7 +188,10 @@ def __getattr__(name: str) -> Any:
     if _is_deferred and (name in __all__ or name in _RENAMED):
         return getattr(importlib.reload(sys.modules[__name__]), name)  # runs this file again, with all imports
     if name not in _RENAMED:
-        raise AttributeError(f"module 'rekindle' has no attribute {name!r}{_cure(name)}", name=name)
+        from rekindle.core.errors import with_short_traceback
+
+        text = f"module 'rekindle' has no attribute {name!r}{_cure(name)}"
+        raise with_short_traceback(AttributeError(text, name=name))
     warn(f"rekindle.{name} is now rekindle.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
     return globals()[_RENAMED[name]]
 

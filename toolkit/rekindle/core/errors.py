@@ -364,7 +364,7 @@ def _abridged(error: BaseException) -> tuple[Exception, list[str]]:
             else:
                 copy.__context__ = cause
             copy = cause
-        elif on_purpose and (not str(error) or str(error) not in messages):
+        elif on_purpose and (not str(error) or str(error).partition("\n")[0] not in messages):
             lines.append(f"caused by {type(error).__name__}: {error}".splitlines()[0])
         messages += str(error)
     return first, lines

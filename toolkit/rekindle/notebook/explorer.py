@@ -38,6 +38,9 @@ class Explorer:
     """
 
     def __init__(self, generation: Generation):
+        if not isinstance(generation, Generation):
+            got = type(generation).__name__
+            raise InvalidRequest(f"explore takes the result of `await session.generate(prompt, logprobs=5)`, got {got}")
         if not any(token.top for token in generation.logprobs or ()):
             raise InvalidRequest(
                 "the generation has no alternative tokens; generate with logprobs=5, for 5 alternatives each"

@@ -117,6 +117,9 @@ class Inspections:
     def logit_lens(self, activations: Activations, top: int) -> Waits[LogitLens]:
         """See `Session.logit_lens`."""
         self._check_served()
+        if not isinstance(activations, Activations):
+            got = type(activations).__name__
+            raise InvalidRequest(f"the logit lens takes the result of `await session.look(prompt)`, got {got}")
         count, states = integer("top", top, 1, LENS_TOKENS), activations.residual
         if states is None:
             raise InvalidRequest('the logit lens reads the residual stream: look with parts that have "residual"')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -24,6 +25,8 @@ STRICT: Final = {"lenient": False, "coerce_one_of": False}
 
 NO_TEXT: Final = "NoExtensionBias"
 """llguidance's name for a grammar that matches no text."""
+_GRAMMAR_OF_REGEX: Final = re.compile(r"\n *1 \| start: /")
+"""The end of an error about a regex: a line of the grammar that llguidance made of it."""
 Source = Callable[[], str]
 """Function for a grammar in llguidance's own form; may raise ValueError."""
 
@@ -47,7 +50,10 @@ def parse(kind: Kind, text: str, tokens: LLTokenizer, name: str) -> LLMatcher:
     if NO_TEXT in error or (matcher is not None and not error and matcher.is_stopped()):
         raise InvalidRequest.of(name, f"{name} matches no text: {text!r:.80}")
     if matcher is None or error:
-        raise InvalidRequest.of(name, f"{name} cannot be served: {reason(error)}")
+        why = reason(error)
+        if kind == "regex":
+            why = _GRAMMAR_OF_REGEX.split(why)[0]
+        raise InvalidRequest.of(name, f"{name} cannot be served: {why}")
     return matcher
 
 
