@@ -379,6 +379,20 @@ async def test_embeddings_are_those_of_the_session_in_either_form(texts: Session
     assert [one["embedding"] for one in mixed["data"]] == np.concatenate(each).tolist()
 
 
+@pytest.mark.parametrize("prompt", ["a b c d", "a b c d " * 100])
+async def test_a_text_of_too_many_tokens_does_not_become_a_list(
+    scripted: Session, monkeypatch: pytest.MonkeyPatch, prompt: str
+) -> None:
+    monkeypatch.setattr("rekindle.server.models.tokens.MOST_TOKENS", 3)
+    served = app(scripted)
+    assert (await ask(served, "/tokenize", {"prompt": "abc"})).status == 200
+    refused = await ask(served, "/tokenize", {"prompt": prompt})
+    assert (refused.status, refused.error["param"]) == (400, "prompt")
+    assert "tokens; at most 3 become a list at once. Send it in parts" in refused.error["message"]
+    mixed = await ask(served, "/v1/completions", {"prompt": [prompt, [1, 2]]})
+    assert (mixed.status, mixed.error["param"]) == (400, "prompt")
+
+
 async def test_texts_become_tokens_and_texts_again(scripted: Session) -> None:
     served = app(scripted)
     reply = (await ask(served, "/tokenize", {"prompt": "the", "return_token_strs": True})).json

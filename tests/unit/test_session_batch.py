@@ -2,7 +2,7 @@
 
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -109,9 +109,11 @@ async def test_a_prompt_of_several_draws_is_tokenized_once_and_fails_as_it_would
     encoded: list[str] = []
 
     class Counts(Tokenizer):
-        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        def encode(
+            self, text: str, add_special_tokens: bool = True, check: Callable[[int], None] | None = None
+        ) -> list[int]:
             encoded.append(text)
-            return super().encode(text, add_special_tokens)
+            return super().encode(text, add_special_tokens, check)
 
     loaded_engine = fake_loaded_engine(fake_limits(max_context=64), tokenizer=Counts(tokenizer.backend))
     async with fake_session(loaded_engine) as session:
@@ -131,12 +133,14 @@ class Slow(Tokenizer):
         self.asked, self.permits, self.encoded = threading.Event(), threading.Semaphore(0), 0
         self.threads: list[threading.Thread] = []
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, check: Callable[[int], None] | None = None
+    ) -> list[int]:
         self.threads.append(threading.current_thread())
         self.asked.set()
         self.permits.acquire()
         self.encoded += 1
-        return super().encode(text, add_special_tokens)
+        return super().encode(text, add_special_tokens, check)
 
 
 async def test_leaving_the_check_leaves_nothing_behind_and_the_loop_turns_meanwhile(tokenizer: Tokenizer) -> None:

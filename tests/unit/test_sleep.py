@@ -11,7 +11,7 @@ import pytest
 import rekindle
 from rekindle.core.config import SettingsOptions
 from rekindle.core.messages import NewWeights
-from rekindle.core.store.weight_file import stamps_of
+from rekindle.formats.weight_file import stamps_of
 from rekindle.session.session import Session
 from rekindle.testing import ByHand, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import until

@@ -22,9 +22,9 @@ from rekindle.core.request.request import namespace_of
 from rekindle.core.request.steering import Steering
 from rekindle.core.store import validity
 from rekindle.core.store.snapshot_key import content_fingerprint, weights_fingerprint
-from rekindle.core.store.weight_file import stamps_of
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.weight_file import stamps_of
 from rekindle.mapping.items import Item
 from rekindle.mapping.shaping import Shaping
 from rekindle.replicas.recipe import Recipe, content_of

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -42,10 +42,12 @@ class SlowTokenizer(Tokenizer):
         self.began: Feed[str] = Feed()
         self._may = defaultdict[str, threading.Event](threading.Event)
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, check: Callable[[int], None] | None = None
+    ) -> list[int]:
         self.began.put(text)
         assert self._may[text].wait(PATIENCE), f"nobody has let {text!r} go on"
-        return super().encode(text, add_special_tokens)
+        return super().encode(text, add_special_tokens, check)
 
     def let(self, *texts: str) -> None:
         """Let these texts be tokenized, now or later."""

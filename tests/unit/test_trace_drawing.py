@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -166,7 +167,9 @@ def test_hostile_text_stays_text(byte_tokenizer: Tokenizer) -> None:
     class Refuses(Tokenizer):
         """A tokenizer that cannot encode, and says so with bad words."""
 
-        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        def encode(
+            self, text: str, add_special_tokens: bool = True, check: Callable[[int], None] | None = None
+        ) -> list[int]:
             raise ValueError(HOSTILE)
 
     loaded_engine = fake_loaded_engine(fake_limits(), tokenizer=Refuses(byte_tokenizer.backend))

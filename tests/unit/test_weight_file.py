@@ -13,10 +13,10 @@ from gguf import GGUFWriter
 from safetensors.numpy import save_file
 
 from rekindle.core.errors import CheckpointError
-from rekindle.core.store import weight_file
-from rekindle.core.store.weight_file import WeightFile, check_unchanged, stamps_of
+from rekindle.formats import weight_file
 from rekindle.formats.checkpoints.gguf.file import open_gguf_file
 from rekindle.formats.checkpoints.huggingface.safetensors_file import open_safetensors
+from rekindle.formats.weight_file import WeightFile, check_unchanged, stamps_of
 from tests.waiting import PATIENCE
 
 NUMBERS = np.arange(1 << 16, dtype=np.float32)

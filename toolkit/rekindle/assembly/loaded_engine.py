@@ -37,11 +37,11 @@ from rekindle.core.routing.router import Router
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.scheduler.stats import Stats, total
-from rekindle.core.store.weight_file import Stamp
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of, weights_digest
 from rekindle.formats.families.reading import Family
+from rekindle.formats.weight_file import Stamp
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,6 @@ TOKENIZED_AT_ONCE = 2
 """Requests tokenized at once, each in a worker thread."""
 ROOM = 256
 """Tokens of output beside a cut prompt, for output without a limit."""
-LEAST_BYTES = 4
-"""Bytes of the longest token of any vocabulary, at least. Shorter texts need no look at the vocabulary."""
 QUICK = 4096
 """Largest count of numbers in a submission without texts that surely takes less than a millisecond."""
 
@@ -95,39 +93,59 @@ class Preparer:
 
         Args:
             prompt: the prompt.
-            params: the parameters of a request with the prompt, so that a text surely too long is not tokenized; None
+            params: the parameters of a request with the prompt, so that a text too long for it is not read whole; None
                 for a prompt of any length.
 
         Raises:
             InvalidRequest: the prompt cannot be tokenized, is empty, or has a token outside the vocabulary.
-            PromptTooLong: the prompt surely does not fit.
+            PromptTooLong: a text does not fit.
         """
         if isinstance(prompt, tuple):
             return check_token_ids("token_ids", prompt, self.vocab_size)
         if isinstance(prompt, Continued):
             return self.token_ids(prompt.prefix, params) + self._more(prompt.more, params)
-        if self.tokenizer is None:
-            raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
-        if isinstance(prompt, Verbatim):
-            return check_token_ids("prompt", self.tokenizer.encode_chat(self._fitting(prompt, params)), self.vocab_size)
-        if isinstance(prompt, str):
-            return check_token_ids("prompt", self.tokenizer.encode(self._fitting(prompt, params)), self.vocab_size)
-        rendered = self._fitting(self.rendered(prompt), params)
-        return check_token_ids("messages", self.tokenizer.encode_chat(rendered), self.vocab_size)
+        name = "messages" if isinstance(prompt, Conversation) else "prompt"
+        return check_token_ids(name, self._encoded(*self._text(prompt), params), self.vocab_size)
 
-    def _fitting(self, text: str, params: SamplingParams | None) -> str:
-        """Return a text unless it surely has more tokens than the context.
+    def count(self, prompt: Prompt) -> int:
+        """Return the number of tokens of a prompt of any kind.
 
         Raises:
-            PromptTooLong: each token has too few bytes for the text.
+            InvalidRequest: as in `token_ids`.
         """
-        if params is None or params.truncate_prompt_tokens is not None or len(text) <= LEAST_BYTES * self.capacity:
-            return text
-        longest = None if self.tokenizer is None else self.tokenizer.longest_token
-        if longest is not None:
-            tokens = -(-len(text.encode("utf-8", "surrogatepass")) // longest)
-            check_count(tokens, self.capacity, params.max_tokens != 0, at_least=True)
-        return text
+        if isinstance(prompt, tuple | Continued):
+            return len(self.token_ids(prompt))
+        text, adds_special = self._text(prompt)
+        return self._text_tokenizer().count(text, adds_special) or len(self.token_ids(prompt))
+
+    def _text(self, prompt: str | Conversation) -> tuple[str, bool]:
+        """Return the text of a prompt, and True if the tokenizer adds its special tokens to it."""
+        if isinstance(prompt, Conversation):
+            return self.rendered(prompt), False
+        return prompt, not isinstance(prompt, Verbatim)
+
+    def _text_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
+        return self.tokenizer
+
+    def _encoded(self, text: str, adds_special: bool, params: SamplingParams | None) -> list[int]:
+        """Return the tokens of a text, or those that `cut` will keep and some more.
+
+        Raises:
+            PromptTooLong: the text does not fit.
+        """
+        tokenizer = self._text_tokenizer()
+        if params is None:
+            return tokenizer.encode(text, adds_special)
+        most = params.truncate_prompt_tokens
+        if most is not None:
+            at_end = params.truncation_side == "left"
+            text = tokenizer.near(text, self.capacity if most == -1 else most, at_end=at_end)
+            return tokenizer.encode(text, adds_special)
+        has_output = params.max_tokens != 0
+        check_count(tokenizer.fewest(text, self.capacity), self.capacity, has_output, at_least=True)
+        return tokenizer.encode(text, adds_special, lambda count: check_count(count, self.capacity, has_output))
 
     def cut(self, ids: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
         """Return the tokens of a prompt, cut to `truncate_prompt_tokens` if there are more."""
@@ -227,7 +245,7 @@ class Preparer:
     def _more(self, prompt: Prompt, params: SamplingParams | None) -> tuple[int, ...]:
         """Return the tokens of a continuation, without the tokenizer's tokens around a whole prompt."""
         if isinstance(prompt, str) and self.tokenizer is not None:
-            return tuple(self.tokenizer.encode_chat(self._fitting(prompt, params)))
+            return tuple(self._encoded(prompt, False, params))
         return self.token_ids(prompt, params)
 
 

@@ -12,8 +12,8 @@ from rekindle.core.messages import Message
 from rekindle.core.routing.lane_requests import LaneView
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.store.restore_report import RestoreReport
-from rekindle.core.store.weight_file import Stamp
 from rekindle.formats.checkpoints.weights import Weights
+from rekindle.formats.weight_file import Stamp
 
 T = TypeVar("T")
 

@@ -278,15 +278,17 @@ def _fit(preparer: Preparer, write: Writer, text: str, most: int) -> Prompt:
     Raises:
         InvalidRequest: the prompt has more tokens even without the text.
     """
+    if preparer.tokenizer is not None:
+        text = preparer.tokenizer.near(text, most, at_end=False)
     prompt = write(text)
-    excess = len(preparer.token_ids(prompt)) - most
+    excess = preparer.count(prompt) - most
     if excess <= 0 or preparer.tokenizer is None:
         return prompt
     tokens = preparer.tokenizer.encode_chat(text)
     while excess > 0 and tokens:  # the end of a cut text may take more tokens than before, so once may not suffice
         tokens = tokens[: max(0, len(tokens) - excess)]
         prompt = write(preparer.tokenizer.decode(tokens))
-        excess = len(preparer.token_ids(prompt)) - most
+        excess = preparer.count(prompt) - most
     if excess > 0:
         raise InvalidRequest.of(
             "truncate_prompt_tokens",

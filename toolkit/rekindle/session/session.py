@@ -819,7 +819,7 @@ class Session:
             InvalidRequest: as in `generate`.
         """
         check_keywords(options, PromptOptions.__annotations__)
-        return len(self._loaded_engine.preparer.token_ids(self._requests.prompt(prompt, options)))
+        return self._loaded_engine.preparer.count(self._requests.prompt(prompt, options))
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

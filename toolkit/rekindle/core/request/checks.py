@@ -5,7 +5,7 @@ Every check converts: a numpy int8, for example, would overflow when added to a 
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from numbers import Real
 from typing import Any
@@ -16,20 +16,55 @@ MOST_TEXTS = 256
 """Most texts in one parameter; each one is searched for at every token."""
 LONGEST_TEXT = 4096
 """Most characters of one text."""
+MOST_EQUAL_TEXTS = 4096
+"""Most texts in one parameter before equal ones are left out."""
+MOST_WORDS = 1 << 16
+"""Most words in one parameter; each is tokenized twice."""
+MOST_IDS = 1 << 19
+"""Most token ids in a set; no vocabulary has as many."""
 MOST_LONG_TEXTS = 10**6
 """Most prompts, or parts of prompts, in one call."""
 LONGEST_LONG_TEXT = 10**7
 """Most characters of one prompt; any context has room for far fewer."""
+_LONGEST_PIECE = 512
+"""Most characters of a text in a message."""
 _AT_ONCE = 1 << 16
 """Token ids checked at a time."""
 
 
-def preview(value: object) -> str:
-    """Return the start of a value's repr for a message. Some values, such as very long integers, have no repr."""
+def preview(value: object, length: int = 80) -> str:
+    """Return the start of a value's repr for a message, without a walk through a large value."""
+    start = ""
     try:
-        return f"{value!r:.80}"
-    except Exception:
+        for piece in _pieces(value):
+            start += piece
+            if len(start) >= length:
+                break
+    except Exception:  # some values, such as very long integers, have no repr
         return f"a value of type {type(value).__name__} that cannot be shown"
+    return start[:length]
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """Yield the repr of a value in pieces."""
+    if type(value) is str:
+        yield repr(value[:_LONGEST_PIECE])
+    elif type(value) is list:
+        yield "["
+        for place, each in enumerate(value):
+            yield ", " if place else ""
+            yield from _pieces(each)
+        yield "]"
+    elif type(value) is dict:
+        yield "{"
+        for place, (key, each) in enumerate(value.items()):
+            yield ", " if place else ""
+            yield from _pieces(key)
+            yield ": "
+            yield from _pieces(each)
+        yield "}"
+    else:
+        yield repr(value)
 
 
 def token_ids(name: str, ids: Any) -> tuple[int, ...]:
@@ -52,7 +87,7 @@ def token_ids(name: str, ids: Any) -> tuple[int, ...]:
 
 def some_token_ids(name: str, value: Any) -> frozenset[int]:
     """Return a non-empty sequence of integers as a set."""
-    ids = frozenset(token_ids(name, value))
+    ids = _id_set(name, value)
     if not ids:
         raise InvalidRequest(f"{name} is empty; give at least one token id, or None to allow all")
     return ids
@@ -61,7 +96,18 @@ def some_token_ids(name: str, value: Any) -> frozenset[int]:
 def one_or_more_token_ids(name: str, value: Any) -> frozenset[int]:
     """Return an integer, or a sequence of integers, as a set."""
     one = _as_integer(value)
-    return frozenset(token_ids(name, value) if one is None else (one,))
+    return _id_set(name, value) if one is None else frozenset((one,))
+
+
+def _id_set(name: str, value: Any) -> frozenset[int]:
+    check_size(name, value, MOST_IDS)
+    return frozenset(token_ids(name, value))
+
+
+def check_size(name: str, value: Any, most: int) -> None:
+    """Raise InvalidRequest if a collection has more than `most` values, before any of them is looked at."""
+    if isinstance(value, Sized) and len(value) > most:
+        raise InvalidRequest(f"{name} may have at most {most} values, got {len(value)}")
 
 
 def in_vocabulary(name: str, ids: Collection[int], vocab_size: int) -> None:
@@ -148,6 +194,7 @@ def texts(name: str, value: Any, most: int = MOST_TEXTS, longest: int = LONGEST_
 
 def distinct_texts(name: str, value: Any) -> tuple[str, ...]:
     """Return one text, or a sequence of texts, as a tuple without equal texts, which do not count."""
+    check_size(name, () if isinstance(value, str) else value, MOST_EQUAL_TEXTS)
     if is_sequence(value) and all(isinstance(each, str) for each in value):
         value = list(dict.fromkeys(value))
     return texts(name, value)
@@ -162,6 +209,7 @@ def words(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
     """Return a sequence of texts or token id sequences; no item may be empty."""
     if not is_sequence(value):
         raise InvalidRequest(f"{name} must be a sequence of texts or of token id sequences, got {preview(value)}")
+    check_size(name, value, MOST_WORDS)
     each = f"each of {name}"
     checked = tuple(text(each, word) if isinstance(word, str) else token_ids(each, word) for word in value)
     if not all(word.strip() if isinstance(word, str) else word for word in checked):
@@ -176,6 +224,7 @@ def bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     """
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"{name} must be a mapping of token ids to numbers, got {preview(value)}")
+    check_size(name, value, MOST_IDS)
     tokens = token_ids(f"the keys of {name}", tuple(map(_from_json, value)))
     if len(set(tokens)) < len(tokens):
         raise InvalidRequest(f"{name} names a token twice, as an integer and as a string, got {preview(value)}")

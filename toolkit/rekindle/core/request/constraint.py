@@ -83,11 +83,24 @@ def json_schema(name: str, value: Any) -> Constraint:
     elif not isinstance(value, Mapping):
         adapter = _adapter(name, value)
         value = _schema_of(name, value, adapter)
+    _check_values(name, value)
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=dict)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{name} must be a JSON schema, and this is not JSON: {error}") from error
     return Constraint("json_schema", checks.text(name, text, LONGEST_CONSTRAINT), adapter)
+
+
+def _check_values(name: str, schema: Any) -> None:
+    """Refuse a schema of so many values that its text is too long: all threads stand still while one is written."""
+    rest, count = [schema], 0
+    while rest and count <= LONGEST_CONSTRAINT // 2:
+        part = rest.pop()
+        if isinstance(part, Mapping | list):
+            count += len(part)
+            rest.extend(part.values() if isinstance(part, Mapping) else part)
+    if rest:
+        raise InvalidRequest(f"{name} must have at most {LONGEST_CONSTRAINT // 2} values, and it has more")
 
 
 def regex(name: str, value: Any) -> Constraint:

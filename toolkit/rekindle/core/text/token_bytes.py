@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
 
+from rekindle.core.text.byte_alphabet import byte_alphabet
 from rekindle.core.text.tokenizer import Tokenizer
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -51,11 +51,3 @@ def byte_level_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
         return bytes([alphabet[character] for character in token])
     except KeyError:
         return token.encode()
-
-
-@cache
-def byte_alphabet() -> dict[str, int]:
-    """Return the byte of each byte-level BPE character: printable bytes have their own, others U+0100 and up."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -1,32 +1,66 @@
-"""The longest text of one token, as a lower bound for the number of tokens in a text."""
+"""Bounds for the number of tokens in a text, known before the text is tokenized."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from rekindle.core.text.byte_alphabet import byte_alphabet
 
 if TYPE_CHECKING:
     import tokenizers
 
 COMPOSITION: Final = 3
-"""Most bytes of a text for each byte of its canonical composition (NFC)."""
+"""Most bytes of a text for each byte of the canonical composition (NFC)."""
 BYTES: Final = 256
+_AT_ONCE: Final = 1 << 20
+"""Characters counted at a time: functions in C let no other thread run."""
 
 
-def longest_token(backend: tokenizers.Tokenizer) -> int | None:
-    """Return the most bytes of a text in one token, or None for a tokenizer that may leave parts of texts out."""
+@dataclass(frozen=True, slots=True)
+class TokenBound:
+    """A lower bound for the number of tokens in a text.
+
+    Attributes:
+        longest: the most bytes of a text in one token.
+        omitted: the bytes without a token.
+    """
+
+    longest: int
+    omitted: bytes = b""
+
+    def fewest(self, text: str) -> int:
+        """Return the lower bound for a text."""
+        parts = (text[start : start + _AT_ONCE] for start in range(0, len(text), _AT_ONCE))
+        size = sum(len(part.encode("utf-8", "surrogatepass").translate(None, self.omitted)) for part in parts)
+        return -(-size // self.longest)
+
+    def reaching(self, text: str, most: int, *, at_end: bool) -> str:
+        """Return the start or the end of a text with more than `most` tokens, or the whole of a shorter text.
+
+        The part has room for twice as many tokens, so that the cut is far from the `most` first or last ones.
+        """
+        length = 2 * (most + 1) * self.longest
+        part = text[max(0, len(text) - length) :] if at_end else text[:length]
+        return part if self.fewest(part) > most else text
+
+
+def token_bound(backend: tokenizers.Tokenizer) -> TokenBound | None:
+    """Return the bound of a tokenizer, or None for a tokenizer that may leave out parts of texts."""
     state = json.loads(backend.to_str())
-    factor = _growth(state.get("normalizer"))
+    factor, omitted = _growth(state.get("normalizer")), _omitted(state)
     added = state.get("added_tokens") or []
-    if factor is None or not _keeps_all(state) or any(each.get("lstrip") or each.get("rstrip") for each in added):
+    strips = any(each.get("lstrip") or each.get("rstrip") for each in added)
+    if factor is None or omitted is None or strips or (omitted and state.get("normalizer")):
         return None
     texts = (*state["model"]["vocab"], *(each["content"] for each in added))
-    return factor * max(len(text.encode()) for text in texts)
+    return TokenBound(factor * max(len(text.encode()) for text in texts), omitted)
 
 
 def _growth(normalizer: Mapping[str, Any] | None) -> int | None:
-    """Return the most bytes of a text for each byte of its normal form, or None without a bound."""
+    """Return the most bytes of a text for each byte of the normal form, or None without a bound."""
     match normalizer:
         case None | {"type": "Prepend"}:
             return 1
@@ -40,15 +74,16 @@ def _growth(normalizer: Mapping[str, Any] | None) -> int | None:
     return None
 
 
-def _keeps_all(state: Mapping[str, Any]) -> bool:
-    """Return True if each part of a text becomes a token: there is a token for each byte, and no part is removed."""
+def _omitted(state: Mapping[str, Any]) -> bytes | None:
+    """Return the bytes without a token, or None for a tokenizer that may leave out other parts of texts."""
     model, parts = state["model"], _parts(state.get("pre_tokenizer"))
     if model.get("type") != "BPE" or any(not _keeps(part) for part in parts):
-        return False
+        return None
     if model.get("byte_fallback"):
-        return all(f"<0x{byte:02X}>" in model["vocab"] for byte in range(BYTES))
-    is_byte_level = any(part["type"] == "ByteLevel" for part in parts)
-    return is_byte_level and sum(len(token) == 1 for token in model["vocab"]) >= BYTES
+        return b"" if all(f"<0x{byte:02X}>" in model["vocab"] for byte in range(BYTES)) else None
+    if not any(part["type"] == "ByteLevel" for part in parts):
+        return None
+    return bytes(sorted(byte for letter, byte in byte_alphabet().items() if letter not in model["vocab"]))
 
 
 def _parts(part: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:

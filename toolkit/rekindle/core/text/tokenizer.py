@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.token_lengths import longest_token
+from rekindle.core.text.token_lengths import TokenBound, token_bound
 
 if TYPE_CHECKING:
     import tokenizers
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 LONG = 4096
 """Tokens from which on their decoding takes more than a millisecond."""
+LONGEST_NAME = 64
+"""Most characters of a special token's text."""
+LEAST_BYTES = 4
+"""Bytes of the longest token of any vocabulary, at least. Shorter texts need no look at the vocabulary."""
 
 
 class Tokenizer:
@@ -77,32 +81,72 @@ class Tokenizer:
     @cached_property
     def opening_ids(self) -> tuple[int, ...]:
         """Special tokens before every raw prompt."""
-        whole, bare = self._encode("a", True), self._encode("a", False)
+        whole, bare = self._encode("a", True).ids, self._encode("a", False).ids
         starts = (index for index in range(len(whole)) if whole[index : index + len(bare)] == bare)
         return tuple(whole[: next(starts, 0)])
 
     @cached_property
     def filler_ids(self) -> list[int]:
         """Tokens of one letter. Tokens decoded after them keep a leading space."""
-        return self._encode("a", False)
+        return self._encode("a", False).ids
 
     @cached_property
-    def longest_token(self) -> int | None:
-        """Most bytes of a text in one token; None if parts of texts may become no token."""
-        return longest_token(self.backend)
+    def bound(self) -> TokenBound | None:
+        """A lower bound for the number of tokens in a text; None if parts of texts may become no token."""
+        return token_bound(self.backend)
 
     def encode_open(self, text: str) -> list[int]:
         """Return the token ids of a raw prompt to be extended: with special tokens before it, and none after it."""
         return [*self.opening_ids, *self.encode(text, add_special_tokens=False)]
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, check: Callable[[int], None] | None = None
+    ) -> list[int]:
         """Return the token ids of a raw prompt, with the tokenizer's special tokens around it.
 
         The special tokens before a text are not repeated if it already begins with them, as a rendered chat may.
 
+        Args:
+            text: the prompt.
+            add_special_tokens: whether special tokens are added.
+            check: a check of the number of tokens, before a list of millions is made.
+
         Raises:
             InvalidRequest: the text has a lone surrogate, which no encoding can represent.
         """
+        encoding = self._encoding(text, add_special_tokens)
+        if check is not None:
+            check(len(encoding))
+        return encoding.ids
+
+    def encode_chat(self, rendered: str) -> list[int]:
+        """Return the token ids of a rendered chat. The template has written all special tokens already."""
+        return self.encode(rendered, add_special_tokens=False)
+
+    def count(self, text: str, add_special_tokens: bool = True) -> int:
+        """Return the number of tokens that `encode` returns."""
+        return len(self._encoding(text, add_special_tokens))
+
+    def fewest(self, text: str, enough: int) -> int:
+        """Return a lower bound for the number of tokens of a text; 0 for a text that may have fewer than `enough`."""
+        if len(text) <= LEAST_BYTES * enough or self.bound is None:
+            return 0
+        return self.bound.fewest(text)
+
+    def near(self, text: str, most: int, *, at_end: bool) -> str:
+        """Return the start or the end of a text of more than `most` tokens, or the whole of a shorter text.
+
+        The cut is far from the `most` tokens. Special tokens at the start of the text are put before the end.
+        """
+        if len(text) <= LEAST_BYTES * most or self.bound is None:
+            return text
+        part = self.bound.reaching(text, most, at_end=at_end)
+        opening = self.backend.decode(list(self.opening_ids), skip_special_tokens=False)
+        if not at_end or len(part) + len(opening) > len(text):
+            return part
+        return opening + part if text.startswith(opening) else part
+
+    def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -110,19 +154,18 @@ class Tokenizer:
                 f"the prompt has a lone surrogate ({text[error.start]!r}) at character {error.start}: expected text "
                 "that can be written as UTF-8"
             ) from error
-        ids = self._encode(text, add_special_tokens)
-        if add_special_tokens and (before := list(self.opening_ids)) and ids[: 2 * len(before)] == 2 * before:
-            return self._encode(text, False)
-        return ids
+        return self._encode(text, add_special_tokens and not self._has_opening(text))
 
-    def encode_chat(self, rendered: str) -> list[int]:
-        """Return the token ids of a rendered chat. The template has written all special tokens already."""
-        return self.encode(rendered, add_special_tokens=False)
+    def _has_opening(self, text: str) -> bool:
+        """Return True for a text with the special tokens of raw prompts at its start."""
+        before = list(self.opening_ids)
+        head = text[: LONGEST_NAME * len(before)]
+        return bool(before) and self._encode(head, False).ids[: len(before)] == before
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def _encode(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
         # Only the batch method releases the GIL for other threads.
         (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return list(encoding.ids)
+        return encoding
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids. Invalid UTF-8 becomes U+FFFD, and ids outside the vocabulary are ignored."""

@@ -9,9 +9,9 @@ from rekindle.core.errors import CheckpointError, ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.weights.requests import Shapes
-from rekindle.core.store.weight_file import Stamp
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.uses import Uses
+from rekindle.formats.weight_file import Stamp
 from rekindle_kernels.blocks import Tensor
 
 

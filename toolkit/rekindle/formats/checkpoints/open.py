@@ -8,7 +8,6 @@ from typing import Final
 from rekindle.core.concurrency.collector import collector_paused
 from rekindle.core.concurrency.progress import Report, silent
 from rekindle.core.errors import ConfigError, ModelNotFound, UnsupportedModel
-from rekindle.core.store.weight_file import stamps_of
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
 from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
@@ -16,6 +15,7 @@ from rekindle.formats.checkpoints.hub import HubModel, download
 from rekindle.formats.checkpoints.huggingface.directory import open_directory
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family
+from rekindle.formats.weight_file import stamps_of
 
 _ACCEPTED: Final = f"""
 A model is one of:

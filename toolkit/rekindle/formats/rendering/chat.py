@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.checks import preview
 from rekindle.formats.rendering.call_arguments import adapt_arguments
 from rekindle.formats.rendering.chat_template import ChatTemplate
 from rekindle.formats.rendering.content_form import adapt_content
@@ -186,7 +187,7 @@ def _check_parts(name: str, parts: Sequence[object]) -> None:
     for place, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if not isinstance(part, Mapping) or kind != "text" or not isinstance(part.get("text"), str):
-            received = f"one of type {kind!r:.40}" if kind not in (None, "text") else f"{part!r:.80}"
+            received = f"one of type {preview(kind, 40)}" if kind not in (None, "text") else preview(part)
             raise InvalidRequest.of(
                 "prompt",
                 f"{name}[{place}] must be {{'type': 'text', 'text': str}}, because only text is read; got {received}",
@@ -249,7 +250,7 @@ def check_variables(variables: object) -> None:
         )
     for name in variables:
         if not isinstance(name, str) or not name.isidentifier():
-            raise InvalidRequest(f"chat_template_kwargs must map variables to values, got the key {name!r:.80}")
+            raise InvalidRequest(f"chat_template_kwargs must map variables to values, got the key {preview(name)}")
         if name in _ARGUMENTS:
             raise InvalidRequest(f"chat_template_kwargs cannot set {name!r}: {_ARGUMENTS[name]}")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.checks import preview
 from rekindle.formats.rendering.content_form import text_of
 from rekindle.formats.rendering.system_messages import SYSTEM_ROLES
 from rekindle.formats.responses.grammars.call_forms import CallForm
@@ -54,7 +55,7 @@ def _call_texts(calls: Any, form: CallForm) -> Iterator[str]:
     for call in calls:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):
-            raise InvalidRequest.of("prompt", f"each of tool_calls must have a function, got {call!r:.80}")
+            raise InvalidRequest.of("prompt", f"each of tool_calls must have a function, got {preview(call)}")
         arguments = function.get("arguments")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
         yield f"{form.begin}{form.before}{function.get('name')}{form.between}{text or '{}'}{form.after}{form.end}"

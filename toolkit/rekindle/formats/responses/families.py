@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rekindle.core.text.ends import END_TOKENS
+from rekindle.formats.end_tokens import END_TOKENS
 from rekindle.formats.responses.forms.code import GEMMA4, LFM2, PYTHONIC
 from rekindle.formats.responses.forms.objects import (
     ACTION,

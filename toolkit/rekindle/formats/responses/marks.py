@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from rekindle.core.text.ends import END_TOKENS
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.end_tokens import END_TOKENS
 
 SIGN: Final = "\ud800"
 """Prefix of a delimiter token's text."""

@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from rekindle.core.errors import ConfigError, HostRefused, ModelError, ModelNotFound, RekindleError
+from rekindle.core.request.checks import preview
 from rekindle.server.access import Access
 from rekindle.server.errors import ApiError, invalid_field
 from rekindle.server.exchange import Service, check_type, read_body
@@ -212,5 +213,5 @@ def _query(request: Request, name: str, *choices: str) -> str:
     parameters: Mapping[str, Any] = request.query_params
     value: str = parameters.get(name, choices[0])
     if value not in choices:
-        raise invalid_field(name, f"{name} must be {' or '.join(choices)}, got {value!r:.80}")
+        raise invalid_field(name, f"{name} must be {' or '.join(choices)}, got {preview(value)}")
     return value

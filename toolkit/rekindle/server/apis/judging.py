@@ -131,5 +131,7 @@ def _cut(session: ServedSession, texts: Sequence[str], lengths: Lengths) -> list
 
 
 def _first(session: ServedSession, text: str, count: int) -> str:
+    if session.tokenizer is not None:
+        text = session.tokenizer.near(text, count, at_end=False)
     tokens = session.encode(text)
     return text if len(tokens) <= count else session.decode(tokens[:count])

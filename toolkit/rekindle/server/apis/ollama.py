@@ -20,6 +20,7 @@ from rekindle.server.exchange import Exchange
 from rekindle.server.guards import reply
 from rekindle.server.models.served import Models
 from rekindle.server.models.session import ServedSession
+from rekindle.server.models.tokens import tokens_of
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.ollama import (
@@ -116,7 +117,7 @@ def _after_context(exchange: Exchange, call: Call, context: Sequence[int]) -> Ca
         text = (
             call.prompt if isinstance(call.prompt, str) else session.render(call.prompt, chat_template_kwargs=variables)
         )
-        ids = [*context, *session.encode(text)]
+        ids = [*context, *tokens_of(session, text, special=False, field="prompt")]
     except RekindleError as error:
         raise api_error_of(error, call.fields) from error
     return replace(call, prompt=None, options={**options, "token_ids": ids})
@@ -170,7 +171,7 @@ def _inputs(session: ServedSession, request: OllamaEmbedding, longest: int) -> t
 
 def _cut(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
     """Return at most `longest` token ids of a text, with the special token at its end if there is one."""
-    ids = tokenizer.encode(text)
+    ids = tokenizer.encode(tokenizer.near(text, longest, at_end=False))
     if len(ids) > longest and ids[-1] in tokenizer.special_ids:
         return [*ids[: longest - 1], ids[-1]]
     return ids[:longest]

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 from rekindle.server.errors import invalid_field
 from rekindle.server.exchange import Exchange
 from rekindle.server.models.session import ServedSession
+from rekindle.server.models.tokens import tokens_of
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.chat import read_chat
 from rekindle.server.reading.completion import read_completion
@@ -42,9 +43,9 @@ async def create_completion(exchange: Exchange) -> ASGIApp:
 
 def _with_ids(session: ServedSession, call: Call) -> Call:
     """Return a call with the token ids of its prompts, which are texts and lists of token ids."""
-    options, tokenizer = dict(call.options), session.tokenizer
-    if tokenizer is None:
+    options = dict(call.options)
+    if session.tokenizer is None:
         raise invalid_field("prompt", "prompt has texts, and the model has no tokenizer: give token ids alone")
     special = options.pop("add_special_tokens", True)
-    ids = [tokenizer.encode(each, special) if isinstance(each, str) else each for each in call.prompt]
+    ids = [tokens_of(session, each, special, "prompt") if isinstance(each, str) else each for each in call.prompt]
     return replace(call, prompt=None, options={**options, "token_ids": ids})

@@ -13,6 +13,7 @@ from rekindle.server.errors import api_error_of, invalid_field
 from rekindle.server.exchange import Exchange
 from rekindle.server.models.served import ServedModel
 from rekindle.server.models.session import ServedSession
+from rekindle.server.models.tokens import tokens_of
 from rekindle.server.reading.judging import PoolRequest
 from rekindle.server.reading.texts import (
     EmbeddingRequest,
@@ -63,9 +64,7 @@ def _tokens(session: ServedSession, request: TokenizeRequest) -> Sequence[int]:
     if text is None:
         assert request.messages is not None, "a request has text or messages"
         text = session.render(request.messages, **request.options)
-    if session.tokenizer is None or not request.special:
-        return session.encode(text)
-    return session.tokenizer.encode(text)
+    return tokens_of(session, text, request.special, "prompt" if request.messages is None else "messages")
 
 
 async def vectors_of(
@@ -136,8 +135,10 @@ def _shortened(model: ServedModel, inputs: Inputs, prompt: Any) -> list[int]:
     """Return the token ids of a prompt, cut if it is too long; the special tokens around a text stay."""
     if model.session.tokenizer is None and isinstance(prompt, str):
         raise invalid_field("input", "input has texts, and the model has no tokenizer: give token ids alone")
-    before, inner, after = _parts(model.session, prompt, inputs)
     most = model.longest if inputs.most_tokens == -1 else inputs.most_tokens
+    if most is not None and isinstance(prompt, str) and model.session.tokenizer is not None:
+        prompt = model.session.tokenizer.near(prompt, most, at_end=inputs.keeps_end)
+    before, inner, after = _parts(model.session, prompt, inputs)
     if most is not None:
         room = max(0, most - len(before) - len(after))
         inner = inner[max(0, len(inner) - room) :] if inputs.keeps_end else inner[:room]

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import time
 from typing import Any, Protocol
 
+from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
 from rekindle.formats.rendering.chat import unread_variables
 from rekindle.formats.rendering.efforts import SWITCHES
@@ -249,7 +250,7 @@ def card_of(cards: Sequence[ModelCard], name: str) -> ModelCard:
     for card in cards:
         if card.name == name:
             return card
-    message = f"there is no model {name!r:.200}; this server has {', '.join(repr(card.name) for card in cards)}"
+    message = f"there is no model {preview(name, 200)}; this server has {', '.join(repr(card.name) for card in cards)}"
     raise ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
 
 

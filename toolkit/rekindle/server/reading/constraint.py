@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from rekindle.core.request.checks import preview
 from rekindle.server.reading.fields import Fields
 
 ConstraintEntry = tuple[str, str, Any]
@@ -51,7 +52,7 @@ def _response_format(body: Fields) -> Iterator[ConstraintEntry]:
         case None:
             response_format.refuse_missing("type")
         case kind:
-            response_format.refuse("type", f"must be text, json_object or json_schema, got {kind!r:.80}")
+            response_format.refuse("type", f"must be text, json_object or json_schema, got {preview(kind)}")
     response_format.finish({})
 
 

@@ -33,8 +33,10 @@ HINTS = frozenset({"verbosity"})
 """Optional advice for a model. A strict server refuses values other than the neutral ones."""
 LARGE: Final = 1 << 16
 """Bytes of a body from which on its parsing takes more than a few milliseconds."""
-MOST_PARTS: Final = 250_000
-"""Most objects and lists in a large body; each takes a hundred bytes of memory or more."""
+MOST_PARTS: Final = 100_000
+"""Most objects and lists in a large body. The garbage collector walks through them while all threads stand still."""
+MOST_FIELDS: Final = 1 << 19
+"""Most fields of one object. All threads stand still while its table grows."""
 _SPACE: Final = r"[ \t\n\r]*+"
 _TEXT: Final = r'"[^"\\\x00-\x1f]{0,1000}+"'
 _SCALAR: Final = rf"(?:{_TEXT}|-?(?:0|[1-9]\d{{0,30}})(?:\.\d{{1,30}})?(?:[eE][-+]?\d{{1,3}})?|true|false|null)"
@@ -171,7 +173,7 @@ class Fields:
 
 def name_list(names: Sequence[str]) -> str:
     """Return the distinct names in a list of a client, in order and cut, for a note."""
-    return ", ".join(f"{name!r:.42}" for name in sorted(set(names))[:9])
+    return ", ".join(f"{preview(name, 42)}" for name in sorted(set(names))[:9])
 
 
 def parse_body(body: bytes, *, strict: bool = False) -> Fields:
@@ -257,6 +259,8 @@ class LargeBodyDecoder(json.JSONDecoder):
             if run := _FIELDS.match(text, place):
                 fields |= json.loads(f"{{{run[0][:-1]}}}")
                 place = run.end()
+                if len(fields) > MOST_FIELDS:
+                    raise invalid_field(None, f"the body has an object of more than {MOST_FIELDS:,} fields")
             place = _after_space(text, place)
             if text[place : place + 1] != '"':
                 raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, place)

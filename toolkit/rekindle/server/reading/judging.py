@@ -136,7 +136,7 @@ def read_pooling(body: Fields, most: int, form: MessageForm) -> PoolRequest:
     inputs, activation = inputs_in(body, most, form), activation_in(body)
     task = body.take("task", str)
     if task not in (None, "embed", "classify"):
-        body.refuse("task", f"must be embed or classify, got {task!r:.80}; a state for each token is not served")
+        body.refuse("task", f"must be embed or classify, got {preview(task)}; a state for each token is not served")
     encoding, dimensions = encoding_in(body), body.take("dimensions", int)
     salt = body.take("cache_salt", str) or ""
     body.finish(NEUTRAL)

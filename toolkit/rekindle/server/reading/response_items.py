@@ -93,7 +93,7 @@ def references_in(body: Fields) -> list[str]:
         if not isinstance(name, str):
             body.refuse("input", f"has an item_reference whose id must be a string, got {preview(name)}")
         if name in names:
-            body.refuse("input", f"has two references to the item {name!r:.80}: name each item once")
+            body.refuse("input", f"has two references to the item {preview(name)}: name each item once")
         names[name] = None
     return list(names)
 
@@ -167,7 +167,7 @@ def _add(body: Fields, messages: list[dict[str, Any]], kind: Any, item: Item) ->
         content = _result(body, kind, item.get("output"))
         messages.append({"role": "tool", "tool_call_id": _call_id(item), "content": content})
     else:
-        body.refuse("input", f"has an item of type {kind!r:.80}, and this type is not served")
+        body.refuse("input", f"has an item of type {preview(kind)}, and this type is not served")
 
 
 def _name_of(item: Item) -> Any:

@@ -162,7 +162,7 @@ def _format(body: Fields) -> dict[str, Any]:
         case "json_schema":
             options = {"json_schema": text_format.require("schema", dict)}
         case kind:
-            text_format.refuse("type", f"must be text, json_object or json_schema, got {kind!r:.80}")
+            text_format.refuse("type", f"must be text, json_object or json_schema, got {preview(kind)}")
     text_format.finish({}, ("name", "description", "strict"))
     return options
 
@@ -171,7 +171,7 @@ def _truncation(body: Fields) -> dict[str, Any]:
     """Take the wish to cut a prompt too long for the model, as a keyword of the session; empty without it."""
     truncation = body.take("truncation", str)
     if truncation not in (None, "auto", "disabled"):
-        body.refuse("truncation", f"must be auto or disabled, got {truncation!r:.80}")
+        body.refuse("truncation", f"must be auto or disabled, got {preview(truncation)}")
     return {"truncate_prompt_tokens": -1} if truncation == "auto" else {}
 
 

@@ -98,7 +98,7 @@ def encoding_in(body: Fields) -> Literal["float", "base64"]:
     """Take the encoding of vectors; raise ApiError if it is unknown."""
     encoding = body.take("encoding_format", str) or "float"
     if encoding not in ("float", "base64"):
-        body.refuse("encoding_format", f"must be float or base64, got {encoding!r:.80}")
+        body.refuse("encoding_format", f"must be float or base64, got {preview(encoding)}")
     return "base64" if encoding == "base64" else "float"
 
 
@@ -119,7 +119,7 @@ def inputs_in(body: Fields, most: int, form: MessageForm) -> Inputs:
         body.refuse("truncate_prompt_tokens", f"must be at least 1, or -1 for the longest that fits, got {count}")
     side = body.take("truncation_side", str) or "right"
     if side not in ("left", "right"):
-        body.refuse("truncation_side", f"must be left or right, got {side!r:.80}")
+        body.refuse("truncation_side", f"must be left or right, got {preview(side)}")
     return Inputs(prompts, special, count, side == "left", template)
 
 

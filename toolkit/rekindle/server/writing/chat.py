@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from rekindle.client.record import Record
+from rekindle.core.request.checks import preview
 from rekindle.core.request.tokens import Piece
 from rekindle.core.text.response import CallPiece, Part, Reading, ToolCall
 from rekindle.results.generation import Generation
@@ -89,8 +90,12 @@ def _input_error(call: ToolCall, custom: Mapping[str, CustomTool]) -> str | None
         return call.error
     text = call.arguments.get(INPUT)
     if not isinstance(text, str):
-        return f"expected the argument {INPUT}, got {call.arguments!r:.200}"
-    return None if custom[call.name].accepts(text) else f"expected an input of the tool's grammar, got {text!r:.200}"
+        return f"expected the argument {INPUT}, got {preview(call.arguments, 200)}"
+    return (
+        None
+        if custom[call.name].accepts(text)
+        else f"expected an input of the tool's grammar, got {preview(text, 200)}"
+    )
 
 
 def call_text(call: ToolCall, custom: Mapping[str, CustomTool]) -> str:

@@ -18,8 +18,8 @@ from rekindle.core.engine.conductor import Command, Pause, TakeOne
 from rekindle.core.errors import InvalidRequest, SessionError, StorageError
 from rekindle.core.messages import CacheSaved, CacheSaving, InFlightPolicy, KeepWeights, NewWeights, SaveCache
 from rekindle.core.messages.record import MessageRecord
-from rekindle.core.store.weight_file import check_unchanged
 from rekindle.formats.checkpoints.weights import Weights
+from rekindle.formats.weight_file import check_unchanged
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.store.weight_file import WeightFile
 from rekindle.formats.checkpoints.gguf.kinds import kind_of
+from rekindle.formats.weight_file import WeightFile
 from rekindle_kernels.blocks import Blocks, FileArray, Kind
 
 T = TypeVar("T")

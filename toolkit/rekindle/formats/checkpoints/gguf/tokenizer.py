@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.text.ends import end_ids
 from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.formats.checkpoints.gguf.bpe import byte_level_backend
 from rekindle.formats.checkpoints.gguf.spm import merging_backend, sentencepiece_backend
+from rekindle.formats.end_tokens import end_ids
 
 if TYPE_CHECKING:
     import tokenizers

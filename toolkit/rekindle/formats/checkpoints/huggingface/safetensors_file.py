@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.store.weight_file import WeightFile
+from rekindle.formats.weight_file import WeightFile
 from rekindle_kernels.blocks import FileArray, Tensor
 
 _DTYPES: Final = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rekindle.core.errors import CheckpointError
-from rekindle.core.text.token_bytes import byte_alphabet
+from rekindle.core.text.byte_alphabet import byte_alphabet
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rekindle.core.text.ends import END_TOKENS
+from rekindle.formats.end_tokens import END_TOKENS
 from rekindle.formats.responses.forms.objects import CALL_BY_NAME, CALL_IN_LIST, TemplateData
 
 PYTHONIC: Final[TemplateData] = {

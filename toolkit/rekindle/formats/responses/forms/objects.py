@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rekindle.core.text.ends import END_TOKENS
+from rekindle.formats.end_tokens import END_TOKENS
 
 TemplateData = Mapping[str, Any]
 

@@ -58,7 +58,7 @@ def read_tools(body: Fields, *, nested: bool, later: Sequence[Any] = ()) -> Tool
     names = [name for name, _ in offer.functions]
     for name in allowed:
         if name not in names:
-            body.refuse("tool_choice", f"names a tool that is not in tools: {name!r:.80}")
+            body.refuse("tool_choice", f"names a tool that is not in tools: {preview(name)}")
     tools = [function for name, function in offer.functions if not allowed or name in allowed]
     options: dict[str, Any] = {"tools": tools, "tool_choice": mode}
     if mode not in ("auto", "none"):
