@@ -109,7 +109,7 @@ def test_demo_says_what_it_does_and_ends_with_what_it_measured(capsys: pytest.Ca
     said = capsys.readouterr().out
     assert said.startswith(f"Rekindle {rekindle.__version__}")
     assert [said.count(f"\n> {question}\n") for question in QUESTIONS + BATCH] == [1] * 6
-    assert re.search(r"^Open after \d+\.\d s: 0 stored programs and 0 cached pages found\.$", said, re.MULTILINE)
+    assert re.search(r"^Ready after \d+\.\d s\.$", said, re.MULTILINE)
     last = said.splitlines()[-1]
     assert last.startswith("Measured: 64 tokens streamed at ")
     assert "256 together at " in last

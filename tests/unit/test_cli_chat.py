@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.chat import commands, conversing, lines
+from rekindle.cli.chat.branches import undone_text
 from rekindle.cli.chat.screen import DIM, ERASE, PLAIN, WAITING, Screen
 from rekindle.cli.chat.talk import Talk
 from rekindle.cli.chat.wrapping import WordWrap, wrap
@@ -78,7 +79,7 @@ def test_turns_are_remembered_undone_and_cleared(say: Say) -> None:
     assert lines == [
         "back again: “one” and 3 more messages",
         f"undone: “{('long ' * 20)[:60]}…” and its answer",
-        "undone: the system message “Be kind.” and 2 more messages; back again: “one” and its answer",
+        "undone: the system message “Be kind.”",
         "undone: “one” and its answer; the conversation is empty",
     ]
     undone = say("one", "/edit two", "/undo", "/undo")[1]
@@ -303,6 +304,14 @@ def test_the_next_start_offers_the_last_conversation(
     assert kept.read_text() == content
     kept.write_text("{")
     assert "/resume continues" not in typed("/exit")
+
+
+def test_an_undo_of_the_system_message_names_that_alone() -> None:
+    talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    system = [{"role": "system", "content": "Be brief."}]
+    assert undone_text([*system, *talk], talk) == "undone: the system message “Be brief.”"
+    assert undone_text(talk, [*system, *talk]) == "back again: the system message “Be brief.”"
+    assert undone_text([*system, *talk], system) == "undone: “one” and its answer"
 
 
 def test_completeness_of_messages() -> None:

@@ -5,12 +5,16 @@ import shlex
 import shutil
 import sys
 import warnings
+from collections.abc import Iterator
 from os import terminal_size
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rekindle.__main__ import main
 from rekindle.cli.chat.wrapping import print_note
+from rekindle.cli.generate.answer import print_stream
 
 WRONG_LINES = [
     ("chat --temprature 0.5", "no option '--temprature'; did you mean --temperature?"),
@@ -83,6 +87,20 @@ def test_a_wrong_command_has_a_cure(line: str, message: str, capsys: pytest.Capt
     assert message in _refused(line, capsys)
 
 
+class Pieces:
+    """A stream of a text by characters."""
+
+    def __init__(self, text: str):
+        self.handle: Any = self
+        self._pieces = (SimpleNamespace(text=character) for character in text)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._pieces
+
+    def result(self) -> None:
+        return None
+
+
 class Terminal(io.StringIO):
     """A terminal of 40 columns."""
 
@@ -100,6 +118,17 @@ def test_a_message_is_broken_between_words_on_a_terminal_alone(monkeypatch: pyte
         monkeypatch.setattr(sys, "stderr", stream)
         print_note(text)
         assert stream.getvalue() == expected
+
+
+def test_an_answer_is_broken_between_words_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: terminal_size((40, 24)))
+    words = " ".join(["word"] * 20)
+    for output, lines in ((Terminal(), 3), (io.StringIO(), 1)):
+        monkeypatch.setattr(sys, "stdout", output)
+        stream: Any = Pieces(words)
+        print_stream(stream)
+        assert len(output.getvalue().splitlines()) == lines
+        assert output.getvalue().split() == words.split()
 
 
 def test_a_warning_of_a_command_is_one_note(

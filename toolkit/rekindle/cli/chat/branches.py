@@ -97,9 +97,12 @@ def undone_text(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
         before: the conversation before the undo.
         after: the conversation after the undo.
     """
+    (system, before), (former, after) = _split(before), _split(after)
     pairs = zip(before, after, strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     removed, back = before[common:], after[common:]
+    if system != former:
+        removed, back = [*system, *removed], [*former, *back]
     texts = [f"undone: {messages_text(removed)}"] if removed else []
     return "; ".join([*texts, f"back again: {messages_text(back)}"] if back else texts)
 
@@ -113,3 +116,11 @@ def messages_text(messages: Sequence[Mapping[str, Any]]) -> str:
     is_turn = others == 1 and (first["role"], messages[1]["role"]) == ("user", "assistant")
     rest = " and its answer" if is_turn else f" and {quantity(others, 'more message')}" if others else ""
     return f"{name}“{short}”{rest}"
+
+
+def _split(
+    messages: Sequence[Mapping[str, Any]],
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """Return the system message, if there is one, and the others."""
+    first = 1 if messages and messages[0]["role"] == "system" else 0
+    return messages[:first], messages[first:]

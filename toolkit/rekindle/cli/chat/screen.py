@@ -1,11 +1,10 @@
 """Output of a chat: answers on stdout, with reasoning and notes in a dim colour on a terminal."""
 
 import os
-import shutil
 import sys
-from typing import Final, TextIO
+from typing import Final
 
-from rekindle.cli.chat.wrapping import WordWrap, wrap
+from rekindle.cli.chat.wrapping import WordWrap, columns, wrap_for
 from rekindle.core.text.response import Part
 
 DIM: Final = "\x1b[2m"
@@ -69,13 +68,13 @@ class Screen:
 
     def show(self, text: str) -> None:
         """Print the result of a command."""
-        print(self._dim(_broken(text, sys.stdout)), flush=True)
+        print(self._dim(wrap_for(sys.stdout, text)), flush=True)
 
     def note(self, text: str) -> None:
         """Write a line about the chat to stderr."""
         if not self._quiet:
             sys.stdout.flush()
-            lines = _broken(text, sys.stderr)
+            lines = wrap_for(sys.stderr, text)
             print(self._dim(lines) if sys.stderr.isatty() else lines, file=sys.stderr, flush=True)
 
     def _write(self, text: str, kind: str) -> None:
@@ -95,13 +94,3 @@ class Screen:
 
     def _dim(self, text: str) -> str:
         return f"{DIM}{text}{PLAIN}" if self.coloured else text
-
-
-def columns() -> int:
-    """Return the width of the terminal."""
-    return max(10, shutil.get_terminal_size().columns)
-
-
-def _broken(text: str, stream: TextIO) -> str:
-    """Return a text with its lines broken between words, for a stream that is a terminal."""
-    return wrap(text, columns()) if stream.isatty() else text

@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from itertools import takewhile
-from typing import Final
+from typing import Final, TextIO
 
 from wcwidth import wcswidth, wcwidth
 
@@ -89,12 +89,20 @@ def wrap(text: str, columns: int) -> str:
     return "\n".join(_wrap_line(line, columns) for line in text.split("\n"))
 
 
+def columns() -> int:
+    """Return the width of the terminal."""
+    return max(10, shutil.get_terminal_size().columns)
+
+
+def wrap_for(stream: TextIO, text: str) -> str:
+    """Return a text with its lines broken between words, for a stream that is a terminal."""
+    return wrap(text, columns()) if stream.isatty() else text
+
+
 def print_note(text: str) -> None:
     """Print a text to stderr, on a terminal with its lines broken between words."""
-    stream = sys.stderr
-    if stream is not None:
-        stream.write(f"{wrap(text, shutil.get_terminal_size().columns) if stream.isatty() else text}\n")
-        stream.flush()
+    if sys.stderr is not None:
+        print(wrap_for(sys.stderr, text), file=sys.stderr, flush=True)
 
 
 def _wrap_line(line: str, columns: int) -> str:

@@ -1,12 +1,12 @@
 """Generation from one prompt, with the text on stdout and the rest on stderr."""
 
 import json
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from rekindle.cli import sampling
+from rekindle.cli.chat.wrapping import print_note
 from rekindle.cli.generate.answer import print_stream
 from rekindle.cli.generate.prompt import prompt_of
 from rekindle.client.prompts import Messages
@@ -38,7 +38,7 @@ def generate(arguments: Namespace) -> int:
     elif not streams:
         print(generation.text, flush=True)
     if not arguments.quiet:
-        print(_figures(generation), file=sys.stderr)
+        print_note(_figures(generation))
     return 0
 
 
