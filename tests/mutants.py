@@ -34,7 +34,7 @@ TESTS: Final = {
     "core/scheduler": "scheduler scheduler_* config budget tier_room writeback cached_tokens late_masks hidden_states",
     "core/store": "storage snapshot_store snapshot_key program_key program_store disk_tier cli_cache snapshot_crashes",
     "core/device/sampling": "distribution scores processing masks sampling noise",
-    "core/device/programs": "program_* executables targets",
+    "core/device/programs": "program_* executables",
     "core/text": "text_* grammar constraints masks",
     "formats/checkpoints": "checkpoint_* gguf_*",
     "formats": "system_messages efforts response* chat_forms call_* stop_strings*",
@@ -46,6 +46,7 @@ TESTS: Final = {
     "views": "tick_log trace* pages watching",
     "notebook": "board* progress show* explorer map*",
     "results": "answers markdown generation_data logprobs judgements",
+    "cli/models": "cli_models targets",
     "cli": "cli*",
 }
 """The tests that hold the files below a folder of the product, nearest first; all of tests/unit hold the others."""

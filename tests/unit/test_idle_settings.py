@@ -105,6 +105,7 @@ GENERATE: Entries = {
     "stop": ALWAYS,
     "keep_stop": [({"keep_stop": True}, "keep_stop=True has no effect without stop")],
     "stop_on_repetition": ALWAYS,
+    "thinking_budget": [({"thinking_budget": 3}, "the model has no tokenizer, so thinking_budget finds no thoughts")],
     "skip_special_tokens": ALWAYS,
     "logprobs": ALWAYS,
     "logprobs_of": [({"logprobs_of": "sampled"}, "logprobs_of='sampled' needs logprobs")],

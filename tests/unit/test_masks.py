@@ -31,7 +31,9 @@ def packed_bits(may: Array) -> Array:
 
 def rows_of(requests: list[dict[str, Any]]) -> SamplingRows:
     made = [Request(0, (1,), SamplingParams(**each), frozenset(), 99) for each in requests]
-    return SamplingRows.unpack(jnp.asarray(np.stack([pack_sampling(request) for request in made])))
+    return SamplingRows.unpack(
+        jnp.asarray(np.stack([pack_sampling(each, constrained=each.params.constraint is not None) for each in made]))
+    )
 
 
 @pytest.mark.parametrize("vocabulary", [31, 32, 33, 300])

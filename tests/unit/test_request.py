@@ -45,6 +45,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
         "stop_on_repetition must be True, False, or a rekindle.RepetitionLimit (longest, times, tokens, shortest), got"
         " ",
     ),
+    "thinking_budget": ([-1, 2**30 + 1, *NO_INTEGERS], "thinking_budget must be an integer from 0 to 1073741824, got "),
     "skip_special_tokens": ([0, 1, None, "no"], "skip_special_tokens must be True or False, got "),
     "min_tokens": ([-1, None, 2**30 + 1, *NO_INTEGERS], "min_tokens must be an integer from 0 to 1073741824, got "),
     "logprobs": ([-2, 2**31, *NO_COUNTS], "logprobs must be an integer from -1 to 2147483647, got "),

@@ -12,8 +12,8 @@ import pytest
 from jax._src import cloud_tpu_init
 from jax.experimental import topologies
 
-from rekindle.core.device.programs import targets
-from rekindle.core.device.programs.targets import GPUS, devices_of, known_targets
+from rekindle.cli.models import targets
+from rekindle.cli.models.targets import GPUS, devices_of, known_targets
 from rekindle.core.errors import ConfigError
 
 JAX_NAMES = ("jax_platforms", "jax_pjrt_client_create_options")

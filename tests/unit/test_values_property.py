@@ -116,6 +116,6 @@ def test_numbers_of_tokens_may_be_as_large_as_they_can_and_still_be_added(sessio
 
 def test_every_parameter_refuses_some_values_and_serves_others(session: Session) -> None:
     values = [*INTEGERS, *FLOATS, True, "a", "left", [5, 6], ["a"], {5: 1.0}, object(), "model", 'start: "a"']
-    values += [(), Steering(0, np.ones(HIDDEN)), Patch(0, np.ones(HIDDEN), 0)]
+    values += [None, (), Steering(0, np.ones(HIDDEN)), Patch(0, np.ones(HIDDEN), 0)]
     for name in NAMES:
         assert {served(session, beside(name) | {name: value}) for value in values} == {True, False}, name

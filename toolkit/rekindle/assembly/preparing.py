@@ -19,11 +19,13 @@ from rekindle.core.request.request import (
     check_token_ids,
     namespace_of,
 )
+from rekindle.core.request.thoughts import ThoughtLimit
 from rekindle.core.text.grammar import Compiler
 from rekindle.core.text.masks import run_steps
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.rendering.chat import render
+from rekindle.formats.responses.thoughts import check_closing, thought_limit
 
 TOKENIZED_AT_ONCE = 2
 """Requests tokenized at once, each in a worker thread."""
@@ -209,11 +211,27 @@ class Preparer:
             adapter=submit.adapter,
             changes=changes,
             repetition=submit.repetition,
+            thoughts=self._thoughts(submit, ids),
             turn=submit.turn,
             synthetic=submit.synthetic,
         )
         check_bans(request, self.vocab_size)
+        check_closing(request)
         return request if params.constraint is None else self._constrained(request, params.constraint)
+
+    def _thoughts(self, submit: Submit, ids: tuple[int, ...]) -> ThoughtLimit | None:
+        """Return the limit of thoughts in the answer to a prompt, or None.
+
+        Raises:
+            InvalidRequest: the model has no thoughts.
+        """
+        budget = submit.params.thinking_budget
+        if budget is None:
+            return None
+        if self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so thinking_budget finds no thoughts")
+        tools = submit.turn is not None and bool(submit.turn.tools)
+        return thought_limit(self.tokenizer, budget, ids, tools, self.vocab_size)
 
     def _constrained(self, request: Request, constraint: Constraint) -> Request:
         """Apply a constraint to a request.

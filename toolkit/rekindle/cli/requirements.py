@@ -5,9 +5,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from rekindle.cli.models.targets import LARGER, known_targets
 from rekindle.cli.units import parse_size
 from rekindle.core.config import Implementation, KvDtype, Quantize, SettingsOptions, Ticks, check_axes
-from rekindle.core.device.programs.targets import LARGER, known_targets
 from rekindle.formats.checkpoints.embedded import NAME
 
 if TYPE_CHECKING:

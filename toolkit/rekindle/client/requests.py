@@ -474,13 +474,13 @@ class Requests:
             None if tools is None else self._reader(params, tools, goes_on(prompt) or params.constraint is not None)
         )
         one_call = bool(tools) and not options.get("parallel_tool_calls", True)
-        parts_matter = reader is not None and (one_call or bool(params.stop))
+        matters = one_call or bool(params.stop) or params.thinking_budget is not None
         return Submission(
             prompt,
             params,
             reader=reader,
             repetition=self._repetition_limit(params),
-            turn=Turn(names_of(tools or ()), one_call) if parts_matter else None,
+            turn=Turn(names_of(tools or ()), one_call) if reader is not None and matters else None,
             origin=self._origin(options, tools),
             progress=self.draws_progress(progress),
             label=text_of(prompt),

@@ -158,7 +158,8 @@ class FakeStepper:
 
     def _sample(self, slot: _Slot) -> int:
         assert slot.request is not None, "a row of a slot that no prompt completed"
-        assert (slot.allowed is None) == (slot.request.constrained is None), "a constraint is not applied"
+        assert slot.allowed is not None or slot.request.constrained is None, "a constraint is not applied"
+        assert slot.allowed is None or slot.request.may_force, "a mask without a constraint or a budget"
         context = self._context(slot)
         banned = banned_tokens(slot.request, context, slot.allowed)
         slot.token = next_token(context, draw_of(slot.request.params), banned)
@@ -265,7 +266,7 @@ class FakeStepper:
         assert slot.request.id == row.request_id, "a row of a slot that another request holds"
         assert slot.request.params.logprobs == row.logprobs, "a row that scores what its request does not ask for"
         slot.allowed = row.allowed
-        assert step == 0 or slot.request.constrained is None, "several tokens of a request that is constrained"
+        assert step == 0 or slot.allowed is None, "several tokens of a request that is constrained"
         place, offset = divmod(slot.length, self._limits.pool.page_size)
         page = row.page if step <= offset else row.next_page  # the row began on an earlier page than this token's
         slot.page_table[place] = page

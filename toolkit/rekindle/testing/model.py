@@ -9,6 +9,7 @@ from rekindle.core.models.config import LayerConfig, ModelConfig, Rope, ShortCon
 from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
+from rekindle.core.request.thoughts import ThoughtWatch
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.masks import run_steps
 from rekindle.testing.grammar import VOCAB_SIZE, FakeGrammar, constrained
@@ -103,10 +104,14 @@ def expected_of(request: Request) -> tuple[int, ...]:
     """Return the output of the fake model for a request, ignoring stop strings."""
     tokens = list(request.initial_tokens)
     matcher, allowed = _matcher(request)
+    watch = None if request.thoughts is None else ThoughtWatch(request.thoughts, request.initial_output)
     is_done = request.complete
     while len(tokens) < request.longest and not is_done:
         banned = banned_tokens(request, tokens, None if allowed is None else allowed.bits)
-        tokens.append(next_token(tokens, draw_of(request.params), banned))
+        forced = () if watch is None else watch.forced
+        tokens.append(forced[0] if forced else next_token(tokens, draw_of(request.params), banned))
+        if watch is not None:
+            watch.push(tokens[-1])
         is_done = tokens[-1] in request.end_ids
         if matcher is not None and not is_done:
             allowed = run_steps(matcher.take(tokens[-1], ONE_BY_ONE))

@@ -105,7 +105,7 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
             inputs.sample_index[sample] = first + len(chunk.tokens) - 1
             inputs.sample_slot[sample] = slot
             inputs.sample_length[sample] = chunk.start + len(chunk.tokens)
-            inputs.sample_params[sample] = pack_sampling(chunk.completes)
+            inputs.sample_params[sample] = pack_sampling(chunk.completes, constrained=chunk.allowed is not None)
             inputs.sample_adapter[sample : sample + 1] = _adapter_of(chunk)
             sample += 1
         block = end
@@ -132,7 +132,7 @@ def _pack_steps(part: GroupPart, inputs: TickInputs[Any]) -> None:
         ends[: len(end_ids)] = end_ids
 
 
-def pack_sampling(request: Request) -> Array:
+def pack_sampling(request: Request, *, constrained: bool = False) -> Array:
     """Pack a request's row of `SamplingRows` into (COLUMNS,) int32, with floats as their bits."""
     params = request.params
     row = np.zeros(COLUMNS, np.int32)
@@ -147,7 +147,7 @@ def pack_sampling(request: Request) -> Array:
     seed_low, seed_high = np.array([params.seed or 0], "<u8").view("<i4")
     free_from = len(request.prompt) + params.min_tokens
     logprobs_of = 0 if params.logprobs is None else SOURCES[params.logprobs_of]
-    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, _change_bits(params), logprobs_of
+    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, _change_bits(params, constrained), logprobs_of
     return row
 
 
@@ -166,10 +166,10 @@ def masks_of(items: Sequence[Chunk | Row], null_slot: int) -> Iterator[tuple[Arr
         yield slots, bits
 
 
-def _change_bits(params: SamplingParams) -> int:
+def _change_bits(params: SamplingParams, constrained: bool) -> int:
     adjustments = ADJUSTED if params.adjusts else 0
     processor = PROCESSED if params.processor_args is not None else 0
-    return adjustments | processor | (CONSTRAINED if params.constraint is not None else 0)
+    return adjustments | processor | (CONSTRAINED if constrained else 0)
 
 
 def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int) -> Array:

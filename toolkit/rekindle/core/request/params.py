@@ -49,6 +49,7 @@ class SamplingOptions(TypedDict, total=False):
     stop: str | Sequence[str] | None
     keep_stop: bool
     stop_on_repetition: RepetitionLimit | Mapping[str, int] | bool | None
+    thinking_budget: int | None
     skip_special_tokens: bool
     logprobs: int | None
     logprobs_of: LogprobsOf
@@ -113,6 +114,9 @@ class SamplingParams:
             "repetition": True for a pattern of up to 128 tokens, at least four times and 64 tokens, or a
             `rekindle.RepetitionLimit`. None (default) is False outside of chats, and True in chats, for answers without
             a constraint and `ignore_eos`.
+        thinking_budget: largest number of tokens between the delimiters of thoughts. Then the closing delimiter follows
+            by force, and the answer goes on; 0 closes a thought at once. Default None, no limit. Refused for a model
+            without thoughts; `json_schema`, `regex` and `choice` leave no room for them.
         skip_special_tokens: remove special tokens from the text. Default True. False keeps them by their text.
         logprobs: number of likeliest alternatives per position to return log-probabilities of, in addition to the
             generated tokens. True means 0, only the tokens, and -1 all tokens of the vocabulary, for which
@@ -171,6 +175,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     keep_stop: bool = False
     stop_on_repetition: RepetitionLimit | Literal[False] | None = None
+    thinking_budget: int | None = None
     skip_special_tokens: bool = True
     logprobs: int | None = None
     logprobs_of: LogprobsOf = "model"
@@ -239,6 +244,14 @@ class SamplingParams:
         if params.keep_stop and not params.stop:
             warn("keep_stop=True has no effect without stop: the texts that end the request", ParametersIgnored)
         params._check_constraint()
+        if params.thinking_budget is not None and params.constraint is not None and not params.grammar:
+            if "thinking_budget" in explicit:
+                warn(
+                    f"thinking_budget={params.thinking_budget} has no effect beside {params.constraint.parameter}: it "
+                    "constrains the whole output, and leaves no room for thoughts",
+                    ParametersIgnored,
+                )
+            params = replace(params, thinking_budget=None)
         if params.top_p == 0:
             return replace(params, temperature=0.0, top_p=1.0)
         return params._with_sampling(explicit, n) if params.temperature == 0 else params
@@ -413,6 +426,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop": checks.distinct_texts,
     "keep_stop": checks.boolean,
     "stop_on_repetition": repetition_limit,
+    "thinking_budget": checks.unless_none(partial(checks.integer, low=0, high=MOST_TOKENS)),
     "skip_special_tokens": checks.boolean,
     "logprobs": partial(checks.count_or_none, high=2**31 - 1),
     "logprobs_of": _distribution,

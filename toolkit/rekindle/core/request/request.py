@@ -11,6 +11,7 @@ from rekindle.core.request import checks
 from rekindle.core.request.allowed import Constrained
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
+from rekindle.core.request.thoughts import ThoughtLimit, ThoughtWatch
 
 if TYPE_CHECKING:  # parsers of the command line import this module, and do without numpy
     from rekindle.core.request.changes import Changes
@@ -78,6 +79,7 @@ class Request:
         adapter: its adapter, or None.
         changes: its changes of activations, or None.
         repetition: the limit of repetition in the output, or None.
+        thoughts: the limit of thoughts in the output, or None.
         turn: the turn of the assistant in the output, if its parts matter to its end: its stop strings end the content
             alone. None for another output.
         synthetic: whether it is a load to measure: its pages enter no cache, and its figures no statistics.
@@ -98,6 +100,7 @@ class Request:
     adapter: AdapterUse | None = None
     changes: "Changes | None" = None
     repetition: RepetitionLimit | None = None
+    thoughts: ThoughtLimit | None = None
     turn: Turn | None = None
     synthetic: bool = False
 
@@ -108,8 +111,18 @@ class Request:
 
     @property
     def initial_output(self) -> tuple[int, ...]:
-        """Tokens of the output known in advance: supplied by the caller, or forced by the constraint."""
-        return self.output_prefix if self.constrained is None else self.output_prefix + self.constrained.first.forced
+        """Tokens of the output known in advance: supplied by the caller, or forced by a constraint or a budget."""
+        if self.constrained is not None:
+            return self.output_prefix + self.constrained.first.forced
+        if self.thoughts is None or self.params.logprobs is not None:
+            return self.output_prefix
+        forced = ThoughtWatch(self.thoughts, self.output_prefix).forced
+        return (self.output_prefix + forced)[: max(len(self.output_prefix), self.longest - len(self.prompt))]
+
+    @property
+    def may_force(self) -> bool:
+        """True if a constraint or a budget of thoughts may force tokens of the output."""
+        return self.constrained is not None or self.thoughts is not None
 
     @property
     def complete(self) -> bool:

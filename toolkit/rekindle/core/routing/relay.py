@@ -150,9 +150,9 @@ class Relay:
         if (few or request.complete) and not self._exchanges:
             transfer.stage, transfer.alone = "decode", True
             return ToLane(DECODE, Admit(request))
-        if request.constrained is not None:
+        if request.may_force:
             none = replace(request.params, max_tokens=len(request.output_prefix))
-            return ToLane(PREFILL, Admit(replace(request, params=none, constrained=None)))
+            return ToLane(PREFILL, Admit(replace(request, params=none, constrained=None, thoughts=None)))
         one = replace(request.params, max_tokens=len(request.initial_output) + 1)
         return ToLane(PREFILL, Admit(replace(request, params=one)))
 
@@ -227,12 +227,12 @@ class Relay:
         if transfer is None:
             return output, []
         if transfer.stage == "prefill" and not transfer.alone:
-            constrained = transfer.request.constrained is not None
+            may_force = transfer.request.may_force
             if output.end == "length" and transfer.ending is None:
                 transfer.stage, transfer.token = "moving", output.token_ids
-                visible = None if constrained else replace(output, request=transfer.request, end=None)
+                visible = None if may_force else replace(output, request=transfer.request, end=None)
                 return visible, list(self._move(transfer))
-            if output.end is None and constrained:
+            if output.end is None and may_force:
                 return None, []  # the initial output; the decode lane outputs it too
         if output.end is not None:
             del self._transfers[output.request.id]

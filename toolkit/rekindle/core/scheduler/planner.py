@@ -85,7 +85,7 @@ class Planner:
         steps, table = self._limits.decode_steps, self._table
         if steps == 1 or len(table.waiting) or self._limits.long_from is not None:
             return 1
-        if any(state.in_prefill or state.masking.constrained for state in table.running):
+        if any(state.in_prefill or state.takes_masks for state in table.running):
             return 1
         for group in table.groups:
             states = [state for state in group.running if state.wants_token and state.lease is not None]

@@ -291,6 +291,8 @@ class Scheduler:
                     table.grammar_outbox.tokens.append((state.request, token))
                 if end is not None:
                     table.leave(state)
+                elif state.thinking is not None and state.thinking.forced:
+                    self._force(state, state.thinking.forced[: state.final_length - len(state.tokens)])
                 elif state.lease is not None:
                     state.place_states()
         for request_id, error in message.failures.items():
@@ -304,13 +306,18 @@ class Scheduler:
             yield self.table.reject(state, outcome)
             return
         state.masking.allowed = outcome
-        if outcome.forced:
-            self.table.outputs.append(Output(state.request, outcome.forced, None, weights_version=self.table.exchanges))
-            self.table.counts.add_forced(len(outcome.forced))
-            changes_rope = not state.jump(outcome.forced)
-        if outcome.complete or state.full:
-            self.table.end(state, "stop" if outcome.complete else "length")
-        elif outcome.forced and state.lease is not None:
+        self._force(state, outcome.forced, complete=outcome.complete)
+
+    def _force(self, state: RequestState, forced: tuple[int, ...], *, complete: bool = False) -> None:
+        """Add forced tokens to an output, which may end it."""
+        changes_rope = False
+        if forced:
+            self.table.outputs.append(Output(state.request, forced, None, weights_version=self.table.exchanges))
+            self.table.counts.add_forced(len(forced))
+            changes_rope = not state.jump(forced)
+        if complete or state.full:
+            self.table.end(state, "stop" if complete else "length")
+        elif forced and state.lease is not None:
             if changes_rope:
                 self.table.preempt(state)
             else:

@@ -13,6 +13,7 @@ from rekindle.core.errors import ConstraintFailed, InvalidRequest
 from rekindle.core.request.allowed import Allowed
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.request import Request
+from rekindle.core.request.thoughts import ThoughtWatch
 from rekindle.core.text.constraints.parser import parse, reason
 from rekindle.core.text.constraints.recent import LEAST, Recent
 from rekindle.core.text.masks import Bits, Steps
@@ -109,6 +110,7 @@ class Matcher:
         params = request.params
         # The host does not know the tokens banned on the device, and forced tokens have no log-probabilities.
         self._can_force = not params.adjusts and params.logprobs is None
+        self._thoughts = None if request.thoughts is None else ThoughtWatch(request.thoughts)
         self._length = 0
         output_prefix = request.output_prefix
         if output_prefix and not self._consume(output_prefix):
@@ -144,9 +146,15 @@ class Matcher:
         return (yield from self._next(min_forced))
 
     def _next(self, min_forced: int) -> Steps:
+        closing = self._closing()
+        if closing and (len(closing) < min_forced or self._request.params.logprobs is not None):
+            assert self._request.thoughts is not None, "its budget is used up"
+            return Allowed((), self._request.thoughts.masks[closing[0]])
+        if closing:
+            self._consume(closing)
         forced: tuple[int, ...] = ()
         bits = yield from self._bits()
-        if self._can_force and bits is not None and _is_single(bits):
+        if self._can_force and not closing and bits is not None and _is_single(bits):
             forced = self._forced(min_forced)
             if forced:
                 self._consume(forced)
@@ -157,7 +165,14 @@ class Matcher:
                 f"{self._grammar.constraint.label} allows nothing after {self._so_far}, and "
                 f"min_tokens={min_tokens} asks for more"
             )
-        return Allowed(forced, bits, complete=bits is None)
+        return Allowed(closing or forced, bits, complete=bits is None)
+
+    def _closing(self) -> tuple[int, ...]:
+        """Return the tokens that end a thought at the limit, as far as the grammar allows them."""
+        if self._thoughts is None or not self._thoughts.forced:
+            return ()
+        closing = self._thoughts.forced[: self._room]
+        return closing[: self._state.validate_tokens(list(closing))]
 
     def _bits(self) -> Generator[LLMatcher, Bits, Bits | None]:
         """Return the mask of allowed next tokens, or None if the output is complete."""
@@ -170,12 +185,18 @@ class Matcher:
 
     def _forced(self, min_forced: int) -> tuple[int, ...]:
         """Return the forced next tokens, up to the length limit and without end tokens."""
-        room = self._request.longest - len(self._request.prompt) - self._length
-        forced = _until(self._state.compute_ff_tokens()[:room], self._request.end_ids)
+        forced = _until(self._state.compute_ff_tokens()[: self._room], self._request.end_ids)
         return forced if len(forced) >= min_forced else ()
+
+    @property
+    def _room(self) -> int:
+        return self._request.longest - len(self._request.prompt) - self._length
 
     def _consume(self, tokens: Collection[int]) -> bool:
         self._length += len(tokens)
+        if self._thoughts is not None:
+            for token in tokens:
+                self._thoughts.push(token)
         return bool(self._state.consume_tokens(list(tokens)))
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rekindle.core.buckets import QUERY_BLOCK
 from rekindle.core.messages import Chunk, Onload, Row
@@ -17,6 +18,7 @@ from rekindle.core.scheduler.requests.aspects.masking import Masking
 from rekindle.core.scheduler.requests.aspects.observed import Observed
 from rekindle.core.scheduler.requests.aspects.queued import Queued
 from rekindle.core.scheduler.requests.aspects.rope_rule import RopeLengthRule
+from rekindle.core.scheduler.requests.aspects.thinking import Thinking
 from rekindle.core.scheduler.requests.lease import Lease
 
 
@@ -43,6 +45,7 @@ class RequestState:
         queued: its state in the waiting queue.
         observed: its observed positions.
         masking: its allowed next tokens.
+        thinking: the budget of its thoughts; None for none.
         keeping: the copies of its state; None if there are none to keep.
         has_states: whether its model has layers with a state.
     """
@@ -54,6 +57,7 @@ class RequestState:
     rope_rule: RopeLengthRule
     observed: Observed
     masking: Masking
+    thinking: Thinking | None = None
     keeping: StateCopies | None = None
     has_states: bool = False
     queued: Queued = field(default_factory=Queued)
@@ -79,7 +83,8 @@ class RequestState:
         rope_rule = RopeLengthRule(limits.long_from, limits.grows)
         masking = Masking(None if request.constrained is None else request.constrained.first)
         observed, keeping, has_states = Observed.of(request), StateCopies.of(limits), limits.pool.state_pages > 0
-        return cls(request, tokens, longest, publishable, rope_rule, observed, masking, keeping, has_states)
+        thinking = Thinking.of(request, jumps=not (limits.one_shape or has_states))
+        return cls(request, tokens, longest, publishable, rope_rule, observed, masking, thinking, keeping, has_states)
 
     @property
     def length(self) -> int:
@@ -108,7 +113,21 @@ class RequestState:
     @property
     def wants_token(self) -> bool:
         """True if it is ready for a decode row."""
-        return self.prefill_end <= self.computed < self.final_length - 1 and not self.awaits_mask
+        return self.prefill_end <= self.computed < self.final_length - 1 and not self.awaits_mask and self._has_room
+
+    @property
+    def _has_room(self) -> bool:
+        """True unless its next token depends on the budget of its thoughts, and so on a pending token."""
+        return self.thinking is None or self.pending < self.thinking.watch.room
+
+    @property
+    def takes_masks(self) -> bool:
+        """True if each of its tokens has a mask."""
+        return self.masking.constrained or (self.thinking is not None and self.thinking.masked)
+
+    @property
+    def _next_mask(self) -> Any:
+        return self.masking.bits if self.thinking is None else self.thinking.bits(self.pending)
 
     @property
     def unsettled(self) -> bool:
@@ -188,6 +207,7 @@ class RequestState:
         if self.keeping is not None:
             end = self.keeping.end_of_chunk(start, end)
         last = end == self.prefill_end and not request.hold
+        allowed = self._next_mask if last else None
         if last:
             self.pending += 1
         self.computed = end
@@ -204,14 +224,15 @@ class RequestState:
             length=self.length,
             group=self.group,
             summing=self.observed.summing(start, end),
-            allowed=self.masking.bits if last else None,
+            allowed=allowed,
             adapter=self._adapter,
             changes=request.changes,
         )
 
     def steps(self, most: int) -> int:
         """Return the number of tokens it can still decode, at most `most`."""
-        return min(most, self.final_length - 1 - self.computed)
+        steps = min(most, self.final_length - 1 - self.computed)
+        return steps if self.thinking is None else int(min(steps, self.thinking.watch.room - self.pending))
 
     def missing_pages(self, steps: int) -> int:
         """Return the number of pages missing for `steps` more tokens."""
@@ -222,7 +243,7 @@ class RequestState:
         """Return a row for its next token, which counts as computed from now on."""
         assert self.lease is not None
         page = self.lease.pages[self.computed // self.lease.page_size]
-        logprobs, allowed = self.request.params.logprobs, self.masking.bits
+        logprobs, allowed = self.request.params.logprobs, self._next_mask
         changes = self.request.changes
         row = Row(self.request.id, slot, page, logprobs, self.length, allowed, adapter=self._adapter, changes=changes)
         self.computed += 1
@@ -247,6 +268,8 @@ class RequestState:
         """Add a settled token; return the end reason if it ends the request, else None."""
         self.pending -= 1
         self.tokens.append(token)
+        if self.thinking is not None:
+            self.thinking.watch.push(token)
         if self.lease is None and self.rope_rule.outgrown(len(self.tokens) - 1):
             self.queued.prefix_nodes = []  # the cached prefix is of another namespace
         if token in self.request.end_ids:
@@ -266,6 +289,9 @@ class RequestState:
         """
         namespace = self.namespace
         self.tokens += forced
+        if self.thinking is not None:
+            for token in forced:
+                self.thinking.watch.push(token)
         if self.lease is not None:
             self.prefill_end = len(self.tokens)
             self.computed -= self.computed % QUERY_BLOCK
