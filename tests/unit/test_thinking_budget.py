@@ -18,7 +18,9 @@ from rekindle.formats.responses.families import ANCHORS
 from rekindle.formats.responses.formats import format_of
 from rekindle.formats.responses.thoughts import thought_limit
 from rekindle.results.generation import Generation
+from rekindle.server import app
 from rekindle.testing import FAKE_MODEL, FAKE_STATE_MODEL, VOCAB_SIZE, ByHand, expected_of
+from tests.unit.asgi import ask
 from tests.unit.chat_forms import FORMS, tokenizer_of
 from tests.unit.scripted import HERMES, Serve
 from tests.unit.test_chat_forms import read, written
@@ -251,3 +253,43 @@ def test_the_delimiters_of_a_checkpoints_own_template_are_taken() -> None:
     assert format_of(tokenizer).source == template
     limit = thought_limit(tokenizer, 1, tokenizer.encode_chat("<|im_start|>assistant\n"), False, 1000)
     assert (limit.opening, limit.closing) == (b"((", b"))")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"thinking_token_budget": 3},
+        {"reasoning_budget_tokens": 3},
+        {"thinking_budget_tokens": 3.0},
+        {"reasoning_budget": 3},
+        {"thinking": {"type": "enabled", "budget_tokens": 3}},
+    ],
+)
+async def test_the_budgets_of_chats_of_other_servers_are_taken(serve: Serve, field: dict[str, Any]) -> None:
+    application = app(serve("<think>one two six</think>\nParis."))
+    body = {"messages": USER, "max_tokens": 60}
+    answer = (await ask(application, "/v1/chat/completions", {**body, **field})).json
+    assert answer["choices"][0]["message"]["reasoning_content"] == "one"
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 3
+    (name, value), *_ = field.items()
+    none = {"type": "disabled", "budget_tokens": 3} if name == "thinking" else -1 if "reasoning" in name else None
+    free = (await ask(application, "/v1/chat/completions", {**body, name: none})).json
+    assert free["choices"][0]["message"]["reasoning_content"] == "one two six"
+    schema = {"response_format": {"type": "json_object"}}
+    assert (await ask(application, "/v1/chat/completions", {**body, **field, **schema})).status == 200
+
+
+@pytest.mark.anyio
+async def test_anthropics_budget_is_taken_and_none_is_needed_without_thoughts(serve: Serve) -> None:
+    body = {"messages": USER, "max_tokens": 60, "thinking": {"type": "enabled", "budget_tokens": 3}}
+    answer = (await ask(app(serve("<think>one two six</think>\nParis.")), "/v1/messages", body)).json
+    assert answer["content"][0]["thinking"] == "one"
+    assert answer["usage"]["output_tokens_details"]["thinking_tokens"] == 3
+    plain = HERMES.replace("{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}", "")
+    application = app(serve("Paris.", plain))
+    assert (await ask(application, "/v1/messages", body)).json["content"][0]["text"] == "Paris."
+    wrong = {**body, "thinking": {"type": "enabled", "budget_tokens": -3}}
+    assert (await ask(application, "/v1/messages", wrong)).status == 400
+    refused = await ask(application, "/v1/chat/completions", {"messages": USER, "thinking_token_budget": 3})
+    assert (refused.status, refused.error["param"]) == (400, "thinking_token_budget")

@@ -27,6 +27,7 @@ SAMPLING: Mapping[str, str] = {
     "include_stop_str_in_output": "keep_stop",
     "stop_token_ids": "stop_token_ids",
     "min_tokens": "min_tokens",
+    "thinking_token_budget": "thinking_budget",
     "ignore_eos": "ignore_eos",
     "skip_special_tokens": "skip_special_tokens",
     "truncate_prompt_tokens": "truncate_prompt_tokens",
@@ -38,6 +39,8 @@ SAMPLING: Mapping[str, str] = {
 SAMPLING_ONLY = ("seed", "top_p", "top_k", "min_p")
 """Keywords without effect at temperature 0. Clients send them anyway, so they are dropped."""
 INTEGERS = ("max_tokens", "min_tokens", "seed", "top_k")
+THOUGHTS = ("reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget")
+"""Fields of llama.cpp for a budget of thoughts; -1 is no limit."""
 """Keywords with integers, which some clients write as floats."""
 IDLE_ALONE: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "keep_stop": ("stop", (True, False)),
@@ -150,8 +153,14 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
         if value is not None and "max_tokens" not in options:
             no_limit = field == "max_tokens" and type(value) is int and value == -1  # as in llama.cpp
             options["max_tokens"], fields["max_tokens"] = None if no_limit else value, field
+    for field in THOUGHTS:
+        value = whole_number(body.any(field))
+        if value is not None and value != -1:
+            options["thinking_budget"], fields["thinking_budget"] = value, field
     entry = constraint(body)
     if entry is not None:
+        if entry[1] != "grammar":
+            options.pop("thinking_budget", None)  # there is no room for thoughts
         field, keyword, value = entry
         options[keyword], fields[keyword] = value, field
     if (pattern := body.take_fields("repetition_detection")) is not None:

@@ -64,6 +64,8 @@ def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
         body.refuse_missing("messages")
     options, fields = sampling(body, "max_completion_tokens", "max_tokens")
     options.setdefault("max_tokens", None)
+    if form.reasoning_key is not None and not {"json_schema", "regex", "choice"} & options.keys():
+        _add_budget(body, options, fields)
     logprobs = body.flag("logprobs")
     top = body.take("top_logprobs", int)
     if top and not logprobs:
@@ -154,6 +156,14 @@ def _thinking(body: Fields) -> dict[str, Any]:
     if thinks is None:
         return {}
     return dict.fromkeys(SWITCHES, True) if thinks else {EFFORT: "none"}
+
+
+def _add_budget(body: Fields, options: dict[str, Any], fields: dict[str, str]) -> None:
+    """Add the budget of thoughts in Anthropic's form, as a keyword of the session."""
+    thinking = body.peek(("thinking",)).get("thinking")
+    if isinstance(thinking, Mapping) and thinking.get("type") == "enabled" and "budget_tokens" in thinking:
+        options.setdefault("thinking_budget", thinking["budget_tokens"])
+        fields.setdefault("thinking_budget", "thinking")
 
 
 def template_in(body: Fields) -> dict[str, Any]:

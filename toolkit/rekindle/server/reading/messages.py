@@ -121,7 +121,7 @@ class _Conversation:
     Attributes:
         messages: the messages for the chat template.
         options: the keywords of the session for the prompt.
-        choice: the keyword of the session for the tool choice; empty without tools.
+        choice: the keywords of the session for the tool choice and the budget of thinking; empty without either.
         schema: the JSON schema of the answer, or None.
         one_call: whether the answer has at most one tool call.
         shows_thinking: whether blocks of thinking have their text.
@@ -129,7 +129,7 @@ class _Conversation:
 
     messages: list[dict[str, Any]]
     options: Mapping[str, Any]
-    choice: Mapping[str, str]
+    choice: Mapping[str, Any]
     schema: dict[str, Any] | None
     one_call: bool
     shows_thinking: bool
@@ -141,7 +141,7 @@ def _conversation(body: Fields, template: Template) -> _Conversation:
     stays_open = messages[-1]["role"] == "assistant"
     if stays_open and (messages[-1].get("tool_calls") or not messages[-1]["content"]):
         body.refuse("messages", "must end with a message of the user, with results of tools, or with text to continue")
-    switches, shows_thinking = _thinking(body, template.variables)
+    switches, budget, shows_thinking = _thinking(body, template.variables)
     effort, schema = _output(body, template.variables)
     tools, choice, one_call = _tools(body)
     variables = {**(body.take("chat_template_kwargs", dict) or {}), **effort, **switches}
@@ -149,6 +149,8 @@ def _conversation(body: Fields, template: Template) -> _Conversation:
     if tools:
         options["tools"] = tools
     calls: dict[str, Any] = {"tool_choice": choice, **single_call(one_call)} if tools else {}
+    if budget is not None and template.form.reasoning_key is not None and schema is None:
+        calls["thinking_budget"] = budget
     return _Conversation(messages, options, calls, schema, one_call, shows_thinking)
 
 
@@ -168,21 +170,24 @@ def _messages(body: Fields, template: Template) -> list[dict[str, Any]]:
     return messages
 
 
-def _thinking(body: Fields, variables: Collection[str]) -> tuple[dict[str, Any], bool]:
+def _thinking(body: Fields, variables: Collection[str]) -> tuple[dict[str, Any], int | None, bool]:
     """Take the wish for thinking. A template without a variable for it decides by itself.
 
     Returns:
-        The variables of the template; whether blocks of thinking have their text.
+        The variables of the template; the budget of tokens, or None; whether blocks of thinking have their text.
     """
     thinking = body.take_fields("thinking")
     if thinking is None:
-        return {}, True
+        return {}, None, True
     kind, display = thinking.take("type", str), thinking.take("display", str)
-    thinking.finish({}, ("block_binding", "budget_tokens"))
+    budget = thinking.take("budget_tokens", int)
+    thinking.finish({}, ("block_binding",))
     if kind not in ("enabled", "adaptive", "between_tools", "disabled"):
         thinking.refuse("type", f"must be enabled, adaptive, between_tools or disabled, got {preview(kind)}")
-    shows = display != "omitted"
-    return {} if kind == "between_tools" else thinking_variables(kind != "disabled", variables), shows
+    if budget is not None and budget < 0:
+        thinking.refuse("budget_tokens", f"must be 0 or more, got {budget}")
+    switches = {} if kind == "between_tools" else thinking_variables(kind != "disabled", variables)
+    return switches, budget if kind == "enabled" else None, display != "omitted"
 
 
 def thinking_variables(thinks: bool, variables: Collection[str]) -> dict[str, Any]:
