@@ -15,6 +15,7 @@ import pytest
 from rekindle.__main__ import main
 from rekindle.cli.chat.wrapping import print_note
 from rekindle.cli.generate.answer import print_stream
+from rekindle.notebook import front_end
 
 WRONG_LINES = [
     ("chat --temprature 0.5", "no option '--temprature'; did you mean --temperature?"),
@@ -118,6 +119,8 @@ def test_a_message_is_broken_between_words_on_a_terminal_alone(monkeypatch: pyte
         monkeypatch.setattr(sys, "stderr", stream)
         print_note(text)
         assert stream.getvalue() == expected
+        front_end.note(text)
+        assert stream.getvalue() == expected * 2
 
 
 def test_an_answer_is_broken_between_words_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
 """Outputs of notebook cells. Any thread can change an output, even after the end of its cell."""
 
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import Context, copy_context
+from textwrap import TextWrapper
 from typing import Any
 from uuid import uuid4
 
@@ -31,18 +33,28 @@ def tell(value: Any) -> None:
         from IPython.display import display
 
         display(value)  # type: ignore[no-untyped-call]
-    elif sys.stderr is not None:
-        sys.stderr.write(f"{value}\n")
-        sys.stderr.flush()
+    else:
+        _write(str(value))
 
 
 def note(line: str) -> None:
     """Write a dim line into the output of the running cell; outside notebooks, write it to stderr."""
     if kernel() is not None:
         CellOutput().draw(markup.bundle(line, markup.note(line)))
-    elif sys.stderr is not None:
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+    else:
+        _write(line)
+
+
+def _write(text: str) -> None:
+    """Write lines to stderr, on a terminal broken between words."""
+    if sys.stderr is None:
+        return
+    if sys.stderr.isatty():
+        columns = shutil.get_terminal_size().columns
+        wrapper = TextWrapper(columns, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(wrapper.fill(line) if len(line) > columns else line for line in text.split("\n"))
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def handles_clicks_while_awaiting(kernel: Any) -> bool:
