@@ -100,6 +100,10 @@ INPUTS: Final[dict[str, tuple[str, Body]]] = {
     "prompts": ("/v1/completions", lambda size: {"prompt": many("Hello", size), "max_tokens": 1}),
     "2,048 prompts": ("/v1/completions", lambda size: {"prompt": [text(size // 2048)] * 2048, "max_tokens": 1}),
     "short prompts": ("/v1/completions", lambda size: {"prompt": ["a b c"] * 2048, "max_tokens": 1}),
+    "lists of token ids": (
+        "/v1/completions",
+        lambda size: {"prompt": [many(1, size // 2048)] * 2048, "max_tokens": 1},
+    ),
     "token ids": ("/v1/completions", lambda size: {"prompt": many(1, size), "max_tokens": 1}),
     "input": ("/v1/responses", lambda size: {"input": text(size), "max_output_tokens": 1}),
     "items": ("/v1/responses", lambda size: {"input": many(USER, size), "max_output_tokens": 1}),

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from rekindle.client.batches.run import AT_ONCE
 from rekindle.core.errors import (
     BatchFailed,
     InvalidBatch,
@@ -264,3 +265,20 @@ async def test_what_had_ended_survives_the_end_of_the_session(one_by_one: Sessio
         await one_by_one.close()
     assert caught[0].results[0].token_ids == expected_tokens(PROMPT, 1)
     assert isinstance(caught[0].__cause__, SessionClosed)
+
+
+@pytest.mark.parametrize("way", ["generate", "perplexity"])
+async def test_other_tasks_run_while_many_requests_are_submitted(texts: Session, way: str) -> None:
+    many, partly = 10 * AT_ONCE, 0
+    answer = partial(texts.generate, token_ids=[PROMPT] * many, max_tokens=1)
+    call = answer if way == "generate" else partial(texts.perplexity, ["ab"] * many)
+    async with anyio.create_task_group() as tasks:
+        await texts.pause()
+        tasks.start_soon(call)
+        with anyio.fail_after(10):
+            while (count := len(texts.requests)) < many:
+                partly += count > 0
+                await anyio.lowlevel.checkpoint()
+        assert partly >= 8
+        texts.resume()
+        tasks.cancel_scope.cancel()

@@ -200,7 +200,7 @@ class Requests:
 
     def compute(self, prompt: Prompt, params: SamplingParams, pooling: Pooling | None = None) -> Handle:
         """Submit a request for prompt logprobs or hidden states; its output is not parsed."""
-        return self._submit(replace(self._submission(prompt, params, {}, None), pooling=pooling))
+        return self._submit(replace(self._submission(prompt, params, {}, None, meanwhile=""), pooling=pooling))
 
     def measure(self, prompt: tuple[int, ...], tokens: int) -> Handle:
         """Submit a load to measure: an answer of `tokens` tokens that leaves nothing in caches and statistics."""
@@ -335,8 +335,10 @@ class Requests:
         self.check_engine()
         labels = [label_of(*each) for each in zip(call.prompts, call.inputs, strict=True)]
 
+        meanwhile = self._meanwhile()
+
         def submit(token_ids: tuple[int, ...], params: SamplingParams, prompt: Prompt) -> Handle:
-            submission = self._submission(token_ids, params, options, tools_in(prompt), progress)
+            submission = self._submission(token_ids, params, options, tools_in(prompt), progress, meanwhile)
             return self._submit(replace(submission, label=text_of(prompt)))
 
         return Batch(call.prompts, labels, variants, call.shape, errors, self.loaded_engine.preparer, submit)
@@ -464,11 +466,13 @@ class Requests:
         options: GenerateOptions[Any],
         tools: ToolSchemas | None,
         progress: bool | None = None,
+        meanwhile: str | None = None,
     ) -> Submission:
         """Return the submission of a request.
 
         Args:
             tools: the tools of the conversation; None if the prompt is not a conversation, so its answer is not parsed.
+            meanwhile: the progress of the compilation, for many requests at once; None to look at it.
         """
         reader = (
             None if tools is None else self._reader(params, tools, goes_on(prompt) or params.constraint is not None)
@@ -481,7 +485,7 @@ class Requests:
             reader=reader,
             repetition=self._repetition_limit(params),
             turn=Turn(names_of(tools or ()), one_call) if reader is not None and matters else None,
-            origin=self._origin(options, tools),
+            origin=self._origin(options, tools, self._meanwhile() if meanwhile is None else meanwhile),
             progress=self.draws_progress(progress),
             label=text_of(prompt),
         )
@@ -524,7 +528,12 @@ class Requests:
             salt=token_hex(),  # makes the ids of tool calls unique across answers
         )
 
-    def _origin(self, options: GenerateOptions[Any], tools: ToolSchemas | None) -> Branches:
+    def _meanwhile(self) -> str:
+        """Return the progress of the compilation, as text; empty if no program is being compiled."""
+        programs = self.loaded_engine.programs.readiness()
+        return programs.summary if programs.compiled else ""
+
+    def _origin(self, options: GenerateOptions[Any], tools: ToolSchemas | None, meanwhile: str) -> Branches:
         engine, client, defaults = ref(self._engine), self._client, self._options
         draw, progress, repetition = self._draw, self._progress, self._repetition
 
@@ -534,9 +543,6 @@ class Requests:
                 raise SessionClosed("the session of this generation is closed; open it again and generate again")
             return Requests(thread, thread.loaded_engine, client, defaults, draw, progress, repetition=repetition)
 
-        programs, names = (
-            self.loaded_engine.programs.readiness(),
-            (*SamplingOptions.__annotations__, "parallel_tool_calls"),
-        )
+        names = (*SamplingOptions.__annotations__, "parallel_tool_calls")
         own = cast(GenerateOptions[Any], {name: value for name, value in options.items() if name in names})
-        return Branches(factory, own, programs.summary if programs.compiled else "", tools)
+        return Branches(factory, own, meanwhile, tools)

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from rekindle.client.batches.run import BatchRun, Shape
+from rekindle.client.batches.run import BatchRun, Shape, submit_each
 from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency import interrupts
@@ -75,15 +76,9 @@ def compute_all(
     Leaving the wait cancels the unfinished requests.
     """
     __tracebackhide__ = True
-    handles: list[Handle] = []
-    try:
-        for prompt, params in prompts:
-            handles.append(requests.compute(prompt, params))
-    except BaseException:
-        for handle in handles:
-            handle.cancel()
-        raise
-    run = BatchRun([prompt for prompt, _ in prompts], Shape(True, None), handles, "raise")
+    submits = [partial(requests.compute, prompt, params) for prompt, params in prompts]
+    labels = [prompt for prompt, _ in prompts]
+    run = yield from submit_each(submits, partial(BatchRun, labels, Shape(True, None), errors="raise"))
     return [handle.record.result() for handle in (yield from wait_all(run, bar))]
 
 

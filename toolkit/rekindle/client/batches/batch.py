@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rekindle.client.batches.run import BatchRun, Errors, Shape
+from rekindle.client.batches.run import BatchRun, Errors, Shape, submit_each
 from rekindle.client.drawing import Watch, until_over
 from rekindle.client.handle import Handle
 from rekindle.core.concurrency.waits import Waits, in_a_thread
@@ -21,6 +21,8 @@ from rekindle.results.answers import Answers
 if TYPE_CHECKING:
     from rekindle.assembly.preparing import Preparer
 
+QUICK = 4096
+"""Tokens checked in less than a millisecond."""
 MAX_LISTED = 10
 """Maximum number of bad prompts listed in an error message."""
 
@@ -90,25 +92,28 @@ class Batch:
         bad = {index: prompt for index, prompt in enumerate(prompts) if isinstance(prompt, Exception)}
         if bad and self.errors == "raise":
             raise invalid_batch(bad, len(prompts), self.name_of) if self.shape.several else bad[0]
-        requests: list[Handle | Exception] = []
-        try:
-            for untokenized, prompt in zip(self.prompts, prompts, strict=True):
-                if isinstance(prompt, Exception):
-                    requests += [prompt] * len(self.variants)
-                else:
-                    assert not isinstance(untokenized, Exception), "a bad prompt has no tokens"
-                    requests += [self.submit(prompt, variant, untokenized) for variant in self.variants]
-            return BatchRun(self.labels, self.shape, requests, self.errors, keeps_cancelled=keeps_cancelled)
-        except BaseException:
-            for each in requests:
-                if isinstance(each, Handle):
-                    each.cancel()
-            raise
+        submits = [
+            partial(self._submitted, untokenized, prompt, variant)
+            for untokenized, prompt in zip(self.prompts, prompts, strict=True)
+            for variant in self.variants
+        ]
+        run = partial(BatchRun, self.labels, self.shape, errors=self.errors, keeps_cancelled=keeps_cancelled)
+        return (yield from submit_each(submits, run))
+
+    def _submitted(
+        self, untokenized: Prompt | Exception, prompt: tuple[int, ...] | Exception, variant: SamplingParams
+    ) -> Handle | Exception:
+        """Submit a request, or return the error of a bad prompt."""
+        if isinstance(prompt, Exception):
+            return prompt
+        assert not isinstance(untokenized, Exception), "a bad prompt has no tokens"
+        return self.submit(prompt, variant, untokenized)
 
     def _checked(self) -> Waits[list[tuple[int, ...] | Exception]]:
-        """Tokenize and check all prompts, in a thread if there is text to tokenize."""
+        """Tokenize and check all prompts, in a thread if there is text to tokenize, or many tokens."""
         stopped = threading.Event()
-        if all(isinstance(prompt, tuple | Exception) for prompt in self.prompts):
+        tokens = sum(len(prompt) if isinstance(prompt, tuple) else QUICK for prompt in self.prompts)
+        if tokens < QUICK:
             return self._check(stopped)
         return (yield from in_a_thread(partial(self._check, stopped), "batch", stopped.set))
 

@@ -1,6 +1,6 @@
 """Submitted requests of a batch: their ends in order, and their outcomes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -8,12 +8,15 @@ from typing import Any, Literal
 from rekindle.client.handle import Handle
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.waits import Waits, pause
 from rekindle.core.errors import BatchFailed, RequestCancelled
 from rekindle.core.words import quantity
 from rekindle.results.answer_table import PromptLabel
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 
+AT_ONCE = 64
+"""Requests submitted before other tasks of the caller's loop run."""
 Errors = Literal["raise", "return"]
 """Option of a batch: raise the first error, or return each error in the place of its generation."""
 Outcome = Generation | Exception
@@ -168,3 +171,26 @@ class BatchRun:
         each = self.requests[place]
         error = each if isinstance(each, Exception) else each.record.error
         return error is not None and not (self._keeps_cancelled and isinstance(error, RequestCancelled))
+
+
+def submit_each(
+    submits: Iterable[Callable[[], Handle | Exception]], run: Callable[[Sequence[Handle | Exception]], BatchRun]
+) -> Waits[BatchRun]:
+    """Submit requests, with pauses for other tasks, and return their run; an error cancels those submitted so far.
+
+    Args:
+        submits: each submits a request, or returns the error in its place.
+        run: returns the run of all.
+    """
+    requests: list[Handle | Exception] = []
+    try:
+        for place, submit in enumerate(submits, 1):
+            if place % AT_ONCE == 0:
+                yield from pause()
+            requests.append(submit())
+        return run(requests)
+    except BaseException:
+        for each in requests:
+            if isinstance(each, Handle):
+                each.cancel()
+        raise

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Literal, Protocol, TypeVar
 
+from anyio.lowlevel import checkpoint
+
 from rekindle.core.concurrency.feed import TO_THE_END, Feed, interruptible
 from rekindle.core.concurrency.interrupts import brief
 from rekindle.core.concurrency.threads import Work
@@ -70,6 +72,21 @@ def way() -> Waits[Way]:
     """Return the way of waiting of this operation's caller: it awaits, or it blocks."""
     answer: Way = yield _AskWay()
     return answer
+
+
+class _Pause:
+    """A step in which other tasks run."""
+
+    async def awaited(self) -> None:
+        await checkpoint()
+
+    def blocked(self) -> None:
+        """Return at once: other threads run anyway."""
+
+
+def pause() -> Waits[None]:
+    """Let other tasks of the caller's loop run."""
+    yield _Pause()
 
 
 async def awaited(waits: Waits[T]) -> T:

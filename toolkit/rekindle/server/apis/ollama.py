@@ -131,7 +131,9 @@ async def embed(exchange: Exchange) -> ASGIApp:
         return reply({"model": exchange.model.name, "embeddings": []})
     vectors, count = await _embed(exchange, request)
     times = {"total_duration": nanoseconds(perf_counter() - start), "load_duration": 0}
-    return reply({"model": exchange.model.name, "embeddings": vectors, **times, "prompt_eval_count": count})
+    facts = {**times, "prompt_eval_count": count}
+    name = exchange.model.name
+    return await exchange.reply(lambda: {"model": name, "embeddings": vectors.tolist(), **facts}, vectors.size)
 
 
 async def create_embedding(exchange: Exchange) -> ASGIApp:
@@ -141,11 +143,11 @@ async def create_embedding(exchange: Exchange) -> ASGIApp:
     if not request.texts:
         return reply({"embedding": []})
     vectors, _ = await _embed(exchange, request)
-    return reply({"embedding": vectors[0]})
+    return reply({"embedding": vectors[0].tolist()})
 
 
-async def _embed(exchange: Exchange, request: OllamaEmbedding) -> tuple[list[list[float]], int]:
-    """Return vectors, and the number of tokens in their texts."""
+async def _embed(exchange: Exchange, request: OllamaEmbedding) -> tuple[Any, int]:
+    """Return vectors, (texts, dimensions) float32, and the number of tokens in their texts."""
     session = exchange.model.session
     inputs, count = await run_sync(_inputs, session, request, exchange.model.longest)
     options = {"dimensions": request.dimensions, "adapter": exchange.model.adapter, "progress": False}
@@ -153,7 +155,7 @@ async def _embed(exchange: Exchange, request: OllamaEmbedding) -> tuple[list[lis
         vectors = await exchange.run(lambda: session.embed(**inputs, **options))
     except RekindleError as error:
         raise api_error_of(error, {"texts": "input", "token_ids": "input"}) from error
-    return vectors.tolist(), count
+    return vectors, count
 
 
 def _inputs(session: ServedSession, request: OllamaEmbedding, longest: int) -> tuple[dict[str, Any], int]:
