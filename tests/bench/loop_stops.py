@@ -17,7 +17,7 @@ import anyio
 import rekindle
 from rekindle.core.concurrency.collector import leave_out
 from rekindle.server import app
-from rekindle.server.limits import Limits
+from rekindle.server.http.limits import Limits
 from tests.bench.say import waiting
 from tests.bench.workload import MODEL
 from tests.unit.asgi import ask

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from rekindle.core.config import Settings
-from rekindle.server.routing import ANSWERS
+from rekindle.server.routing import ANTHROPIC_ANSWERS
 from rekindle.server_settings import ServerSettings
 
 GUIDE: Final = Path(__file__).parents[2] / "tutorials" / "guides" / "limits.md"
@@ -29,8 +29,8 @@ FEATURES: Final[list[tuple[str, Callable[[], bool], str]]] = [
     ("several models", lambda: "KEEP_ALIVE_SECONDS" in source("cli/serve.py"), r"(has|serves) one model"),
     ("TLS", lambda: "ssl_certfile" in settings(), r"no TLS|not? HTTPS"),
     ("kept responses", lambda: "keep_responses" in settings(), r"not (stored|kept)|`previous_response_id` is refused"),
-    ("pieces of calls", lambda: "CallPiece" in source("server/writing/chat.py"), r"streamed tool call arrives in one"),
-    ("Anthropic's API", lambda: "/v1/messages" in ANSWERS, r"no Anthropic|Anthropic's API is not"),
+    ("pieces of calls", lambda: "CallPiece" in source("server/common/calls.py"), r"streamed tool call arrives in one"),
+    ("Anthropic's API", lambda: "/v1/messages" in ANTHROPIC_ANSWERS, r"no Anthropic|Anthropic's API is not"),
     ("pages in int8", lambda: "kv_dtype" in settings(), r"no quantized (pages|cache)"),
     ("adapters", lambda: "max_adapters" in settings(), r"no (LoRA|adapters)"),
     ("several hosts", lambda: "hosts" in source("session/opening.py"), r"one process (only|alone)"),

@@ -16,9 +16,9 @@ from rekindle.core.messages import Submit
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import Limits, app
+from rekindle.server.common.events import json_bytes
+from rekindle.server.common.logprobs import TextLogprobs, chat_logprobs
 from rekindle.server.models.served import short_name
-from rekindle.server.writing.common import json_bytes
-from rekindle.server.writing.logprobs import TextLogprobs, chat_logprobs
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import Caller, ask

@@ -8,11 +8,11 @@ import pytest
 
 from rekindle.core.text.response import MessageForm
 from rekindle.server import app
-from rekindle.server.apis.templates import template_of
-from rekindle.server.errors import ApiError
-from rekindle.server.reading.blocks import Messages
-from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.messages import Template, read_messages
+from rekindle.server.anthropic.blocks import Messages
+from rekindle.server.anthropic.body import read_messages
+from rekindle.server.common.errors import ApiError
+from rekindle.server.common.fields import Fields
+from rekindle.server.common.template import Template
 from tests.unit.asgi import Reply, ask
 from tests.unit.scripted import HERMES, Serve, scripted_session
 
@@ -512,7 +512,7 @@ def test_the_variables_of_a_template_with_tools_are_known(serve: Serve) -> None:
 
     for template in (HERMES, ALTERNATING):
         (model,) = OneModel(serve("", template), None).open_models()
-        assert "tools" in template_of(model).variables
+        assert "tools" in model.template.variables
 
 
 def test_tools_that_anthropic_runs_are_left_out_unless_one_is_chosen() -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from rekindle.results.markdown import answer_html
 from rekindle.server import app
-from rekindle.server.access import Access
 from rekindle.server.application import application
-from rekindle.server.exchange import Service
-from rekindle.server.gate import Gate
-from rekindle.server.limits import Limits
+from rekindle.server.http.access import Access
+from rekindle.server.http.exchange import Service
+from rekindle.server.http.limits import Limits
+from rekindle.server.models.gate import Gate
 from rekindle.server.models.pool import ModelPool
-from rekindle.server.responses import KeptResponses
+from rekindle.server.openai.responses.kept import KeptResponses
 from rekindle.session.session import Session
 from tests.unit.asgi import ask
 from tests.unit.test_server_pool import FakeSource
@@ -54,7 +54,7 @@ async def test_models_that_are_closed_are_named() -> None:
     async with pool.running():
         async with pool.use("a"):
             pass
-        served = application(Service(pool, Limits(), Gate(), KeptResponses()), Access())
+        served = application(Service(pool, Limits(), Gate()), Access(), KeptResponses())
         boards = (await ask(served, "/dashboard")).body.decode()
     assert boards.count("tokens per second</div>") == 1
     assert "closed until the next request: &lt;b&gt;" in boards

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from rekindle.server import app
-from rekindle.server.access import Access
-from rekindle.server.errors import ApiError, error_object, shutdown_error
-from rekindle.server.guards import LocalNames
+from rekindle.server.common.errors import ApiError, error_object, shutdown_error
+from rekindle.server.http.access import Access
+from rekindle.server.http.guards import LocalNames
 from rekindle.server_settings import ServerSettings
 from rekindle.testing import fake_session
 from tests.unit.asgi import ask

@@ -1,14 +1,24 @@
 """A stream begins and shows signs of life while its text is awaited, and its errors keep their form."""
 
 import json
+from typing import Any, cast
 
 import anyio
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from rekindle.server import Limits, app
-from rekindle.server.errors import ApiError
-from rekindle.server.keepalive import KeepAlive
+from rekindle.server.anthropic.stream import MESSAGES
+from rekindle.server.common.errors import ApiError
+from rekindle.server.common.events import StreamForm
+from rekindle.server.http.access import Access
+from rekindle.server.http.endpoint import Endpoint
+from rekindle.server.http.exchange import Service
+from rekindle.server.http.keepalive import KeepAlive
+from rekindle.server.models.gate import Gate
+from rekindle.server.openai.events import COMPLETIONS
+from rekindle.server.openai.responses.kept import KeptResponses
+from rekindle.server.routing import routes_of
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler
 from tests.unit.asgi import Caller, ask
@@ -20,6 +30,13 @@ pytestmark = pytest.mark.anyio
 SOON = Limits(first_seconds=0.02, quiet_seconds=0.02)
 USER = {"role": "user", "content": "hi"}
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def form_of(path: str) -> StreamForm:
+    """Return the form of the streams at a path."""
+    routes = routes_of(Service(cast(Any, None), SOON, Gate()), Access(), KeptResponses())
+    (endpoint,) = [route.endpoint for route in routes if route.path == path and isinstance(route.endpoint, Endpoint)]
+    return endpoint.convention.form
 
 
 async def test_a_stream_begins_before_its_first_token(held: Session, settler: FakeSettler) -> None:
@@ -56,7 +73,8 @@ async def test_an_error_has_a_status_or_is_the_last_event(path: str, ping: bytes
             await anyio.sleep(0.1)
         raise ApiError(400, "no", param="prompt")
 
-    caller = Caller(KeepAlive(fail, Limits(first_seconds=0.02 if late else 60, quiet_seconds=60)), path, {})
+    limits = Limits(first_seconds=0.02 if late else 60, quiet_seconds=60)
+    caller = Caller(KeepAlive(fail, limits, form_of(path)), path, {})
     if not late:
         with pytest.raises(ApiError, match="no"):
             await caller.run()
@@ -76,7 +94,7 @@ async def test_a_stream_that_began_on_time_has_pings_between_whole_events() -> N
         await until(lambda: len(caller.reply.pieces) > 1, "a ping had come")
         await send({"type": "http.response.body", "body": b"data: 2\n\n", "more_body": False})
 
-    caller = Caller(KeepAlive(talk, Limits(first_seconds=0.5, quiet_seconds=0.02)), "/v1/completions", {})
+    caller = Caller(KeepAlive(talk, Limits(first_seconds=0.5, quiet_seconds=0.02), COMPLETIONS), "/v1/completions", {})
     await caller.run()
     assert caller.reply.headers["x-own"] == "1"
     first, *pings, last = caller.reply.pieces
@@ -87,7 +105,7 @@ async def test_a_client_of_a_server_that_ends_is_told_in_the_stream() -> None:
     async def wait(scope: Scope, receive: Receive, send: Send) -> None:
         await anyio.sleep_forever()
 
-    caller = Caller(KeepAlive(wait, SOON), "/v1/messages", {})
+    caller = Caller(KeepAlive(wait, SOON, MESSAGES), "/v1/messages", {})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(caller.run)
         await until(lambda: caller.reply.pieces, "a ping had come")

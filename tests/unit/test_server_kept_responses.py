@@ -12,13 +12,13 @@ import anyio
 import pytest
 
 from rekindle.server import app
-from rekindle.server.access import Access
 from rekindle.server.application import application
-from rekindle.server.exchange import Service
-from rekindle.server.gate import Gate
-from rekindle.server.limits import Limits
+from rekindle.server.http.access import Access
+from rekindle.server.http.exchange import Service
+from rekindle.server.http.limits import Limits
+from rekindle.server.models.gate import Gate
 from rekindle.server.models.served import OneModel
-from rekindle.server.responses import KeptResponse, KeptResponses, OnDisk
+from rekindle.server.openai.responses.kept import KeptResponse, KeptResponses, OnDisk
 from rekindle.session.session import Session
 from tests.unit.asgi import Caller, Reply, ask
 from tests.unit.scripted import scripted_session
@@ -240,7 +240,7 @@ async def test_an_answer_that_cannot_be_written_is_still_an_answer(
     scripted: Session, tmp_path: Path, streams: bool
 ) -> None:
     kept = KeptResponses(tmp_path / "missing")
-    served = application(Service(OneModel(scripted, None), Limits(), Gate(), kept), Access())
+    served = application(Service(OneModel(scripted, None), Limits(), Gate()), Access(), kept)
     reply = await ask(served, PATH, {"input": [USER], "max_output_tokens": 9, "stream": streams})
     assert reply.status == 200
     assert b"internal_server_error" not in reply.body
@@ -282,7 +282,7 @@ async def test_the_event_loop_waits_for_no_disk_and_an_answer_ends_after_its_fil
 
     monkeypatch.setattr(OnDisk, "put", put)
     kept = KeptResponses(tmp_path)
-    served = application(Service(OneModel(scripted, None), Limits(), Gate(), kept), Access())
+    served = application(Service(OneModel(scripted, None), Limits(), Gate()), Access(), kept)
     caller = Caller(served, PATH, {"input": [USER], "max_output_tokens": 9, "stream": streams})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(caller.run)
@@ -403,7 +403,7 @@ FORMS = {
 async def test_a_kept_response_in_another_form_is_absent(scripted: Session, tmp_path: Path, form: str) -> None:
     file = tmp_path / f"{name_of(1)}.json"
     file.write_text(json.dumps(FORMS[form]), encoding="utf-8")
-    served = application(Service(OneModel(scripted, None), Limits(), Gate(), KeptResponses(tmp_path)), Access())
+    served = application(Service(OneModel(scripted, None), Limits(), Gate()), Access(), KeptResponses(tmp_path))
     if form != "a circle":
         for path in (name_of(1), f"{name_of(1)}/input_items"):
             assert (await ask(served, f"{PATH}/{path}")).status == 404

@@ -12,9 +12,9 @@ import pytest
 
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import app
-from rekindle.server.errors import ApiError
-from rekindle.server.reading.fields import LARGE, MOST_PARTS, parse_body
-from rekindle.server.writing.common import json_bytes, large_json_bytes
+from rekindle.server.common.errors import ApiError
+from rekindle.server.common.events import json_bytes, large_json_bytes
+from rekindle.server.common.fields import LARGE, MOST_PARTS, parse_body
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import ask

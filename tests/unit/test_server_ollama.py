@@ -9,13 +9,13 @@ import pytest
 from rekindle.core.text.response import MessageForm
 from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.server import app
-from rekindle.server.apis.ollama import OllamaRoutes
-from rekindle.server.errors import ApiError
+from rekindle.server.common.errors import ApiError
+from rekindle.server.common.fields import Fields
+from rekindle.server.common.template import Template
 from rekindle.server.models.served import ModelCard, OneModel
-from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.messages import Template
-from rekindle.server.reading.ollama import read_ollama_chat, read_ollama_embed, read_ollama_generate
-from rekindle.server.writing.ollama import parameter_size
+from rekindle.server.ollama.answer import parameter_size
+from rekindle.server.ollama.body import read_ollama_chat, read_ollama_embed, read_ollama_generate
+from rekindle.server.ollama.routes import OllamaRoutes
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import Reply, ask
 from tests.unit.scripted import HERMES, Serve

@@ -6,7 +6,7 @@ import pytest
 
 import rekindle
 from rekindle.server import app
-from rekindle.server.apis.openapi import BODIES
+from rekindle.server.admin.openapi import BODIES
 from rekindle.testing import fake_session
 from tests.unit.asgi import ask
 from tests.unit.scripted import scripted_session

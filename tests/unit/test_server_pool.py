@@ -16,14 +16,14 @@ from starlette.types import ASGIApp
 
 from rekindle.core.errors import CheckpointError
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.server.access import Access
 from rekindle.server.application import application
-from rekindle.server.errors import ApiError
-from rekindle.server.exchange import Service
-from rekindle.server.gate import Gate
-from rekindle.server.limits import Limits
+from rekindle.server.common.errors import ApiError
+from rekindle.server.http.access import Access
+from rekindle.server.http.exchange import Service
+from rekindle.server.http.limits import Limits
+from rekindle.server.models.gate import Gate
 from rekindle.server.models.pool import ModelPool
-from rekindle.server.responses import KeptResponses
+from rekindle.server.openai.responses.kept import KeptResponses
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import Caller, ask
@@ -62,7 +62,7 @@ KEY = {"authorization": "Bearer key"}
 
 
 def served_by(pool: ModelPool) -> ASGIApp:
-    return application(Service(pool, Limits(), Gate(), KeptResponses()), Access(admin_keys=["key"]))
+    return application(Service(pool, Limits(), Gate()), Access(admin_keys=["key"]), KeptResponses())
 
 
 @asynccontextmanager

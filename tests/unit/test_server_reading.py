@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from rekindle.core.text.response import MessageForm
-from rekindle.server.errors import ApiError
-from rekindle.server.reading.call import Streaming
-from rekindle.server.reading.chat import message, read_chat
-from rekindle.server.reading.completion import read_completion
-from rekindle.server.reading.fields import Fields, parse_body
-from rekindle.server.reading.texts import read_detokenize, read_embedding, read_tokenize
+from rekindle.server.common.call import Streaming
+from rekindle.server.common.errors import ApiError
+from rekindle.server.common.fields import Fields, parse_body
+from rekindle.server.common.messages import message
+from rekindle.server.judging.texts_body import read_detokenize, read_embedding, read_tokenize
+from rekindle.server.openai.chat.body import read_chat
+from rekindle.server.openai.completions.body import read_completion
 
 USER = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

@@ -9,9 +9,9 @@ import pytest
 
 from rekindle.core.text.response import MessageForm
 from rekindle.server import app
-from rekindle.server.errors import ApiError
-from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.responses import read_response
+from rekindle.server.common.errors import ApiError
+from rekindle.server.common.fields import Fields
+from rekindle.server.openai.responses.body import read_response
 from rekindle.session.session import Session
 from tests.unit.asgi import Caller, Reply, ask
 from tests.unit.scripted import scripted_session

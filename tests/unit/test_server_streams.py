@@ -8,8 +8,8 @@ from anyio.abc import TaskGroup
 
 from rekindle.client.handle import Handle
 from rekindle.server import Limits, app
-from rekindle.server.errors import ApiError
-from rekindle.server.streaming import EventStream, _take_available
+from rekindle.server.common.errors import ApiError
+from rekindle.server.http.streaming import EventStream, _take_available
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
 from tests.unit.asgi import Caller, Reply, ask

@@ -7,11 +7,11 @@ import pytest
 
 from rekindle.core.text.response import MessageForm
 from rekindle.server import app
-from rekindle.server.errors import ApiError
-from rekindle.server.reading.chat import message
-from rekindle.server.reading.fields import Fields
-from rekindle.server.reading.responses import read_response
-from rekindle.server.reading.tools.offer import Tools, read_tools
+from rekindle.server.common.errors import ApiError
+from rekindle.server.common.fields import Fields
+from rekindle.server.common.messages import message
+from rekindle.server.common.tools.offer import Tools, read_tools
+from rekindle.server.openai.responses.body import read_response
 from tests.unit.asgi import ask
 from tests.unit.scripted import scripted_session
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.server.errors import api_error_of
+from rekindle.server.common.errors import api_error_of
 
 
 def test_what_cannot_be_opened_without_weights_is_refused() -> None:

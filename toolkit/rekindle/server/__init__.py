@@ -4,6 +4,6 @@
 """
 
 from rekindle.server.application import app
-from rekindle.server.limits import Limits
+from rekindle.server.http.limits import Limits
 
 __all__ = ["Limits", "app"]

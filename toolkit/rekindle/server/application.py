@@ -9,15 +9,15 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from rekindle.core.errors import RekindleError
-from rekindle.server.access import Access
-from rekindle.server.errors import ApiError
-from rekindle.server.exchange import Service
-from rekindle.server.gate import Gate
-from rekindle.server.guards import ApiKeys, ErrorBoundary, error_response
-from rekindle.server.limits import Limits
+from rekindle.server.common.errors import ApiError
+from rekindle.server.http.access import Access
+from rekindle.server.http.exchange import Service
+from rekindle.server.http.guards import ApiKeys, ErrorBoundary, error_response
+from rekindle.server.http.limits import Limits
+from rekindle.server.models.gate import Gate
 from rekindle.server.models.served import OneModel
 from rekindle.server.models.session import ServedSession
-from rekindle.server.responses import KeptResponses
+from rekindle.server.openai.responses.kept import KeptResponses
 from rekindle.server.routing import routes_of
 from rekindle.server.tracing.spans import Tracing
 
@@ -51,12 +51,12 @@ def app(
     Raises:
         ConfigError: an API key or an origin is empty or not a string.
     """
-    service = Service(OneModel(session, name), limits or Limits(), Gate(), KeptResponses(), strict)
-    return application(service, Access(api_keys, admin_keys, origins))
+    service = Service(OneModel(session, name), limits or Limits(), Gate(), strict)
+    return application(service, Access(api_keys, admin_keys, origins), KeptResponses())
 
 
-def application(service: Service, access: Access) -> ASGIApp:
-    """Return an ASGI app over models."""
+def application(service: Service, access: Access, responses: KeptResponses) -> ASGIApp:
+    """Return an ASGI app over models, with the responses for later requests."""
     guards = [Middleware(Tracing), Middleware(ErrorBoundary)]
     if access.origins:
         guards.append(
@@ -65,7 +65,7 @@ def application(service: Service, access: Access) -> ASGIApp:
     if access.api_keys:
         guards.append(Middleware(ApiKeys, keys=(*access.api_keys, *access.admin_keys)))
     return Starlette(
-        routes=routes_of(service, access),
+        routes=routes_of(service, access, responses),
         middleware=guards,
         lifespan=lambda _: service.models.running(),
         exception_handlers={HTTPException: error_response, ApiError: error_response, RekindleError: error_response},

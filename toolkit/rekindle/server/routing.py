@@ -1,33 +1,34 @@
 """The paths of a server."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
-from rekindle.server.access import Access
-from rekindle.server.apis import anthropic, judging, ollama, openai, responses, texts
-from rekindle.server.apis.administration import Administration
-from rekindle.server.apis.dashboard import DashboardRoutes
-from rekindle.server.apis.state import StateRoutes
+from rekindle.server.admin.administration import Administration
+from rekindle.server.admin.dashboard import DashboardRoutes
+from rekindle.server.admin.state import StateRoutes
+from rekindle.server.anthropic import routes as anthropic
+from rekindle.server.anthropic.stream import MESSAGES
 from rekindle.server.decisions import routes as decisions
-from rekindle.server.exchange import Convention, Endpoint, Exchange, Service, check_origin
+from rekindle.server.http.access import Access
+from rekindle.server.http.endpoint import Answer, Convention, Endpoint, check_origin
+from rekindle.server.http.exchange import Service
+from rekindle.server.judging import routes as judging
+from rekindle.server.judging import texts
+from rekindle.server.ollama import routes as ollama
+from rekindle.server.ollama.stream import OLLAMA
+from rekindle.server.openai.chat.routes import create_chat_completion
+from rekindle.server.openai.completions.routes import create_completion
+from rekindle.server.openai.events import COMPLETIONS
+from rekindle.server.openai.responses.kept import KeptResponses
+from rekindle.server.openai.responses.routes import ResponseRoutes
+from rekindle.server.openai.responses.stream import RESPONSES
 
-OLLAMA: Final = Convention(check_origin, ollama.model_in)
-"""The convention of Ollama's API: many of its clients give no content type."""
-OLLAMA_PROMPTS: Final[Mapping[str, Convention]] = {
-    "/api/chat": Convention(check_origin, ollama.model_in, partial(ollama.unload, in_chat=True), ollama.streams),
-    "/api/generate": Convention(check_origin, ollama.model_in, partial(ollama.unload, in_chat=False), ollama.streams),
-}
-"""The conventions of the paths for prompts. A body without a prompt may close its model, so it opens none."""
-Answer = Callable[[Exchange], Awaitable[ASGIApp]]
 ANSWERS: Final[Mapping[str, Answer]] = {
-    "/v1/chat/completions": openai.create_chat_completion,
-    "/v1/responses": responses.create_response,
-    "/v1/responses/input_tokens": responses.count_input_tokens,
-    "/v1/completions": openai.create_completion,
+    "/v1/chat/completions": create_chat_completion,
+    "/v1/completions": create_completion,
     "/v1/embeddings": texts.create_embeddings,
     "/v1/rerank": judging.rank,
     "/v2/rerank": judging.rank,
@@ -40,16 +41,18 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "/pooling": judging.pool,
     "/v1/systemone": decisions.answer_questions,
     "/v1/decisions": decisions.create_decision,
-    "/v1/messages": anthropic.create_message,
-    "/v1/messages/count_tokens": anthropic.count_message_tokens,
     "/tokenize": texts.tokenize,
     "/detokenize": texts.detokenize,
-    "/chat/completions": openai.create_chat_completion,
-    "/completions": openai.create_completion,
+    "/chat/completions": create_chat_completion,
+    "/completions": create_completion,
     "/embeddings": texts.create_embeddings,
-    "/responses": responses.create_response,
 }
 """Answers to POST by path, with bodies in the conventions of OpenAI's API."""
+ANTHROPIC_ANSWERS: Final[Mapping[str, Answer]] = {
+    "/v1/messages": anthropic.create_message,
+    "/v1/messages/count_tokens": anthropic.count_message_tokens,
+}
+"""Answers to POST by path, with bodies in the conventions of Anthropic's API."""
 OLLAMA_ANSWERS: Final[Mapping[str, Answer]] = {
     "/api/chat": ollama.chat,
     "/api/generate": ollama.generate,
@@ -58,15 +61,26 @@ OLLAMA_ANSWERS: Final[Mapping[str, Answer]] = {
     "/api/show": ollama.show,
     "/api/pull": ollama.pull,
 }
-"""Answers to POST by path, with bodies in the conventions of Ollama's API."""
+"""Answers to POST by path, with bodies in the conventions of Ollama's API: many of its clients give no content type."""
+UNLOADS: Final[Mapping[str, bool]] = {"/api/chat": True, "/api/generate": False}
+"""Paths for prompts, True for chats: a body without a prompt may close its model, so no model opens for it."""
 
 
-def routes_of(service: Service, access: Access) -> list[Route]:
+def routes_of(service: Service, access: Access, earlier: KeptResponses) -> list[Route]:
     """Return the routes of a server."""
     state = StateRoutes(service.models, needs_key=bool(access.api_keys))
     listings = ollama.OllamaRoutes(service.models)
     dashboard = DashboardRoutes(service.models, service.limits)
-    kept_responses = responses.ResponseRoutes(service.responses)
+    responses = ResponseRoutes(earlier)
+    answers_to_post: dict[Convention, Mapping[str, Answer]] = {
+        Convention(COMPLETIONS): ANSWERS,
+        Convention(RESPONSES): {
+            "/v1/responses": responses.create,
+            "/responses": responses.create,
+            "/v1/responses/input_tokens": responses.count_tokens,
+        },
+        Convention(MESSAGES): ANTHROPIC_ANSWERS,
+    }
     answers_to_get = {
         "/v1/models": state.models,
         "/models": state.models,
@@ -81,17 +95,29 @@ def routes_of(service: Service, access: Access) -> list[Route]:
         "/api/tags": listings.tags,
         "/api/ps": listings.running,
         "/api/version": listings.version,
-        "/v1/responses/{id}": kept_responses.retrieve,
-        "/v1/responses/{id}/input_items": kept_responses.list_items,
+        "/v1/responses/{id}": responses.retrieve,
+        "/v1/responses/{id}/input_items": responses.list_items,
     }
     return [
-        *(Route(path, Endpoint(answer, service), methods=["POST"]) for path, answer in ANSWERS.items()),
         *(
-            Route(path, Endpoint(answer, service, OLLAMA_PROMPTS.get(path, OLLAMA)), methods=["POST"])
+            Route(path, Endpoint(answer, service, convention), methods=["POST"])
+            for convention, answers in answers_to_post.items()
+            for path, answer in answers.items()
+        ),
+        *(
+            Route(path, Endpoint(answer, service, _ollama(path)), methods=["POST"])
             for path, answer in OLLAMA_ANSWERS.items()
         ),
         *(Route(path, answer, methods=["GET"]) for path, answer in answers_to_get.items()),
         Route("/dashboard/answer", dashboard.answer, methods=["POST"]),
-        Route("/v1/responses/{id}", kept_responses.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}", responses.delete, methods=["DELETE"]),
         *Administration(service, access).routes,
     ]
+
+
+def _ollama(path: str) -> Convention:
+    """Return the convention of a path of Ollama's API."""
+    if path not in UNLOADS:
+        return Convention(OLLAMA, check_origin, ollama.model_in)
+    unload = partial(ollama.unload, in_chat=UNLOADS[path])
+    return Convention(OLLAMA, check_origin, ollama.model_in, unload, ollama.streams)

@@ -3,11 +3,11 @@
 from starlette.types import ASGIApp
 
 from rekindle.results.scores.decision import Decisions
-from rekindle.server.decisions.reading import DecisionRequest, read_decision, read_systemone
-from rekindle.server.decisions.writing import decision_object, systemone_object
-from rekindle.server.exchange import Exchange
-from rekindle.server.guards import reply
-from rekindle.server.writing.common import Head
+from rekindle.server.common.events import Head
+from rekindle.server.decisions.answer import decision_object, systemone_object
+from rekindle.server.decisions.body import DecisionRequest, read_decision, read_systemone
+from rekindle.server.http.exchange import Exchange
+from rekindle.server.http.guards import reply
 
 
 async def answer_questions(exchange: Exchange) -> ASGIApp:

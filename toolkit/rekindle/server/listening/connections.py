@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rekindle.core.concurrency.mailbox import Mailbox
-from rekindle.server.errors import PARTING_SECONDS
+from rekindle.server.common.errors import PARTING_SECONDS
 
 CHECK_SECONDS = 15.0
 """Seconds between checks of a connection. A connection idle and unchanged since the last check is closed."""

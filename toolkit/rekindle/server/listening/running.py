@@ -17,15 +17,15 @@ from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import ConfigError
 from rekindle.core.store.directory import cache_dir
-from rekindle.server.access import Access
 from rekindle.server.application import application
-from rekindle.server.exchange import Service
-from rekindle.server.gate import Gate
-from rekindle.server.guards import LocalNames
-from rekindle.server.limits import Limits
+from rekindle.server.http.access import Access
+from rekindle.server.http.exchange import Service
+from rekindle.server.http.guards import LocalNames
+from rekindle.server.http.limits import Limits
 from rekindle.server.listening.connections import Connection, Uvicorn, UvicornApp
+from rekindle.server.models.gate import Gate
 from rekindle.server.models.served import Models
-from rekindle.server.responses import KeptResponses
+from rekindle.server.openai.responses.kept import KeptResponses
 from rekindle.server_settings import ServerSettings, check_number
 
 BACKLOG = 2048
@@ -145,7 +145,7 @@ class PendingServer(Eventual[Server]):
         check_certificate(settings)
         access = Access(settings.api_keys, settings.admin_keys, settings.origins)
         responses = KeptResponses(cache_dir("responses") if settings.keep_responses else None)
-        asgi_app = application(Service(models, Limits(), Gate(), responses, settings.strict), access)
+        asgi_app = application(Service(models, Limits(), Gate(), settings.strict), access, responses)
         self._app = LocalNames(asgi_app) if settings.local and not access.api_keys else asgi_app
         self._names = models.bases
         self._settings, self._follow = settings, follow

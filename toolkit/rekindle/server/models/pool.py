@@ -11,7 +11,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from rekindle.core.errors import RekindleError
-from rekindle.server.errors import ApiError
+from rekindle.server.common.errors import ApiError
 from rekindle.server.models.open_model import OpenModel
 from rekindle.server.models.served import ModelCard, ServedModel, card_of, cards_of
 from rekindle.server.models.session import ServedSession

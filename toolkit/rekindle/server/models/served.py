@@ -13,8 +13,10 @@ from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
 from rekindle.formats.rendering.chat import unread_variables
 from rekindle.formats.rendering.efforts import SWITCHES
+from rekindle.formats.rendering.template import template_variables
 from rekindle.formats.responses.formats import PLAIN, format_of
-from rekindle.server.errors import ApiError, invalid_field
+from rekindle.server.common.errors import ApiError, invalid_field
+from rekindle.server.common.template import Template
 from rekindle.server.models.session import ServedSession
 
 
@@ -51,6 +53,16 @@ class ServedModel:
         """The message format of the chat template."""
         tokenizer = self.session.tokenizer
         return (PLAIN if tokenizer is None else format_of(tokenizer)).form
+
+    @property
+    def template(self) -> Template:
+        """The facts about the chat template."""
+        tokenizer = self.session.tokenizer
+        source = None if tokenizer is None else tokenizer.chat_template
+        if tokenizer is None or source is None:
+            return Template(self.form, frozenset())
+        variables = template_variables(source) | template_variables(tokenizer.template_with_tools or source)
+        return Template(self.form, variables)
 
     @property
     def longest(self) -> int:

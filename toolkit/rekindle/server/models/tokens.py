@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rekindle.server.errors import invalid_field
+from rekindle.server.common.errors import invalid_field
 from rekindle.server.models.session import ServedSession
 
 MOST_TOKENS: Final = 1 << 20

@@ -1,1 +1,0 @@
-"""The endpoints of each API: functions from an exchange to its answer."""

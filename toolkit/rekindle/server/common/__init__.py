@@ -1,0 +1,1 @@
+"""Parts of bodies and answers for all APIs."""

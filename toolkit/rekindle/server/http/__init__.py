@@ -1,0 +1,1 @@
+"""Connections, requests and streams, for any API."""

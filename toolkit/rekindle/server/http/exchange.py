@@ -1,0 +1,207 @@
+"""One request and its answer: the body, the model, the connection."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import anyio
+from anyio.to_thread import run_sync
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from rekindle.client.handle import Handle
+from rekindle.core.errors import RekindleError
+from rekindle.results.generation import Generation
+from rekindle.server.common.call import Call
+from rekindle.server.common.errors import api_error_of, without_copies
+from rekindle.server.common.events import Chunks, Head
+from rekindle.server.common.fields import Fields
+from rekindle.server.http.chosen_tokens import check_explicit, with_explicit, with_explicit_piece
+from rekindle.server.http.guards import large_reply, reply
+from rekindle.server.http.limits import Limits, on_thread
+from rekindle.server.http.streaming import EventStream, cancel, run_until_disconnect, wait_all
+from rekindle.server.models.gate import Gate
+from rekindle.server.models.served import Models, ServedModel
+from rekindle.server.tracing.log import Notices
+from rekindle.server.tracing.spans import record
+
+T = TypeVar("T")
+LARGE_ANSWER: Final = 10_000
+"""Values in an answer from which on its writing takes more than a few milliseconds."""
+ALTERNATIVES: Final = 8
+"""About the values beside a token with log-probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A server's models and rules.
+
+    Attributes:
+        models: the models.
+        limits: the bounds on requests and streams.
+        gate: the gate before the models.
+        strict: whether hints without effect on the model are refused.
+        notices: the notes about parts of bodies without effect.
+    """
+
+    models: Models
+    limits: Limits
+    gate: Gate
+    strict: bool = False
+    notices: Notices = field(default_factory=Notices)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request in service.
+
+    Attributes:
+        request: the connection's request.
+        body: the fields of the body, without the model.
+        model: the model, held until the end of the answer.
+        service: the server's models and rules.
+        is_large: whether reading the body and its call belongs on a thread.
+        echoes_much: whether an answer with parts of the body is made on a thread.
+    """
+
+    request: Request
+    body: Fields
+    model: ServedModel
+    service: Service
+    is_large: bool = False
+    echoes_much: bool = False
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds on prompts and streams."""
+        return self.service.limits
+
+    async def read(self, reader: Callable[..., T], *facts: Any) -> T:
+        """Return the request in the body by a reader, which takes the body and facts about the server.
+
+        Raises:
+            ApiError: the body is invalid.
+        """
+        if not self.is_large:
+            return reader(self.body, *facts)
+        return await on_thread(partial(reader, self.body, *facts))
+
+    async def write(self, part: Callable[[], T]) -> T:
+        """Return a part of the answer, which may repeat parts of the body."""
+        return await on_thread(part) if self.echoes_much else part()
+
+    async def reply(self, write: Callable[[], Any], size: int) -> ASGIApp:
+        """Return the JSON response with a value.
+
+        Args:
+            write: returns the value.
+            size: about the number of values in it.
+        """
+        if size < LARGE_ANSWER and not self.echoes_much:
+            return reply(write())
+        return await on_thread(lambda: large_reply(write()))
+
+    async def admit(self) -> None:
+        """Wait while the model is paused.
+
+        Raises:
+            ClientDisconnect: the client disconnects first.
+        """
+        gate, base = self.service.gate, self.model.base
+        if gate.is_closed(base):
+            await run_until_disconnect(self.request.receive, lambda: gate.wait(base))
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of work that generates no text; it waits while the model is paused.
+
+        Raises:
+            QueueFull: the session has no room for the work.
+            ClientDisconnect: the client disconnects first; the work is then cancelled.
+        """
+        await self.admit()
+        self.model.session.check_room()
+        return await run_until_disconnect(self.request.receive, work)
+
+    async def submit(self, call: Call) -> list[Handle]:
+        """Submit a call to the model's session.
+
+        Raises:
+            ApiError: the session refuses the call.
+            ClientDisconnect: the client disconnects while the model is paused.
+        """
+        if call.reports.explicit:
+            check_explicit(call, self.limits.prompts)
+        self.service.notices.log(self.body.notes)
+        await self.admit()
+        options = self.model.without_unread(call.options, strict=self.body.strict)
+        try:
+            if self.is_large:
+                return await self._submit_on_thread(call, options)
+            return await self.model.session.submit_all(call.prompt, n=call.n, adapter=self.model.adapter, **options)
+        except RekindleError as error:
+            fields = {"prompt": "prompt", **call.fields, "adapter": "model"}
+            raise api_error_of(without_copies(error, call.copies), fields) from error
+
+    async def _submit_on_thread(self, call: Call, options: Mapping[str, Any]) -> list[Handle]:
+        """Submit a large call on a thread, which checks its parameters and parses its grammars."""
+        session, handles = self.model.session, list[Handle]()
+
+        def submit() -> None:
+            handles.extend(session.submit_all_sync(call.prompt, n=call.n, adapter=self.model.adapter, **options))
+
+        try:
+            await on_thread(submit)
+        except anyio.get_cancelled_exc_class():
+            cancel(handles)
+            raise
+        return handles
+
+    async def head(self, kind: str) -> Head:
+        """Return the head of a new answer with the session's fingerprint, and `kind` as prefix of its id."""
+        fingerprint = await run_sync(lambda: self.model.session.fingerprint)  # the first time, it reads files
+        return Head.new(kind, self.model.name, fingerprint)
+
+    def stream(
+        self,
+        handles: Sequence[Handle],
+        call: Call,
+        chunks: Chunks,
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> ASGIApp:
+        """Return the response with an answer in chunks; `settle` is awaited before the last ones are sent."""
+        refine = partial(with_explicit_piece, self.model, call) if call.reports.explicit else None
+
+        async def finish(generations: Sequence[Generation]) -> None:
+            record(self.model.name, generations)
+            if settle is not None:
+                await settle()
+
+        return EventStream(handles, chunks, call.fields, self.limits, finish, refine, ends_large=self.echoes_much)
+
+    async def finish(
+        self, handles: Sequence[Handle], call: Call, write: Callable[[Sequence[Generation]], dict[str, Any]]
+    ) -> ASGIApp:
+        """Wait for the end of all requests, and return the response with the complete answer.
+
+        Raises:
+            ApiError: a request fails.
+            ClientDisconnect: the client disconnects first; the requests are then cancelled.
+        """
+        try:
+            generations = await run_until_disconnect(self.request.receive, lambda: self._complete(handles, call))
+        except RekindleError as error:
+            raise api_error_of(error, call.fields) from error
+        record(self.model.name, generations)
+        return await self.reply(lambda: write(generations), sum(map(_size, generations)))
+
+    async def _complete(self, handles: Sequence[Handle], call: Call) -> list[Generation]:
+        generations = await wait_all(handles)
+        return await with_explicit(self.model, call, generations) if call.reports.explicit else generations
+
+
+def _size(generation: Generation) -> int:
+    """Return about the number of values in an answer."""
+    tokens = len(generation.prompt_token_ids) + len(generation.token_ids)
+    alternatives = len(generation.logprobs or ()) + len(generation.prompt_logprobs or ())
+    return tokens + ALTERNATIVES * alternatives

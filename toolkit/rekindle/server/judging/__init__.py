@@ -1,0 +1,1 @@
+"""Rankings, scores, classes, embeddings and tokens: work without generated text."""

@@ -1,0 +1,160 @@
+"""Endpoints without generation: embeddings and tokens."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio.to_thread import run_sync
+from starlette.types import ASGIApp
+
+from rekindle.core.errors import InvalidBatch, InvalidRequest, RekindleError
+from rekindle.server.common.errors import api_error_of, invalid_field
+from rekindle.server.http.exchange import Exchange
+from rekindle.server.judging.body import PoolRequest
+from rekindle.server.judging.texts_answer import embeddings, pieces_object, tokens_object
+from rekindle.server.judging.texts_body import (
+    EmbeddingRequest,
+    Inputs,
+    TokenizeRequest,
+    read_detokenize,
+    read_embedding,
+    read_tokenize,
+)
+from rekindle.server.models.served import ServedModel
+from rekindle.server.models.session import ServedSession
+from rekindle.server.models.tokens import tokens_of
+
+T = TypeVar("T")
+
+
+async def create_embeddings(exchange: Exchange) -> ASGIApp:
+    """Serve POST /v1/embeddings: vectors of texts."""
+    request = await exchange.read(read_embedding, exchange.limits.prompts, exchange.model.form)
+    vectors, count = await exchange.run(lambda: vectors_of(exchange, request))
+    return await exchange.reply(lambda: embeddings(vectors, exchange.model.name, count, request.encoding), vectors.size)
+
+
+async def tokenize(exchange: Exchange) -> ASGIApp:
+    """Serve POST /tokenize: the tokens of a text or a conversation."""
+    model = exchange.model
+    request = await exchange.read(read_tokenize, model.form)
+    options = model.without_unread(request.options, strict=exchange.body.strict)
+    tokens = await run_sync(_tokens, model.session, replace(request, options=options))
+
+    def write() -> dict[str, Any]:
+        if not (request.with_texts or request.with_pieces):
+            return tokens_object(tokens, model.longest, None)
+        text_of = {token: model.session.decode([token]) for token in set(tokens)}
+        texts = [text_of[token] for token in tokens]
+        return pieces_object(tokens, texts) if request.with_pieces else tokens_object(tokens, model.longest, texts)
+
+    return await exchange.reply(write, len(tokens))
+
+
+async def detokenize(exchange: Exchange) -> ASGIApp:
+    """Serve POST /detokenize: the text of tokens."""
+    tokens = await exchange.read(read_detokenize)
+    text = await run_sync(exchange.model.session.decode, tokens)
+    return await exchange.reply(lambda: {"prompt": text, "content": text}, len(tokens))  # vLLM's name, and llama.cpp's
+
+
+def _tokens(session: ServedSession, request: TokenizeRequest) -> Sequence[int]:
+    text = request.text
+    if text is None:
+        assert request.messages is not None, "a request has text or messages"
+        text = session.render(request.messages, **request.options)
+    return tokens_of(session, text, request.special, "prompt" if request.messages is None else "messages")
+
+
+async def vectors_of(
+    exchange: Exchange, request: EmbeddingRequest | PoolRequest, *, normalize: bool | None = None
+) -> tuple[Any, int]:
+    """Return the embeddings of the prompts of a request, and the number of their tokens."""
+    options = {"normalize": normalize, "dimensions": request.dimensions, "cache_salt": request.cache_salt}
+    session = exchange.model.session
+    return await without_answers(exchange, request.inputs, partial(session.embed, **options), session.text_prefix)
+
+
+async def without_answers(
+    exchange: Exchange, inputs: Inputs, compute: Callable[..., Awaitable[T]], prefix: str = ""
+) -> tuple[T, int]:
+    """Return the result of a session call for the prompts of a body, and the number of their tokens.
+
+    Args:
+        exchange: the exchange with the client.
+        inputs: the prompts of the body.
+        compute: the call.
+        prefix: the text that the call puts before each text.
+
+    Raises:
+        ApiError: a prompt is invalid; it is named by its place in the body.
+    """
+    try:
+        prompts, count = await run_sync(prompts_of, exchange, inputs, prefix)
+        return await compute(**prompts, adapter=exchange.model.adapter, progress=False), count
+    except RekindleError as error:
+        raise api_error_of(error, inputs.fields) from error
+
+
+def prompts_of(exchange: Exchange, inputs: Inputs, prefix: str) -> tuple[dict[str, Any], int]:
+    """Return the keywords of a session call for several prompts, and the number of their tokens.
+
+    Conversations become token ids. If texts and token ids are mixed, or the tokens of texts are not those by default,
+    all become token ids, those of texts with their prefix.
+    """
+    model, prompts = exchange.model, inputs.prompts
+    are_texts = all(isinstance(each, str) for each in prompts)
+    if are_texts:
+        prompts = [prefix + each for each in prompts]
+    if are_texts and inputs.most_tokens is None and inputs.special:
+        return {"texts": list(inputs.prompts)}, sum(_of_each(model.session.count_tokens, prompts))
+    template = model.without_unread(inputs.template, strict=exchange.body.strict)
+    ids = list(_of_each(partial(_shortened, model, replace(inputs, template=template)), prompts))
+    return {"token_ids": ids, **({"instruction": ""} if prefix and are_texts else {})}, sum(map(len, ids))
+
+
+def _of_each(work: Callable[[Any], T], prompts: Sequence[Any]) -> Iterator[T]:
+    """Yield the result of work for each prompt.
+
+    Raises:
+        InvalidBatch: the work refuses a prompt.
+    """
+    for index, prompt in enumerate(prompts):
+        try:
+            yield work(prompt)
+        except InvalidRequest as error:
+            raise InvalidBatch(str(error), {index: error}, len(prompts)) from error
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and isinstance(value[0], int)
+
+
+def _shortened(model: ServedModel, inputs: Inputs, prompt: Any) -> list[int]:
+    """Return the token ids of a prompt, cut if it is too long; the special tokens around a text stay."""
+    if model.session.tokenizer is None and isinstance(prompt, str):
+        raise invalid_field("input", "input has texts, and the model has no tokenizer: give token ids alone")
+    most = model.longest if inputs.most_tokens == -1 else inputs.most_tokens
+    if most is not None and isinstance(prompt, str) and model.session.tokenizer is not None:
+        prompt = model.session.tokenizer.near(prompt, most, at_end=inputs.keeps_end)
+    before, inner, after = _parts(model.session, prompt, inputs)
+    if most is not None:
+        room = max(0, most - len(before) - len(after))
+        inner = inner[max(0, len(inner) - room) :] if inputs.keeps_end else inner[:room]
+    return [*before, *inner, *after]
+
+
+def _parts(session: ServedSession, prompt: Any, inputs: Inputs) -> tuple[list[int], list[int], list[int]]:
+    """Return the special tokens before a prompt, its own tokens, and the special tokens after it."""
+    if _is_ids(prompt):
+        return [], prompt, []
+    text = prompt if isinstance(prompt, str) else session.render(prompt, **inputs.template)
+    inner = session.encode(text)
+    if session.tokenizer is None or not inputs.special:
+        return [], inner, []
+    whole = session.tokenizer.encode(text)
+    for start in range(len(whole) - len(inner) + 1):
+        if whole[start : start + len(inner)] == inner:
+            return whole[:start], inner, whole[start + len(inner) :]
+    return [], whole, []

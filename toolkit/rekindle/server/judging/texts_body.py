@@ -1,0 +1,160 @@
+"""Bodies of requests without generation: embeddings, tokenization and detokenization."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rekindle.core.request.checks import preview
+from rekindle.core.text.response import MessageForm
+from rekindle.formats.responses.formats import PLAIN
+from rekindle.server.common.call import MAX_TOKEN_ID
+from rekindle.server.common.fields import Fields
+from rekindle.server.common.messages import message, template_in, tools_in
+from rekindle.server.common.prompts import texts
+
+MOST_TOKENS = 2**20
+"""Most token ids to decode; few contexts are longer."""
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True, False),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "padding": ("do_not_pad",),
+    "priority": (0,),
+}
+"""Field values of requests without generation that are equivalent to an absent field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Prompts without generation.
+
+    Attributes:
+        prompts: texts, lists of token ids or conversations.
+        special: whether the tokenizer adds its special tokens to texts.
+        most_tokens: the length that longer prompts are cut to; -1 for the longest that fits, None for no cut.
+        keeps_end: whether the end of a cut prompt is kept, rather than the beginning.
+        template: the keywords of `session.render` for conversations.
+    """
+
+    prompts: Sequence[Any]
+    special: bool = True
+    most_tokens: int | None = None
+    keeps_end: bool = False
+    template: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The field of the body for each keyword of the session call."""
+        return dict.fromkeys(("prompt", "texts", "token_ids"), "messages" if self.template else "input")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    """A request for embeddings.
+
+    Attributes:
+        inputs: the prompts to embed.
+        dimensions: the length of each vector; None for all dimensions.
+        encoding: "float" for lists of numbers, "base64" for the base64 of their bytes.
+        cache_salt: as in `SamplingParams`.
+    """
+
+    inputs: Inputs
+    dimensions: int | None
+    encoding: Literal["float", "base64"]
+    cache_salt: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeRequest:
+    """A text or a conversation to tokenize.
+
+    Attributes:
+        text: the text; None for a conversation.
+        messages: the conversation; None for a text.
+        options: the keywords of `session.render`.
+        special: whether to add the tokenizer's special tokens around the prompt.
+        with_texts: whether the answer has the text of each token.
+        with_pieces: whether each token comes with its text, in llama.cpp's form.
+    """
+
+    text: str | None
+    messages: Sequence[Mapping[str, Any]] | None
+    options: Mapping[str, Any]
+    special: bool
+    with_texts: bool
+    with_pieces: bool = False
+
+
+def read_embedding(body: Fields, most: int, form: MessageForm = PLAIN.form) -> EmbeddingRequest:
+    """Return the request for embeddings in a body of at most `most` texts; raise ApiError if the body is invalid."""
+    inputs, dimensions, encoding = inputs_in(body, most, form), body.take("dimensions", int), encoding_in(body)
+    salt = body.take("cache_salt", str) or ""
+    body.finish(NEUTRAL)
+    return EmbeddingRequest(inputs, dimensions, encoding, salt)
+
+
+def encoding_in(body: Fields) -> Literal["float", "base64"]:
+    """Take the encoding of vectors; raise ApiError if it is unknown."""
+    encoding = body.take("encoding_format", str) or "float"
+    if encoding not in ("float", "base64"):
+        body.refuse("encoding_format", f"must be float or base64, got {preview(encoding)}")
+    return "base64" if encoding == "base64" else "float"
+
+
+def inputs_in(body: Fields, most: int, form: MessageForm) -> Inputs:
+    """Take the texts, token ids or conversation of a body with at most `most` texts."""
+    messages, template = body.items("messages", dict), dict[str, Any]()
+    if messages is None:
+        prompts = list[Any](texts(body, "input", most))
+    else:
+        if body.peek(("input",)):
+            body.refuse("messages", "and input are both prompts; give one of them")
+        prompts, template = [[message(each, form) for each in messages]], template_in(body)
+        variables = template["chat_template_kwargs"] or {}
+        template["chat_template_kwargs"] = {"add_generation_prompt": False, **variables}
+    special = body.flag("add_special_tokens", messages is None)
+    count = body.take("truncate_prompt_tokens", int)
+    if count is not None and not (count == -1 or 0 < count <= MAX_TOKEN_ID):
+        body.refuse("truncate_prompt_tokens", f"must be at least 1, or -1 for the longest that fits, got {count}")
+    side = body.take("truncation_side", str) or "right"
+    if side not in ("left", "right"):
+        body.refuse("truncation_side", f"must be left or right, got {preview(side)}")
+    return Inputs(prompts, special, count, side == "left", template)
+
+
+def read_tokenize(body: Fields, form: MessageForm) -> TokenizeRequest:
+    """Return the request for tokenization in a body; raise ApiError if the body is invalid."""
+    if body.peek(("content",)):
+        return _read_content(body)
+    with_texts = body.flag("return_token_strs")
+    text, messages = body.take("prompt", str), body.items("messages", dict)
+    if (text is None) == (messages is None):
+        body.refuse("prompt", "or messages must be given, and not both")
+    special = body.flag("add_special_tokens", text is not None)
+    if messages is None:
+        body.finish({})
+        return TokenizeRequest(text, None, {}, special, with_texts)
+    tools = {name: value for name, value in tools_in(body).items() if name == "tools"}
+    options = {**template_in(body), **tools}
+    body.finish({})
+    return TokenizeRequest(None, [message(each, form) for each in messages], options, special, with_texts)
+
+
+def _read_content(body: Fields) -> TokenizeRequest:
+    """Return the request for tokenization in a body of llama.cpp's form."""
+    text, special = body.take("content", str) or "", body.flag("add_special")
+    with_pieces = body.flag("with_pieces")
+    body.finish({"parse_special": (True,)})
+    return TokenizeRequest(text, None, {}, special, False, with_pieces)
+
+
+def read_detokenize(body: Fields) -> list[int]:
+    """Return the token ids to decode; raise ApiError if the field is missing or invalid."""
+    tokens = body.require("tokens", list)
+    if len(tokens) > MOST_TOKENS:
+        body.refuse("tokens", f"must be at most {MOST_TOKENS:,} token ids, got {len(tokens):,}")
+    if not all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in tokens):
+        body.refuse("tokens", f"must be a list of token ids, got {preview(tokens)}")
+    body.finish({})
+    return tokens

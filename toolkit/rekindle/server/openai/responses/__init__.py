@@ -1,0 +1,1 @@
+"""Responses, OpenAI's successor of chat completions."""

@@ -1,1 +1,0 @@
-"""Pure functions from JSON bodies to calls of the session."""
