@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.uses import Classifier, Uses
 from rekindle.server import Limits, app
-from rekindle.server.common.call import NEUTRAL, SAMPLING
+from rekindle.server.common.sampling import NEUTRAL, SAMPLING
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import ask

@@ -8,10 +8,11 @@ from typing import Any, Final
 from rekindle.core.request.checks import preview
 from rekindle.formats.rendering.efforts import EFFORT
 from rekindle.server.anthropic.blocks import Messages
-from rekindle.server.common.call import Call, Streaming, sampling
+from rekindle.server.common.call import Call, Streaming
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields, name_list
 from rekindle.server.common.messages import message as chat_message
+from rekindle.server.common.sampling import sampling
 from rekindle.server.common.template import Template, thinking_variables
 from rekindle.server.common.tools.offer import single_call
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
 from rekindle.formats.responses.formats import PLAIN
-from rekindle.server.common.call import MAX_TOKEN_ID
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.messages import message, template_in, tools_in
 from rekindle.server.common.prompts import texts
+from rekindle.server.common.sampling import MAX_TOKEN_ID
 
 MOST_TOKENS = 2**20
 """Most token ids to decode; few contexts are longer."""

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from rekindle.core.request.checks import preview
 from rekindle.formats.rendering.efforts import EFFORT
-from rekindle.server.common.call import INTEGERS, SAMPLING_ONLY, Call, Streaming, whole_number
-from rekindle.server.common.constraint import ANY_OBJECT
+from rekindle.server.common.call import Call, Streaming
 from rekindle.server.common.errors import invalid_field
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.messages import message as chat_message
 from rekindle.server.common.messages import tools_in
+from rekindle.server.common.sampling import ANY_OBJECT, INTEGERS, SAMPLING_ONLY, whole_number
 from rekindle.server.common.template import Template, thinking_variables
 
 HINTS: Final = frozenset({"shift", "truncate"})

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.text.response import MessageForm
-from rekindle.server.common.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming, token_reports
+from rekindle.server.common.call import Call
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.messages import REASONING, message, template_in
+from rekindle.server.common.sampling import NEUTRAL, choice_count, repeat_prompts, sampling, streaming, token_reports
 from rekindle.server.common.tools.custom import CustomTool
 from rekindle.server.common.tools.offer import read_tools, single_call
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.server.common.call import NEUTRAL, Call, choice_count, repeat_prompts, sampling, streaming, token_reports
+from rekindle.server.common.call import Call
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.prompts import Text, texts
+from rekindle.server.common.sampling import NEUTRAL, choice_count, repeat_prompts, sampling, streaming, token_reports
 
 DEFAULT_MAX_TOKENS = 16
 """The most tokens to generate if the body has no limit, as in OpenAI's API."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from rekindle.core.request.checks import preview
 from rekindle.core.text.response import MessageForm
-from rekindle.server.common.call import NEUTRAL, Call, Streaming, sampling
-from rekindle.server.common.constraint import ANY_OBJECT
+from rekindle.server.common.call import Call, Streaming
 from rekindle.server.common.fields import IGNORED, Fields
 from rekindle.server.common.messages import message
+from rekindle.server.common.sampling import ANY_OBJECT, NEUTRAL, sampling
 from rekindle.server.common.tools.offer import Tools, read_tools, single_call
 from rekindle.server.openai.responses.items import Item, messages_of, read_items, tools_in, update
 
