@@ -29,7 +29,7 @@ FEATURES: Final[list[tuple[str, Callable[[], bool], str]]] = [
     ("several models", lambda: "KEEP_ALIVE_SECONDS" in source("cli/serve.py"), r"(has|serves) one model"),
     ("TLS", lambda: "ssl_certfile" in settings(), r"no TLS|not? HTTPS"),
     ("kept responses", lambda: "keep_responses" in settings(), r"not (stored|kept)|`previous_response_id` is refused"),
-    ("pieces of calls", lambda: "CallPiece" in source("server/common/calls.py"), r"streamed tool call arrives in one"),
+    ("pieces of calls", lambda: "CallPiece" in source("server/common/answer.py"), r"streamed tool call arrives in one"),
     ("Anthropic's API", lambda: "/v1/messages" in ANTHROPIC_ANSWERS, r"no Anthropic|Anthropic's API is not"),
     ("pages in int8", lambda: "kv_dtype" in settings(), r"no quantized (pages|cache)"),
     ("adapters", lambda: "max_adapters" in settings(), r"no (LoRA|adapters)"),

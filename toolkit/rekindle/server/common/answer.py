@@ -1,15 +1,20 @@
-"""The parts of one answer, complete and as they come, for all APIs with reasoning, content and tool calls."""
+"""The parts of an answer for all APIs with reasoning, content and tool calls: complete, and as they come."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from rekindle.client.record import Record
+from rekindle.core.request.checks import preview
 from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import Part, Reading, ToolCall
+from rekindle.core.text.response import CallPiece, Part, Reading, ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.common.call import Call
-from rekindle.server.common.calls import CallProgress, content_of, readable_calls
 from rekindle.server.common.continuation import reading_of, without_continued
+from rekindle.server.common.tools.custom import INPUT, CustomTool
+
+NO_CUSTOM: Final[Mapping[str, CustomTool]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +32,17 @@ class Answer:
     calls: Sequence[ToolCall]
 
     @classmethod
-    def of(cls, generation: Generation, call: Call, *, one_call: bool) -> "Answer":
-        """Return the answer of a generation, with at most one tool call if `one_call`."""
+    def of(
+        cls, generation: Generation, call: Call, *, one_call: bool, custom: Mapping[str, CustomTool] = NO_CUSTOM
+    ) -> "Answer":
+        """Return the answer of a generation, with at most one tool call if `one_call`; `custom` as in `AnswerParts`."""
         source = without_continued(generation, call)
-        calls = _until_first(source.tool_calls) if one_call else source.tool_calls
-        content = content_of(source.content, calls, call)
-        return cls(source.reasoning, content, readable_calls(calls, one_call))
-
-
-def _until_first(calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-    """Return the calls up to the first readable one."""
-    return calls[: next((place + 1 for place, call in enumerate(calls) if call.error is None), len(calls))]
+        calls = [_checked(each, custom) for each in source.tool_calls]
+        readable = [place for place, each in enumerate(calls) if each.error is None]
+        if one_call and readable:
+            calls = calls[: readable[0] + 1]
+        text = source.content + "".join(each.text for each in calls if each.error is not None)
+        return cls(source.reasoning, _content(text, call), [each for each in calls if each.error is None])
 
 
 class AnswerParts:
@@ -46,21 +51,24 @@ class AnswerParts:
     Args:
         call: the call of the session.
         one_call: whether the answer has at most one tool call.
+        custom: the custom tools by name.
+
+    Attributes:
+        calls: the number of complete tool calls so far.
     """
 
-    def __init__(self, call: Call, *, one_call: bool):
-        self._call, self._one_call = call, one_call
+    def __init__(self, call: Call, *, one_call: bool, custom: Mapping[str, CustomTool] = NO_CUSTOM):
+        self._call, self._one_call, self._custom = call, one_call, custom
         self._reading: Reading | None = None
         self._has_started = False
-        self._progress = CallProgress(one_call=one_call, custom={})
-
-    @property
-    def calls(self) -> int:
-        """The number of complete tool calls so far."""
-        return self._progress.complete
+        self._open_ids: set[str] = set()  # of the calls with a piece so far
+        self.calls = 0
 
     def push(self, piece: Piece, record: Record) -> list[Part]:
-        """Return the parts of a piece: non-empty texts, and tool calls in pieces; the last piece has the call."""
+        """Return the parts of a piece: non-empty texts, and tool calls in pieces; the last piece has the call.
+
+        A call in a format without pieces, or of a custom tool, is one piece.
+        """
         self._start(record)
         if self._reading is None:
             return [Part("content", piece.text)] if piece.text else []
@@ -79,12 +87,49 @@ class AnswerParts:
     def _parts(self, parts: Sequence[Part]) -> list[Part]:
         result: list[Part] = []
         for part in parts:
-            if part.kind == "reasoning":
-                result += [part] if part.text else []
-            elif part.kind == "content" or not (self._one_call and self.calls):
-                pieces = tuple(piece for _, piece, _ in self._progress.take(part))
-                call = part.call if part.call is not None and part.call.error is None else None
-                result += [Part("tool_call", "", call, pieces)] if pieces or call else []
-                text = self._progress.text_of(part, self._call)
-                result += [Part("content", text)] if text else []
+            if part.kind == "tool_call":
+                result += [] if self._one_call and self.calls else self._call_parts(part)
+            elif text := part.text if part.kind == "reasoning" else _content(part.text, self._call):
+                result.append(replace(part, text=text))
         return result
+
+    def _call_parts(self, part: Part) -> list[Part]:
+        """Return the part of a call, or the text of a malformed call without any piece so far."""
+        call = None if part.call is None else _checked(part.call, self._custom)
+        pieces = [piece for piece in part.pieces if piece.name not in self._custom]
+        if call is not None and call.error is None and call.id not in self._open_ids:
+            pieces = [CallPiece(call.id, call.name, call_text(call, self._custom))]
+        if self._one_call and self._open_ids:
+            pieces = [piece for piece in pieces if piece.id in self._open_ids]
+        self._open_ids.update(piece.id for piece in pieces)
+        if call is not None and call.id not in self._open_ids:
+            text = _content(call.text, self._call) if call.error is not None else ""
+            return [Part("content", text)] if text else []
+        complete = call if call is not None and call.error is None else None
+        self.calls += complete is not None
+        return [Part("tool_call", "", complete, tuple(pieces))] if pieces or complete else []
+
+
+def _content(text: str, call: Call) -> str:
+    """Return a text of an answer, or no text if the answer must be a call.
+
+    The rest of such an answer is the cut beginning of a further call.
+    """
+    return "" if call.needs_calls else text
+
+
+def _checked(call: ToolCall, custom: Mapping[str, CustomTool]) -> ToolCall:
+    """Return a call, with an error if its custom tool has no input or one outside the grammar."""
+    if call.error is not None or call.name not in custom:
+        return call
+    text = call.arguments.get(INPUT)
+    if not isinstance(text, str):
+        return replace(call, error=f"expected the argument {INPUT}, got {preview(call.arguments, 200)}")
+    if custom[call.name].accepts(text):
+        return call
+    return replace(call, error=f"expected an input of the tool's grammar, got {preview(text, 200)}")
+
+
+def call_text(call: ToolCall, custom: Mapping[str, CustomTool]) -> str:
+    """Return the arguments of a call as JSON, or the input of a custom tool."""
+    return str(call.arguments[INPUT]) if call.name in custom else json.dumps(call.arguments, ensure_ascii=False)

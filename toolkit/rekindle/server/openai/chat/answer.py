@@ -5,9 +5,8 @@ from typing import Any
 
 from rekindle.core.text.response import ToolCall
 from rekindle.results.generation import Generation
+from rekindle.server.common.answer import Answer, call_text
 from rekindle.server.common.call import TokenReports
-from rekindle.server.common.calls import call_text, check_inputs, content_of, readable_calls
-from rekindle.server.common.continuation import without_continued
 from rekindle.server.common.events import Head
 from rekindle.server.common.logprobs import chat_logprobs, prompt_scores
 from rekindle.server.common.tools.custom import CustomTool
@@ -17,8 +16,7 @@ from rekindle.server.openai.events import finish_reason, stop_reason, usage
 
 def chat_completion(head: Head, generations: Sequence[Generation], request: ChatRequest) -> dict[str, Any]:
     """Return a chat completion with a choice for each generation."""
-    new = [without_continued(each, request.call) for each in generations]
-    choices = [_choice(index, each, request) for index, each in enumerate(new)]
+    choices = [_choice(index, each, request) for index, each in enumerate(generations)]
     reports = _prompt_reports(generations[0], request.call.reports)
     totals = usage(generations, request.call.choices)
     return {**head.of("chat.completion"), "choices": choices, "usage": totals, **reports}
@@ -33,12 +31,11 @@ def _prompt_reports(generation: Generation, reports: TokenReports) -> dict[str, 
 
 
 def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[str, Any]:
-    all_calls = check_inputs(generation.tool_calls, request.custom)
-    calls = readable_calls(all_calls, request.one_call)
-    content = request.echo + content_of(generation.content, all_calls, request.call)
+    answer = Answer.of(generation, request.call, one_call=request.one_call, custom=request.custom)
+    calls, content = answer.calls, request.echo + answer.content
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
-    if generation.reasoning is not None:
-        message |= dict.fromkeys(request.reasoning_keys, generation.reasoning)
+    if answer.reasoning is not None:
+        message |= dict.fromkeys(request.reasoning_keys, answer.reasoning)
     if calls:
         message["tool_calls"] = [tool_call_object(call, request.custom) for call in calls]
     reports, logprobs = request.call.reports, None

@@ -5,10 +5,9 @@ from typing import Any
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import CallPiece, Part, Reading
+from rekindle.core.text.response import CallPiece, Part
 from rekindle.results.generation import Generation
-from rekindle.server.common.calls import CallProgress
-from rekindle.server.common.continuation import reading_of
+from rekindle.server.common.answer import AnswerParts
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.events import EVENT_STREAM, Head, error_events
 from rekindle.server.common.logprobs import chat_logprobs
@@ -51,7 +50,7 @@ class ChatChunks:
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
         """See `Chunks`."""
         writer = self._choices[choice]
-        entries = [_choice_object(choice, delta) for delta in writer.finish()]
+        entries = [_choice_object(choice, delta) for delta in writer.finish(record)]
         reason = finish_reason(generation, has_calls=writer.calls > 0)
         stop = stop_reason(generation, self._request.call)
         entries.append({**_choice_object(choice, {}), "finish_reason": reason, "stop_reason": stop})
@@ -76,43 +75,38 @@ class _ChoiceChunks:
 
     def __init__(self, request: ChatRequest):
         self._request = request
-        self._reading: Reading | None = None
         self._has_started = False
-        self._progress = CallProgress(one_call=request.one_call, custom=request.custom)
+        self._parts = AnswerParts(request.call, one_call=request.one_call, custom=request.custom)
+        self._numbers: dict[str, int] = {}  # the number of each call by id
 
     @property
     def calls(self) -> int:
         """The number of complete tool calls so far."""
-        return self._progress.complete
+        return self._parts.calls
 
     def push(self, piece: Piece, record: Record) -> list[tuple[dict[str, Any], Any]]:
         """Return the deltas of a piece with their log-probabilities; the last delta has those of the whole piece."""
-        deltas: list[dict[str, Any]] = []
-        if not self._has_started:
-            self._has_started = True
-            self._reading = reading_of(record, self._request.call)  # the prompt is tokenized by now
-            deltas += self._first_deltas()
-        if self._reading is not None:
-            deltas += self._deltas(self._reading.push(piece.text, piece.token_ids))
-        elif piece.text:
-            deltas.append({"content": piece.text})
+        deltas = self._first_deltas() + self._deltas(self._parts.push(piece, record))
         if not self._request.logprobs:
             return [(delta, None) for delta in deltas]
         logprobs = chat_logprobs(piece.logprobs or (), by_id=self._request.call.reports.by_id)
         deltas = deltas or [{"content": ""}]
         return [*((delta, None) for delta in deltas[:-1]), (deltas[-1], logprobs)]
 
-    def finish(self) -> list[dict[str, Any]]:
+    def finish(self, record: Record) -> list[dict[str, Any]]:
         """Return the deltas for the end of the output."""
-        deltas = [] if self._has_started else self._first_deltas()
-        return deltas + (self._deltas(self._reading.finish()[1]) if self._reading is not None else [])
+        return self._first_deltas() + self._deltas(self._parts.finish(record))
 
     def _first_deltas(self) -> list[dict[str, Any]]:
+        """Return the deltas before all others; none after the first call."""
+        if self._has_started:
+            return []
+        self._has_started = True
         echo = [{"content": self._request.echo}] if self._request.echo else []
         return [
             {"role": "assistant", "content": None},
             *echo,
-        ]  # as in llama.cpp, some of whose clients take no empty text
+        ]  # as in llama.cpp: some of its clients take no empty text
 
     def _deltas(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
         deltas: list[dict[str, Any]] = []
@@ -120,15 +114,17 @@ class _ChoiceChunks:
             if part.kind == "reasoning":
                 keys = self._request.reasoning_keys
                 deltas += [dict.fromkeys(keys, part.text)] if keys else []
-                continue
-            deltas += [self._call_delta(*entry) for entry in self._progress.take(part)]
-            text = self._progress.text_of(part, self._request.call)
-            deltas += [{"content": text}] if text else []
+            elif part.kind == "content":
+                deltas.append({"content": part.text})
+            else:
+                deltas += map(self._call_delta, part.pieces)
         return deltas
 
-    def _call_delta(self, index: int, piece: CallPiece, is_first: bool) -> dict[str, Any]:
-        if not is_first:
-            return {"tool_calls": [{"index": index, "function": {"arguments": piece.arguments}}]}
+    def _call_delta(self, piece: CallPiece) -> dict[str, Any]:
+        if piece.id in self._numbers:
+            function = {"arguments": piece.arguments}
+            return {"tool_calls": [{"index": self._numbers[piece.id], "function": function}]}
+        index = self._numbers[piece.id] = len(self._numbers)
         is_custom = piece.name in self._request.custom
         call = call_object(piece.id, piece.name, piece.arguments, is_custom=is_custom)
         return {"tool_calls": [{"index": index, **call}]}

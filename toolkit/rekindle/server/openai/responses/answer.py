@@ -6,7 +6,7 @@ from typing import Any
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.response import CallPiece
 from rekindle.results.generation import Generation
-from rekindle.server.common.calls import call_text, check_inputs, content_of, readable_calls
+from rekindle.server.common.answer import Answer, call_text
 from rekindle.server.common.events import Head
 from rekindle.server.common.logprobs import chat_logprobs, tokens_of
 from rekindle.server.common.tools.offer import Tools
@@ -18,15 +18,13 @@ Item = dict[str, Any]
 def response(head: Head, generation: Generation, request: ResponseRequest) -> dict[str, Any]:
     """Return the response for a generation."""
     items: list[Item] = []
-    if generation.reasoning is not None:
-        items.append(reasoning_item(head, len(items), generation.reasoning))
-    all_calls = check_inputs(generation.tool_calls, request.tools.custom)
-    calls = readable_calls(all_calls, request.one_call)
-    content = content_of(generation.content, all_calls, request.call)
-    if content or not (items or calls):
-        tokens, _ = tokens_of(content, (generation.logprobs or ()) if request.logprobs else ())
-        items.append(message_item(head, len(items), content, output_logprobs(tokens)))
-    for call in calls:
+    answer = Answer.of(generation, request.call, one_call=request.one_call, custom=request.tools.custom)
+    if answer.reasoning is not None:
+        items.append(reasoning_item(head, len(items), answer.reasoning))
+    if answer.content or not (items or answer.calls):
+        tokens, _ = tokens_of(answer.content, (generation.logprobs or ()) if request.logprobs else ())
+        items.append(message_item(head, len(items), answer.content, output_logprobs(tokens)))
+    for call in answer.calls:
         piece = CallPiece(call.id, call.name, call_text(call, request.tools.custom))
         items.append(call_item(head, len(items), piece, request.tools))
     return final_response(head, items, generation, request)

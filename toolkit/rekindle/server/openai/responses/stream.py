@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece, TokenLogprob
-from rekindle.core.text.response import CallPiece, Part, PartKind, Reading
+from rekindle.core.text.response import CallPiece, Part, PartKind
 from rekindle.results.generation import Generation
-from rekindle.server.common.calls import CallProgress
+from rekindle.server.common.answer import AnswerParts
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.events import COMMENT, EVENT_STREAM, Head, StreamForm, large_named_event, named_event
 from rekindle.server.common.logprobs import tokens_of
@@ -93,33 +93,26 @@ class ResponseChunks:
 
     def __init__(self, head: Head, request: ResponseRequest, keep: Callable[[Item], None]):
         self._head, self._request, self._keep = head, request, keep
-        self._reading: Reading | None = None
         self._sequence_number = 0
         self._items: list[Item] = []
         self._open: _OpenItem | None = None
         self._tokens: list[TokenLogprob] = []  # of the content, and of marks around it, not written yet
-        self._progress = CallProgress(one_call=request.one_call, custom=request.tools.custom)
+        self._parts = AnswerParts(request.call, one_call=request.one_call, custom=request.tools.custom)
         initial = initial_response(head, request)
         self._first = [self._state_event(f"response.{name}", initial) for name in ("created", "in_progress")]
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""
-        events = self._start_events(record)
         if self._request.logprobs:
             self._tokens += piece.logprobs or ()
-        if self._reading is not None:
-            return events + self._part_events(self._reading.push(piece.text, piece.token_ids))
-        return events + (self._grow("content", piece.text) if piece.text else [])
+        return self._take_first() + self._part_events(self._parts.push(piece, record))
 
     def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
         """See `Chunks`."""
-        events = self._start_events(record)
-        if self._reading is not None:
-            events += self._part_events(self._reading.finish()[1])
+        events = self._take_first() + self._part_events(self._parts.finish(record))
         if not self._items and self._open is None:
             events += self._grow("content", "")
-        events += self._close(complete=False)
-        return events
+        return events + self._close(complete=False)
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:
         """See `Chunks`."""
@@ -131,32 +124,26 @@ class ResponseChunks:
         """See `Chunks`."""
         return self._event("error", code=error.code or error.kind, message=error.message, param=error.param)
 
-    def _start_events(self, record: Record) -> list[bytes]:
+    def _take_first(self) -> list[bytes]:
         first, self._first = self._first, []
-        if first:
-            self._reading = record.reading()  # the prompt is tokenized by now
         return first
 
     def _part_events(self, parts: Sequence[Part]) -> list[bytes]:
         events: list[bytes] = []
         for part in parts:
-            if part.kind == "reasoning":
+            if part.kind != "tool_call":
                 events += self._grow(part.kind, part.text)
-                continue
-            complete = self._progress.complete
-            for _, piece, is_first in self._progress.take(part):
-                events += self._grow_call(piece, is_first=is_first)
-            if self._progress.complete > complete:
+            for piece in part.pieces:
+                events += self._grow_call(piece)
+            if part.call is not None:
                 events += self._close(complete=True)
-            text = self._progress.text_of(part, self._request.call)
-            events += self._grow("content", text) if text else []
         return events
 
-    def _grow_call(self, piece: CallPiece, *, is_first: bool) -> list[bytes]:
+    def _grow_call(self, piece: CallPiece) -> list[bytes]:
         """Return the events for more arguments of a call."""
         events: list[bytes] = []
         item = self._open
-        if is_first or item is None:
+        if item is None or item.call is None or item.call.id != piece.id:
             events += self._close(complete=False)
             item = _OpenItem(self._head, len(self._items), "tool_call", self._request.tools, piece)
             events.append(self._begin(item))
