@@ -61,6 +61,19 @@ async def test_bodies_have_the_fields_of_their_readers() -> None:
         assert {*FUZZED[path]} <= {*schema(path)["properties"]}
 
 
+async def test_queries_have_their_parameters_with_choices_and_defaults() -> None:
+    paths = (await described())["paths"]
+    parameters = {each["name"]: each for each in paths["/v1/responses/{id}/input_items"]["get"]["parameters"]}
+    assert {name: each["in"] for name, each in parameters.items()} == {
+        "id": "path",
+        **dict.fromkeys(("after", "include", "limit", "order"), "query"),
+    }
+    assert parameters["order"]["schema"] == {"type": "string", "enum": ["asc", "desc"], "default": "desc"}
+    for path, names in {"/pause": ["mode", "model"], "/sleep": ["mode", "level", "model"]}.items():
+        assert [each["name"] for each in paths[path]["post"]["parameters"]] == names
+    assert "parameters" not in paths["/v1/models"]["get"]
+
+
 async def test_a_server_with_keys_says_so() -> None:
     assert "security" not in await described()
     assert [*(await described(api_keys=["k"]))["security"][0]] == ["key"]

@@ -11,18 +11,22 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from rekindle.core.errors import ConfigError, HostRefused, ModelError, ModelNotFound, RekindleError
-from rekindle.core.request.checks import preview
 from rekindle.server.common.errors import ApiError, invalid_field
 from rekindle.server.common.fields import Fields, parse_body
 from rekindle.server.http.access import Access
 from rekindle.server.http.endpoint import check_type, read_body
 from rekindle.server.http.exchange import Service
 from rekindle.server.http.guards import has_key, reply
+from rekindle.server.http.query import Query, reads
 from rekindle.server.models.served import ModelCard, card_of, only_base
 
 Handler = Callable[[Request], Awaitable[Response]]
+MODEL: Final = Query("model")
+PAUSE_MODE: Final = Query("mode", ("abort", "wait"), "abort")
+SLEEP_LEVEL: Final = Query("level", ("1", "2"), "1")
 IN_FLIGHT: Final = {"abort": "fail", "wait": "finish", "keep": "keep"}
 """Treatment of running requests, as in `Session.sleep`, for each of vLLM's modes."""
+SLEEP_MODE: Final = Query("mode", tuple(IN_FLIGHT), "abort")
 
 
 class Administration:
@@ -78,9 +82,10 @@ class Administration:
 
         return answer
 
+    @reads(PAUSE_MODE, MODEL)
     async def _pause(self, request: Request) -> Response:
         """Serve POST /pause: later requests wait, and running ones are cancelled or end first."""
-        mode, bases = _query(request, "mode", "abort", "wait"), await self._bases(request)
+        mode, bases = PAUSE_MODE.choice(request), await self._bases(request)
         self._gate.close(bases)
         models = [model for model in self._models.open_models() if model.base in bases]
         handles = [each for model in models for each in model.session.requests.values()]
@@ -92,26 +97,30 @@ class Administration:
                 await handle
         return reply({"status": "paused"})
 
+    @reads(MODEL)
     async def _resume(self, request: Request) -> Response:
         """Serve POST /resume: the end of a pause."""
         self._gate.open(await self._bases(request))
         return reply({"status": "resumed"})
 
+    @reads(MODEL)
     async def _is_paused(self, request: Request) -> Response:
         """Serve GET /is_paused: whether later requests wait."""
         bases = await self._bases(request)
         return reply(_by_model("is_paused", {base: self._gate.is_closed(base) for base in bases}))
 
+    @reads(SLEEP_MODE, SLEEP_LEVEL, MODEL)
     async def _sleep(self, request: Request) -> Response:
         """Serve POST /sleep: no weights on the device, at either of vLLM's levels, until wake_up."""
-        in_flight = IN_FLIGHT[_query(request, "mode", *IN_FLIGHT)]
-        _query(request, "level", "1", "2")
+        in_flight = IN_FLIGHT[SLEEP_MODE.choice(request)]
+        SLEEP_LEVEL.choice(request)
         for base in await self._bases(request):
             async with self._models.use_open(base) as model:
                 if model is not None:
                     await model.session.sleep(in_flight=in_flight)
         return reply({"status": "asleep"})
 
+    @reads(MODEL)
     async def _wake_up(self, request: Request) -> Response:
         """Serve POST /wake_up: the weights from their files again."""
         for base in await self._bases(request):
@@ -120,12 +129,14 @@ class Administration:
                     await model.session.wake()
         return reply({"status": "awake"})
 
+    @reads(MODEL)
     async def _is_sleeping(self, request: Request) -> Response:
         """Serve GET /is_sleeping: whether the device has no weights; false for a closed model."""
         asleep = {model.base: model.session.asleep for model in self._models.open_models()}
         bases = await self._bases(request)
         return reply(_by_model("is_sleeping", {base: asleep.get(base, False) for base in bases}))
 
+    @reads(MODEL)
     async def _update_weights(self, request: Request) -> Response:
         """Serve POST /update_weights: weights from a directory, a file or the hub, by name as for `open`."""
         body = await self._body(request)
@@ -137,6 +148,7 @@ class Administration:
             version = model.session.weights_version
         return reply({"success": True, "message": f"the weights are those of {path}", "weights_version": version})
 
+    @reads(MODEL)
     async def _load_adapter(self, request: Request) -> Response:
         """Serve POST /v1/load_lora_adapter: an adapter from its directory."""
         body = await self._body(request)
@@ -207,12 +219,3 @@ def _text(body: Fields, name: str) -> str:
     if not text:
         body.refuse_missing(name)
     return text
-
-
-def _query(request: Request, name: str, *choices: str) -> str:
-    """Return a parameter of the query; by default the first choice."""
-    parameters: Mapping[str, Any] = request.query_params
-    value: str = parameters.get(name, choices[0])
-    if value not in choices:
-        raise invalid_field(name, f"{name} must be {' or '.join(choices)}, got {preview(value)}")
-    return value

@@ -101,9 +101,11 @@ def _operations(route: Route) -> dict[str, Any]:
     responses = {"200": {"description": "the answer"}, "default": {"description": "an error"}}
     operation: dict[str, Any] = {"summary": _summary(answer), "responses": responses}
     names = [part[1:].partition(":")[0].rstrip("}") for part in route.path.split("/") if part.startswith("{")]
-    if names:
-        schema = {"type": "string"}
-        operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
+    schema = {"type": "string"}
+    parameters = [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
+    parameters += [query.description for query in getattr(answer, "queries", ())]
+    if parameters:
+        operation["parameters"] = parameters
     if isinstance(route.endpoint, Endpoint):
         operation["requestBody"] = {
             "required": True,

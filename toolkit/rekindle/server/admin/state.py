@@ -12,6 +12,7 @@ from rekindle.server.admin.openapi import openapi
 from rekindle.server.anthropic.answer import model_object, models_page
 from rekindle.server.common.errors import ApiError, api_error_of, unavailable
 from rekindle.server.http.guards import reply
+from rekindle.server.http.query import Query, reads
 from rekindle.server.models.served import ModelCard, Models, card_of, only_base
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -51,6 +52,7 @@ class StateRoutes:
         """Serve GET /openapi.json: this description."""
         return reply(openapi(request.app.routes, _version(), needs_key=self._needs_key))
 
+    @reads(Query("model"))
     async def tokenizer_info(self, request: Request) -> Response:
         """Serve GET /tokenizer_info: the special tokens and the chat template."""
         name = request.query_params.get("model")

@@ -17,6 +17,7 @@ from rekindle.server.common.events import Head
 from rekindle.server.http.exchange import Exchange
 from rekindle.server.http.guards import large_reply, reply
 from rekindle.server.http.limits import on_thread
+from rekindle.server.http.query import Query, reads
 from rekindle.server.openai.responses.answer import response
 from rekindle.server.openai.responses.body import INCLUDES, LOGPROBS, ResponseRequest, read_previous, read_response
 from rekindle.server.openai.responses.items import item_in_api, references_in
@@ -27,6 +28,7 @@ ITEMS, MOST_ITEMS = 20, 100
 """The number of input items in a list by default, and at most, as in OpenAI's API."""
 INCLUDE = ("include", "include[]")
 """Names of the query for parts on demand: clients write lists in two ways."""
+ORDER = Query("order", ("asc", "desc"), "desc")
 RENDERED = ("tools", "chat_template_kwargs")
 """Keywords of a call with an effect on the prompt."""
 
@@ -72,6 +74,7 @@ class ResponseRoutes:
             raise api_error_of(error, {"prompt": "input"}) from error
         return reply({"object": "response.input_tokens", "input_tokens": count})
 
+    @reads(Query(INCLUDE[0]))
     async def retrieve(self, request: Request) -> Response:
         """Serve GET /v1/responses/ID: a kept response."""
         for name, value in request.query_params.multi_items():
@@ -90,14 +93,14 @@ class ResponseRoutes:
             raise _missing(name, HTTPStatus.NOT_FOUND, None)
         return reply({"id": name, "object": "response", "deleted": True})
 
+    @reads(Query("after"), Query("limit"), ORDER, Query(INCLUDE[0]))
     async def list_items(self, request: Request) -> Response:
         """Serve GET /v1/responses/ID/input_items: the input of a kept response, latest first."""
         query = request.query_params
         for field in query:
             if field not in ("after", "limit", "order", *INCLUDE):
                 raise invalid_field(field, f"{field:.80} is not served; there are after, include, limit and order")
-        if query.get("order", "desc") not in ("asc", "desc"):
-            raise invalid_field("order", f"order must be asc or desc, got {query['order']!r:.80}")
+        ORDER.choice(request)
         entry = await self._entry(request)
         return await on_thread(partial(_page, entry, query))
 
