@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rekindle.server.common.logprobs import TextLogprobs, chat_logprobs
 from rekindle.server.models.served import short_name
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
+from tests.unit.apis import calls_in
 from tests.unit.asgi import Caller, ask
 from tests.unit.scripted import ANSWER as ANSWER_MARK
 from tests.unit.scripted import scripted_session
@@ -164,41 +165,6 @@ async def test_a_stream_has_the_same_in_chunks_and_its_usage_last(scripted: Sess
     assert len({event["id"] for event in reply.events}) == 1
 
 
-def calls_in(deltas: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the calls of a stream, put together as clients do."""
-    calls: dict[int, dict[str, Any]] = {}
-    for delta in deltas:
-        for piece in delta.get("tool_calls", ()):
-            index = piece.pop("index")
-            if index not in calls:
-                assert piece["function"]["arguments"], "no call looks like one without arguments"
-                calls[index] = piece
-            else:
-                assert piece.keys() == {"function"}
-                calls[index]["function"]["arguments"] += piece["function"]["arguments"]
-    return list(calls.values())
-
-
-@pytest.mark.parametrize("cut", [*range(20, 75, 3)])
-async def test_the_pieces_of_a_cut_call_are_no_json_and_no_content(scripted: Session, cut: int) -> None:
-    body = {"messages": [USER], "tools": [TOOL], "max_tokens": cut, "stream": True}
-    *events, last = (await ask(app(scripted), CHAT, body)).events
-    assert last["choices"][0]["finish_reason"] == "length"
-    for call in calls_in([event["choices"][0]["delta"] for event in events]):
-        with pytest.raises(json.JSONDecodeError):
-            json.loads(call["function"]["arguments"])
-        assert "tool_call" not in joined(events, "content")
-
-
-async def test_at_most_one_call_is_given_if_calls_are_not_to_be_parallel(scripted: Session) -> None:
-    body = {"messages": [USER], "tools": [TOOL], "parallel_tool_calls": False}
-    reply = await ask(app(scripted), CHAT, body)
-    assert len(reply.json["choices"][0]["message"]["tool_calls"]) == 1
-    streamed = await ask(app(scripted), CHAT, {**body, "stream": True})
-    (call,) = calls_in([event["choices"][0]["delta"] for event in streamed.events])
-    assert json.loads(call["function"]["arguments"]) == {"city": "Rome"}
-
-
 @pytest.mark.parametrize("choice", ["auto", "required"])
 async def test_an_answer_with_one_call_ends_after_it(monkeypatch: pytest.MonkeyPatch, choice: str) -> None:
     with scripted_session(monkeypatch, lambda prompt: f"{CALL}{CALL}") as session:
@@ -221,16 +187,6 @@ async def test_an_answer_with_one_call_ends_after_it(monkeypatch: pytest.MonkeyP
         assert last["usage"] == whole["usage"] | {"prompt_tokens_details": last["usage"]["prompt_tokens_details"]}
         stats = session.stats.scheduler
         await until(lambda: session.stats.scheduler.free_pages == stats.pages, "its pages are free")
-
-
-async def test_a_call_that_cannot_be_read_is_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted_session(monkeypatch, lambda prompt: "See <tool_call>oops</tool_call>") as session:
-        body = {"messages": [USER], "tools": [TOOL]}
-        whole = (await ask(app(session), CHAT, body)).json["choices"][0]
-        events = (await ask(app(session), CHAT, {**body, "stream": True})).events
-    assert whole["message"] == {"role": "assistant", "content": "See<tool_call>oops</tool_call>", "refusal": None}
-    assert whole["finish_reason"] == events[-1]["choices"][0]["finish_reason"] == "stop"
-    assert joined(events, "content") == "See<tool_call>oops</tool_call>"
 
 
 async def test_of_a_call_that_had_to_come_and_was_cut_nothing_is_content(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,27 +275,6 @@ async def test_an_echo_has_the_log_probabilities_of_the_prompt(texts: Session) -
     assert found["top_logprobs"][0] is None
     assert found["top_logprobs"][1] == {"b": found["token_logprobs"][1]}
     assert found["text_offset"][:4] == [0, 1, 2, 3]
-
-
-async def test_an_answer_that_is_cut_is_told_as_cut_whatever_it_called(scripted: Session) -> None:
-    """Cut the answer after its first call, in the second."""
-    body = {"messages": [USER], "tools": [TOOL]}
-    whole = (await ask(app(scripted), CHAT, body)).json
-    body["max_tokens"] = whole["usage"]["completion_tokens"] - 30
-    (choice,) = (await ask(app(scripted), CHAT, body)).json["choices"]
-    assert (len(choice["message"]["tool_calls"]), choice["finish_reason"]) == (1, "length")
-    streamed = (await ask(app(scripted), CHAT, {**body, "stream": True})).events
-    assert streamed[-1]["choices"][0]["finish_reason"] == "length"
-
-
-@pytest.mark.parametrize("length", [4, 30, 80])
-async def test_a_required_call_that_is_cut_leaves_no_content(scripted: Session, length: int) -> None:
-    """Cut the answer in a mark, in a call, and in the mark of a second call."""
-    body = {"messages": [USER], "tools": [TOOL], "tool_choice": "required", "max_tokens": length}
-    (choice,) = (await ask(app(scripted), CHAT, body)).json["choices"]
-    assert (choice["message"]["content"] or "", choice["finish_reason"]) == ("", "length")
-    streamed = (await ask(app(scripted), CHAT, {**body, "stream": True})).events
-    assert not any(event["choices"][0]["delta"].get("content") for event in streamed)
 
 
 def test_line_ends_that_json_may_have_unescaped_are_escaped() -> None:

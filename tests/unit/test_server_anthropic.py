@@ -1,7 +1,5 @@
 """The server gives what its session gives in the form of Anthropic's API, whole and in events."""
 
-import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +11,8 @@ from rekindle.server.anthropic.body import read_messages
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.template import Template
-from tests.unit.asgi import Reply, ask
+from tests.unit.apis import MESSAGES, named_events
+from tests.unit.asgi import ask
 from tests.unit.scripted import HERMES, Serve, scripted_session
 
 pytestmark = pytest.mark.anyio
@@ -27,49 +26,6 @@ BODY: dict[str, Any] = {"max_tokens": 500, "messages": [USER]}
 SWITCHED = HERMES.replace("{% if tools %}", "{% if enable_thinking is false %}quiet{% endif %}{% if tools %}")
 ALTERNATING = "{% if messages[-1].role == 'system' %}{{ raise_exception('first') }}{% endif %}" + HERMES
 TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}))
-
-
-def events(reply: Reply) -> list[dict[str, Any]]:
-    """Return the events of a stream, whose names are the types of their data."""
-    assert reply.headers["content-type"].startswith("text/event-stream")
-    found = []
-    for event in reply.body.decode().removesuffix("\n\n").split("\n\n"):
-        name, data = event.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
-
-
-def joined(stream: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the message of a stream, as a client puts it together."""
-    first, *middle, end, stop = stream
-    assert (first["type"], end["type"], stop["type"]) == ("message_start", "message_delta", "message_stop")
-    content: list[Any] = []
-    texts: dict[int, str] = {}
-    is_open = False
-    for event in middle:
-        if event["type"] == "content_block_start":
-            assert (event["index"], is_open) == (len(content), False)
-            content.append(event["content_block"])
-            is_open = True
-            continue
-        assert (event["index"], is_open) == (len(content) - 1, True)
-        if event["type"] == "content_block_stop":
-            is_open = False
-            if event["index"] in texts:
-                with suppress(ValueError):  # a cut call
-                    content[-1]["input"] = json.loads(texts[event["index"]])
-            continue
-        delta = dict(event["delta"])
-        kind = delta.pop("type")
-        ((name, value),) = delta.items()
-        assert kind == {"partial_json": "input_json_delta"}.get(name, f"{name}_delta")
-        if name == "partial_json":
-            texts[event["index"]] = texts.get(event["index"], "") + value
-        else:
-            content[-1][name] += value
-    assert not is_open
-    return {**first["message"], **end["delta"], "content": content, "usage": end["usage"]}
 
 
 def without_ids(message: dict[str, Any]) -> dict[str, Any]:
@@ -108,9 +64,9 @@ async def test_a_stream_has_the_same_in_events(serve: Serve) -> None:
     served = app(serve(ANSWER))
     for more in ({}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": {"type": "auto"}}, {"max_tokens": 9}):
         whole = (await ask(served, PATH, {**BODY, **more})).json
-        stream = events(await ask(served, PATH, {**BODY, **more, "stream": True}))
-        usage = stream[0]["message"]["usage"]
-        message = joined(stream)
+        reply = await ask(served, PATH, {**BODY, **more, "stream": True})
+        usage = named_events(reply)[0]["message"]["usage"]
+        message = MESSAGES.joined(reply)
         assert message["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
         assert {name: message["usage"][name] for name in usage if name != "output_tokens"} == {
             name: count for name, count in usage.items() if name != "output_tokens"
@@ -120,12 +76,17 @@ async def test_a_stream_has_the_same_in_events(serve: Serve) -> None:
 
 async def test_arguments_of_streamed_tools_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted_session(monkeypatch, lambda prompt: ANSWER, by_letters=True) as session:
-        stream = events(await ask(app(session), PATH, {**BODY, "tools": [TOOL], "stream": True}))
-    deltas = [event["delta"] for event in stream if event["type"] == "content_block_delta"]
+        reply = await ask(app(session), PATH, {**BODY, "tools": [TOOL], "stream": True})
+    deltas = [event["delta"] for event in named_events(reply) if event["type"] == "content_block_delta"]
     pieces = [delta["partial_json"] for delta in deltas if delta["type"] == "input_json_delta"]
     assert len(pieces) > 6
     assert "".join(pieces) == '{"city": "Rome"}' * 2
-    assert [block["type"] for block in joined(stream)["content"]] == ["thinking", "text", "tool_use", "tool_use"]
+    assert [block["type"] for block in MESSAGES.joined(reply)["content"]] == [
+        "thinking",
+        "text",
+        "tool_use",
+        "tool_use",
+    ]
 
 
 async def test_the_parts_of_the_input_add_up_to_the_prompt(serve: Serve) -> None:
@@ -149,7 +110,7 @@ async def test_a_message_ends_for_each_of_the_reasons(serve: Serve) -> None:
     ):
         for streams in (False, True):
             reply = await ask(served, PATH, {**BODY, **more, "stream": streams})
-            message = joined(events(reply)) if streams else reply.json
+            message = MESSAGES.joined(reply) if streams else reply.json
             assert message["content"] == [{"type": "text", "text": text}]
             assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
 
@@ -164,18 +125,8 @@ async def test_an_empty_answer_has_an_empty_block(serve: Serve) -> None:
     served = app(serve(""))
     for streams in (False, True):
         reply = await ask(served, PATH, {**BODY, "stream": streams})
-        message = joined(events(reply)) if streams else reply.json
+        message = MESSAGES.joined(reply) if streams else reply.json
         assert message["content"] == [{"type": "text", "text": ""}]
-
-
-async def test_at_most_one_tool_is_used_if_not_in_parallel(serve: Serve) -> None:
-    served = app(serve(ANSWER))
-    choice = {"type": "auto", "disable_parallel_tool_use": True}
-    for streams in (False, True):
-        reply = await ask(served, PATH, {**BODY, "tools": [TOOL], "tool_choice": choice, "stream": streams})
-        message = joined(events(reply)) if streams else reply.json
-        assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
-        assert message["stop_reason"] == "tool_use"
 
 
 async def test_a_cut_further_call_does_not_count_if_only_one_may_be(serve: Serve) -> None:
@@ -186,7 +137,7 @@ async def test_a_cut_further_call_does_not_count_if_only_one_may_be(serve: Serve
         body = {**BODY, "tools": [TOOL], "tool_choice": choice, "max_tokens": limit}
         for streams in (False, True):
             reply = await ask(app(session), PATH, {**body, "stream": streams})
-            message = joined(events(reply)) if streams else reply.json
+            message = MESSAGES.joined(reply) if streams else reply.json
             further = [] if one else ["text"]
             assert sorted(block["type"] for block in message["content"]) == [*further, "tool_use"]
             assert message["stop_reason"] == reason
@@ -197,7 +148,7 @@ async def test_thinking_may_be_left_out_of_its_block(serve: Serve) -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
     for streams in (False, True):
         reply = await ask(served, PATH, {**BODY, "thinking": thinking, "stream": streams})
-        message = joined(events(reply)) if streams else reply.json
+        message = MESSAGES.joined(reply) if streams else reply.json
         assert message["content"][0]["thinking"] == ""
         assert message["content"][0]["signature"] == message["id"]
 
@@ -304,27 +255,13 @@ async def test_a_template_without_tools_tells_and_counts_them(serve: Serve) -> N
     assert counted.json == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
-async def test_a_last_message_of_the_assistant_is_continued(serve: Serve) -> None:
+async def test_a_last_message_without_a_text_is_refused(serve: Serve) -> None:
     session = serve("one two three")
-    for begun, streams in (("one two", False), ("one two", True), ("one ", True), ("one ", False)):
-        body = {**BODY, "messages": [USER, {"role": "assistant", "content": begun}], "stream": streams}
-        reply = await ask(app(session), PATH, body)
-        message = joined(events(reply)) if streams else reply.json
-        assert message["content"] == [{"type": "text", "text": "one two three".removeprefix(begun)}]
     called = {"type": "tool_use", "id": "t", "name": "weather", "input": {}}
     for content in ([called], "", []):
         reply = await ask(app(session), PATH, {**BODY, "messages": [USER, {"role": "assistant", "content": content}]})
         assert reply.status == 400
         assert reply.error["message"].startswith("messages must end with")
-
-
-async def test_thinking_before_the_text_to_continue_is_not_repeated(serve: Serve) -> None:
-    session = serve("<think>so</think>one two three")
-    thought = [{"type": "thinking", "thinking": "so", "signature": ""}, {"type": "text", "text": "one"}]
-    for streams in (False, True):
-        body = {**BODY, "messages": [USER, {"role": "assistant", "content": thought}], "stream": streams}
-        reply = await ask(app(session), PATH, body)
-        assert (joined(events(reply)) if streams else reply.json)["content"] == [{"type": "text", "text": " two three"}]
 
 
 def read(**body: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from rekindle.server.ollama.answer import parameter_size
 from rekindle.server.ollama.body import read_ollama_chat, read_ollama_embed, read_ollama_generate
 from rekindle.server.ollama.routes import OllamaRoutes
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
+from tests.unit.apis import OLLAMA
 from tests.unit.asgi import Reply, ask
 from tests.unit.scripted import HERMES, Serve
 
@@ -37,16 +38,6 @@ def lines(reply: Reply) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in reply.body.decode().splitlines()]
     assert [each["done"] for each in found] == [False] * (len(found) - 1) + [True]
     return found
-
-
-def joined(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the message of a stream, as a client puts it together."""
-    message: dict[str, Any] = {"role": "assistant"}
-    for each in found:
-        for name, value in each["message"].items():
-            if name != "role":
-                message[name] = message[name] + value if name in message else value
-    return message
 
 
 # What comes
@@ -70,8 +61,9 @@ async def test_a_chat_is_the_answer_of_the_session(serve: Serve) -> None:
     assert reply.json["eval_count"] == answer.usage.completion_tokens
     parts = ("load_duration", "prompt_eval_duration", "eval_duration")
     assert 0 < sum(reply.json[part] for part in parts) <= reply.json["total_duration"]
-    found = lines(await ask(app(session), CHAT, body))
-    assert joined(found) == reply.json["message"]
+    streamed = await ask(app(session), CHAT, body)
+    found = lines(streamed)
+    assert OLLAMA.joined(streamed)["message"] == reply.json["message"]
     times = {name for name in reply.json if name.endswith("_duration")}
     assert {name for name in found[-1] if name not in reply.json} == set()
     for name in set(reply.json) - times - {"message", "created_at"}:
@@ -104,25 +96,6 @@ async def test_a_prompt_is_answered_as_a_message_or_as_it_stands(serve: Serve) -
     assert after["context"][: len(made["context"])] == made["context"]
     further = session.encode(session.render([{"role": "user", "content": "Go on"}]))
     assert after["prompt_eval_count"] == len(made["context"]) + len(further)
-
-
-async def test_an_answer_may_be_cut_and_stopped(serve: Serve) -> None:
-    served = app(serve("one two three"))
-    for options, text, reason in (
-        ({}, "one two three", "stop"),
-        ({"num_predict": -1}, "one two three", "stop"),
-        ({"num_predict": 3}, "one", "length"),
-        ({"stop": " two"}, "one", "stop"),
-        ({"stop": ["x", " two"]}, "one", "stop"),
-    ):
-        reply = await ask(served, CHAT, {"messages": [USER], "options": options, "stream": False})
-        assert (reply.json["message"]["content"], reply.json["done_reason"]) == (text, reason)
-
-
-async def test_a_last_message_of_the_assistant_is_continued(serve: Serve) -> None:
-    served = app(serve("one two three"))
-    body = {"messages": [USER, {"role": "assistant", "content": "one two"}]}
-    assert joined(lines(await ask(served, CHAT, body)))["content"] == " three"
 
 
 async def test_logprobs_come_with_their_texts(serve: Serve) -> None:

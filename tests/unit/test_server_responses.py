@@ -1,10 +1,8 @@
 """Responses have what chats have, in items, and their events make the same."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-import anyio
 import pytest
 
 from rekindle.core.text.response import MessageForm
@@ -13,9 +11,9 @@ from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields
 from rekindle.server.openai.responses.body import read_response
 from rekindle.session.session import Session
-from tests.unit.asgi import Caller, Reply, ask
+from tests.unit.apis import RESPONSES, named_events
+from tests.unit.asgi import ask
 from tests.unit.scripted import scripted_session
-from tests.unit.sessions import submitted
 
 pytestmark = pytest.mark.anyio
 
@@ -36,17 +34,6 @@ def read(**fields: Any) -> Any:
     return read_response(Fields(fields), MessageForm(reasoning_key="thinking"))
 
 
-def events(reply: Reply) -> list[dict[str, Any]]:
-    """Return the data of the events of a stream, each of which has its type as its name too."""
-    found = []
-    for each in reply.body.decode().removesuffix("\n\n").split("\n\n"):
-        name, data = each.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    assert [event["sequence_number"] for event in found] == list(range(len(found)))
-    return found
-
-
 async def test_a_response_has_an_item_for_each_part_of_the_answer(scripted: Session) -> None:
     reply = (await ask(app(scripted), PATH, {"input": "Weather?", "tools": [TOOL]})).json
     tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -65,21 +52,12 @@ async def test_a_response_has_an_item_for_each_part_of_the_answer(scripted: Sess
 async def test_the_last_event_has_the_whole_and_the_others_make_it(scripted: Session, options: dict[str, Any]) -> None:
     body = {"input": "Weather?", "tools": [TOOL], **options}
     whole = (await ask(app(scripted), PATH, body)).json
-    found = events(await ask(app(scripted), PATH, {**body, "stream": True}))
-    last = found[-1]
-    assert last["type"] == f"response.{whole['status']}"
-    same = ("status", "incomplete_details", "tools")
-    assert [last["response"][name] for name in same] == [whole[name] for name in same]
+    last = RESPONSES.joined(await ask(app(scripted), PATH, {**body, "stream": True}))
+    for name in ("status", "incomplete_details", "tools"):
+        assert last[name] == whole[name]
     for counted in ("output_tokens", "output_tokens_details"):
-        assert last["response"]["usage"][counted] == whole["usage"][counted]
-    assert [without_id(item) for item in last["response"]["output"]] == [without_id(item) for item in whole["output"]]
-    done = [event["item"] for event in found if event["type"] == "response.output_item.done"]
-    assert done == last["response"]["output"]
-    for place, item in enumerate(done):
-        here = [event for event in found if event.get("output_index") == place]
-        deltas = "".join(event.get("delta", "") for event in here)
-        assert deltas == item.get("arguments", "") + "".join(part["text"] for part in item.get("content", ()))
-        assert here[0]["type"] == "response.output_item.added"
+        assert last["usage"][counted] == whole["usage"][counted]
+    assert [without_id(item) for item in last["output"]] == [without_id(item) for item in whole["output"]]
 
 
 def without_id(item: dict[str, Any]) -> dict[str, Any]:
@@ -174,21 +152,6 @@ def test_a_refusal_says_what_to_give_instead() -> None:
             read(input="a", **fields)
 
 
-async def test_a_response_that_fails_after_it_began_ends_in_an_event(scripted: Session) -> None:
-    caller = Caller(app(scripted), PATH, {"input": "Weather?", "stream": True})
-    await scripted.pause()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(caller.run)
-        (handle,) = await submitted(scripted)
-        while not handle.record.generated:
-            await scripted.step()
-        await anyio.wait_all_tasks_blocked()
-        handle.cancel()
-        scripted.resume()
-    found = events(caller.reply)
-    assert (found[0]["type"], found[-1]["type"]) == ("response.created", "error")
-
-
 def test_reasoning_that_no_other_item_follows_is_a_message_of_its_own() -> None:
     items = [
         {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]},
@@ -267,7 +230,7 @@ def test_a_conversation_is_not_shortened_on_demand_and_one_that_was_is_read() ->
 async def test_a_response_has_all_fields_that_the_api_requires(scripted: Session) -> None:
     tools = [TOOL, {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]
     reply = await ask(app(scripted), PATH, {"input": "Weather?", "tools": tools, "stream": True, "top_p": 0.5})
-    for event in events(reply):
+    for event in named_events(reply):
         if "response" in event:
             response = event["response"]
             assert {"instructions", "temperature", "metadata", "parallel_tool_calls", "tool_choice"} <= set(response)
