@@ -75,17 +75,17 @@ def way() -> Waits[Way]:
 
 
 class _Pause:
-    """A step in which other tasks run."""
+    """A step for other tasks."""
 
     async def awaited(self) -> None:
         await checkpoint()
 
     def blocked(self) -> None:
-        """Return at once: other threads run anyway."""
+        """Return at once, since all threads run."""
 
 
 def pause() -> Waits[None]:
-    """Let other tasks of the caller's loop run."""
+    """Let the other tasks of a loop run."""
     yield _Pause()
 
 
