@@ -9,8 +9,8 @@ from llguidance import LLMatcher, LLTokenizer
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.incremental import IncrementalDecoder
-from rekindle.core.text.response import ToolCall
 from rekindle.formats.rendering.chat import render
+from rekindle.formats.response import ToolCall
 from rekindle.formats.responses.formats import format_of
 from rekindle.formats.responses.reading.reader import TemplateReading
 from rekindle.formats.responses.tool_choice import tool_choice_grammar

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.core.text.incremental import IncrementalDecoder
-from rekindle.core.text.response import Part, Response
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.rendering.chat import render
+from rekindle.formats.response import Part, Response
 from rekindle.formats.responses.families import CALL_FIELDS
 from rekindle.formats.responses.formats import format_of
 from rekindle.formats.responses.reading.first_call import FirstCall

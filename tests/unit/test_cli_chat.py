@@ -30,9 +30,9 @@ from rekindle.cli.chat.screen import DIM, ERASE, PLAIN, WAITING, Screen
 from rekindle.cli.chat.talk import Talk
 from rekindle.cli.chat.wrapping import WordWrap, wrap
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.response import Part
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.embedded import NAME
+from rekindle.formats.response import Part
 from rekindle.session.session import Session
 from tests.unit.command_line import fake_opening, patient_model, running
 from tests.waiting import PATIENCE, until_blocking

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle import CachedTokens, Generation, InvalidData, Piece, Timings, TokenLogprob, Usage
-from rekindle.core.text.response import MessageForm, Response, ToolCall
+from rekindle.formats.response import MessageForm, Response, ToolCall
 from rekindle.testing import fake_session
 
 TOP = TokenLogprob(7, "é", -0.1, 1, (), "é".encode())

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rekindle.core.text.incremental import IncrementalDecoder
-from rekindle.core.text.response import MessageForm, Response, ToolCall
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.rendering.chat import render
+from rekindle.formats.response import MessageForm, Response, ToolCall
 from rekindle.formats.responses.families import template_for
 from rekindle.formats.responses.formats import PLAIN, format_of
 from rekindle.formats.responses.forms.objects import HERMES as HERMES_CALLS

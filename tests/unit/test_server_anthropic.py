@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.text.response import MessageForm
+from rekindle.formats.response import MessageForm
 from rekindle.server import app
 from rekindle.server.anthropic.blocks import Messages
 from rekindle.server.anthropic.body import read_messages

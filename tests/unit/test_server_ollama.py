@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.text.response import MessageForm
 from rekindle.formats.checkpoints.model_facts import ModelFacts
+from rekindle.formats.response import MessageForm
 from rekindle.server import app
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.text.response import MessageForm
+from rekindle.formats.response import MessageForm
 from rekindle.server.common.call import Streaming
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields, parse_body

@@ -61,8 +61,8 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.core.request.steering import Patch, Steering
         from rekindle.core.request.tokens import Piece, TokenLogprob
         from rekindle.core.route import LaneLoad
-        from rekindle.core.text.response import Part, ToolCall
         from rekindle.formats.families.reading import Family
+        from rekindle.formats.response import Part, ToolCall
         from rekindle.hosts.hosts import Hosts
         from rekindle.mapping.results import MapResults
         from rekindle.replicas.ray import Ray

@@ -6,7 +6,7 @@ from rekindle.client.record import Record
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import Part, Reading
+from rekindle.formats.response import Part, Reading
 
 
 class Parts(Loop[Part]):

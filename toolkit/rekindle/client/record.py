@@ -15,8 +15,8 @@ from rekindle.core.errors import RequestCancelled
 from rekindle.core.messages import Rejected, Started, Text
 from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob, first_runs
-from rekindle.core.text.response import Reading
 from rekindle.core.words import quantity, seconds
+from rekindle.formats.response import Reading
 from rekindle.results.generation import Generation, ids_in_words, text_html
 from rekindle.results.parsing import parse, parse_response
 

@@ -8,7 +8,7 @@ from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import AdapterUse, Pooling, Turn
-from rekindle.core.text.response import Reading
+from rekindle.formats.response import Reading
 from rekindle.results.generation import Origin
 
 Reader = Callable[[tuple[int, ...]], Reading]

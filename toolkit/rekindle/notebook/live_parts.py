@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rekindle import markup
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import Part, PartKind, Reading
+from rekindle.formats.response import Part, PartKind, Reading
 from rekindle.results.response_card import REASONING, TOOL_CALL, calls_html
 
 

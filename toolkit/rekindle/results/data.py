@@ -11,7 +11,7 @@ from rekindle.core.errors import InvalidData
 from rekindle.core.request.constraint import Kind
 from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.core.text.response import MessageForm, Response, ToolCall
+from rekindle.formats.response import MessageForm, Response, ToolCall
 
 VERSION = 6
 """Version of the format. It changes if an older reader cannot read the new format."""

@@ -13,8 +13,8 @@ from rekindle.core.request.constraint import Constraint, Kind
 from rekindle.core.request.figures import CachedTokens, Timings, Usage
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
-from rekindle.core.text.response import Response, ToolCall
 from rekindle.core.words import quantity
+from rekindle.formats.response import Response, ToolCall
 from rekindle.results import data
 from rekindle.results.heat_map import covers, heat_map, token_numbers
 from rekindle.results.parsing import parse, parse_response

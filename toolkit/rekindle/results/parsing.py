@@ -3,7 +3,7 @@
 from typing import Any
 
 from rekindle.core.request.constraint import Constraint
-from rekindle.core.text.response import Response
+from rekindle.formats.response import Response
 
 
 def parse(constraint: Constraint, text: str, end: str, stopped_by: str | int | None) -> tuple[Any, str | None]:

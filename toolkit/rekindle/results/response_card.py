@@ -3,8 +3,8 @@
 import json
 
 from rekindle import markup
-from rekindle.core.text.response import Response, ToolCall
 from rekindle.core.words import quantity
+from rekindle.formats.response import Response, ToolCall
 
 REASONING, TOOL_CALL = "[reasoning] ", "[tool call] "
 """Prefixes of reasoning and tool calls in plain text."""

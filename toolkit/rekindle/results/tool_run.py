@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rekindle import markup
-from rekindle.core.text.response import ToolCall
 from rekindle.core.words import one_line, quantity
+from rekindle.formats.response import ToolCall
 from rekindle.results.generation import Generation, generation_html
 
 Stop = Literal["answer", "limit", "calls", "length", "cancelled"]

@@ -6,8 +6,8 @@ from typing import Any
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.text.response import ToolCall, tool_messages
 from rekindle.core.words import quantity
+from rekindle.formats.response import ToolCall, tool_messages
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import Stop, ToolResult, ToolRun, ToolStep
 from rekindle.tools.calling import FunctionCall, result_text

@@ -5,7 +5,7 @@ import sys
 from typing import Final
 
 from rekindle.cli.chat.wrapping import WordWrap, columns, wrap_for
-from rekindle.core.text.response import Part
+from rekindle.formats.response import Part
 
 DIM: Final = "\x1b[2m"
 PLAIN: Final = "\x1b[0m"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from rekindle.core.text.response import ToolCall
+from rekindle.formats.response import ToolCall
 
 _LETTERS = string.ascii_letters + string.digits
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, InvalidRequest
-from rekindle.core.text.response import MessageForm
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.rendering.chat import lists_tools, render
+from rekindle.formats.response import MessageForm
 from rekindle.formats.responses.calls import calls_of
 from rekindle.formats.responses.families import CALL_FIELDS, answer_template, call_field_for, template_for
 from rekindle.formats.responses.forms.objects import HERMES, TemplateData

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import CallPiece, Part, PartKind
+from rekindle.formats.response import CallPiece, Part, PartKind
 from rekindle.results.generation import Generation
 from rekindle.server.anthropic.answer import Block, empty_message, end_of, input_usage, signature_of, usage_of
 from rekindle.server.anthropic.body import MessagesRequest

@@ -8,7 +8,7 @@ from typing import Final
 from rekindle.client.record import Record
 from rekindle.core.request.checks import preview
 from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import CallPiece, Part, Reading, ToolCall
+from rekindle.formats.response import CallPiece, Part, Reading, ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.common.call import Call
 from rekindle.server.common.continuation import reading_of, without_continued

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from rekindle.client.record import Record
-from rekindle.core.text.response import Part, Reading, Response
+from rekindle.formats.response import Part, Reading, Response
 from rekindle.formats.responses.formats import REASONING_KEYS
 from rekindle.results.generation import Generation
 from rekindle.server.common.call import Call

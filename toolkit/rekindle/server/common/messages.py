@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rekindle.core.request.checks import preview
-from rekindle.core.text.response import MessageForm
 from rekindle.formats.rendering.efforts import EFFORT, SWITCHES
+from rekindle.formats.response import MessageForm
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.tools.custom import INPUT
 from rekindle.server.common.tools.offer import read_tools

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.text.response import MessageForm
 from rekindle.formats.rendering.efforts import EFFORT, SWITCHES
+from rekindle.formats.response import MessageForm
 
 
 @dataclass(frozen=True, slots=True)

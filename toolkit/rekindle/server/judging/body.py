@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rekindle.core.request.checks import preview
-from rekindle.core.text.response import MessageForm
+from rekindle.formats.response import MessageForm
 from rekindle.server.common.fields import Fields
 from rekindle.server.judging.texts_body import NEUTRAL, Inputs, encoding_in, inputs_in
 

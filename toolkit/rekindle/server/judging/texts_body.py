@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rekindle.core.request.checks import preview
-from rekindle.core.text.response import MessageForm
+from rekindle.formats.response import MessageForm
 from rekindle.formats.responses.formats import PLAIN
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.messages import message, template_in, tools_in

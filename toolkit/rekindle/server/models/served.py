@@ -10,10 +10,10 @@ from time import time
 from typing import Any, Protocol
 
 from rekindle.core.request.checks import preview
-from rekindle.core.text.response import MessageForm
 from rekindle.formats.rendering.chat import unread_variables
 from rekindle.formats.rendering.efforts import SWITCHES
 from rekindle.formats.rendering.template import template_variables
+from rekindle.formats.response import MessageForm
 from rekindle.formats.responses.formats import PLAIN, format_of
 from rekindle.server.common.errors import ApiError, invalid_field
 from rekindle.server.common.template import Template

@@ -8,8 +8,8 @@ from time import time
 from typing import Any, Final, Literal
 
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.core.text.response import ToolCall
 from rekindle.formats.checkpoints.model_facts import ModelFacts
+from rekindle.formats.response import ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.common.answer import Answer
 from rekindle.server.common.call import Call

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece
-from rekindle.core.text.response import Part
+from rekindle.formats.response import Part
 from rekindle.results.generation import Generation
 from rekindle.server.common.answer import AnswerParts
 from rekindle.server.common.call import Call

@@ -9,9 +9,9 @@ from math import inf
 from typing import Any, Final
 
 from rekindle.core.text.incremental import IncrementalDecoder
-from rekindle.core.text.response import CallPiece, Part, PartKind, Response, ToolCall
 from rekindle.core.text.token_bytes import token_bytes
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.response import CallPiece, Part, PartKind, Response, ToolCall
 from rekindle.formats.responses.calls import call_id, calls_of
 from rekindle.formats.responses.contents import TrimmedText
 from rekindle.formats.responses.formats import REASONING_KEYS, Format

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rekindle.core.text.response import ToolCall
+from rekindle.formats.response import ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.common.answer import Answer, call_text
 from rekindle.server.common.call import TokenReports

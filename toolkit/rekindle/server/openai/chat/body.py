@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.core.text.response import MessageForm
+from rekindle.formats.response import MessageForm
 from rekindle.server.common.call import Call
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.messages import REASONING, message, template_in

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.core.text.response import CallPiece
+from rekindle.formats.response import CallPiece
 from rekindle.results.generation import Generation
 from rekindle.server.common.answer import Answer, call_text
 from rekindle.server.common.events import Head

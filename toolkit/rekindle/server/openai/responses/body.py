@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.request.checks import preview
-from rekindle.core.text.response import MessageForm
+from rekindle.formats.response import MessageForm
 from rekindle.server.common.call import Call, Streaming
 from rekindle.server.common.fields import IGNORED, Fields
 from rekindle.server.common.messages import message

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece, TokenLogprob
-from rekindle.core.text.response import CallPiece, Part, PartKind
+from rekindle.formats.response import CallPiece, Part, PartKind
 from rekindle.results.generation import Generation
 from rekindle.server.common.answer import AnswerParts
 from rekindle.server.common.errors import ApiError
