@@ -341,6 +341,7 @@ def a_function() -> None: ...
         ([TOOL, "weather"], r"tools\[1\] must be a function or the JSON schema of one, got str"),
         ([TOOL, {"call": a_function}], r"tools\[1\] cannot be written as JSON"),
         ([{"limit": float("nan")}], r"tools\[0\] cannot be written as JSON"),
+        ([{"description": "a" * (1 << 22) + "b"}], "tools have more than 4194304 characters: give fewer tools"),
         ([circular()], r"tools\[0\] cannot be written as JSON"),
         ([deep()], r"tools\[0\] cannot be written as JSON"),
     ],

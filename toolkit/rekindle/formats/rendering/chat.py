@@ -20,6 +20,10 @@ from rekindle.formats.responses.grammars.call_forms import call_form_in
 
 ROLES: Final = ("system", "user", "assistant", "tool", "developer")
 """Roles of most chat templates."""
+MOST_CHARACTERS: Final = 1 << 22
+"""Most characters of all tools of a conversation; their text is written in one step, for which all threads wait."""
+_MOST_PARTS: Final = 1 << 17
+"""Values of tools looked at; bodies of requests have fewer."""
 LONGEST_ROLE: Final = 64
 """Most characters of a role."""
 _OPEN_END = "THE-FINAL-MESSAGE-GOES-ON-HERE "
@@ -229,6 +233,10 @@ def check_tools(tools: object) -> None:
         raise InvalidRequest(f"tools must be a list of functions or JSON schemas, got {_describe(tools)}")
     if not tools:
         raise InvalidRequest("tools must have at least one tool, got an empty list; leave tools out for none")
+    if _characters(tools) > MOST_CHARACTERS:
+        raise InvalidRequest(
+            f"tools have more than {MOST_CHARACTERS} characters: give fewer tools, or describe them less"
+        )
     for place, tool in enumerate(tools):
         if not isinstance(tool, Mapping):
             raise InvalidRequest(f"tools[{place}] must be a function or the JSON schema of one, got {_describe(tool)}")
@@ -236,6 +244,19 @@ def check_tools(tools: object) -> None:
             json.dumps(tool, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(f"tools[{place}] cannot be written as JSON: {error}") from error
+
+
+def _characters(value: object) -> int:
+    """Return the number of characters in the texts of a value, or of some texts if there are very many."""
+    rest, size, parts = [value], 0, 0
+    while rest and parts <= _MOST_PARTS:
+        part = rest.pop()
+        if isinstance(part, str):
+            size += len(part)
+        elif isinstance(part, Mapping | Sequence):
+            parts += len(part)
+            rest += part.values() if isinstance(part, Mapping) else part
+    return size
 
 
 def check_variables(variables: object) -> None:
