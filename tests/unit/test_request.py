@@ -353,3 +353,44 @@ def test_top_p_0_is_greedy() -> None:
     for options in ({"top_p": 0}, {"top_p": 0.0, "temperature": 0.7}, {"top_p": 0, "seed": 3, "temperature": 1}):
         params = SamplingParams.from_options(options)
         assert (params.temperature, params.top_p) == (0.0, 1.0)
+
+
+class Many(list[Any]):
+    """A list of very many values, none of which may be looked at."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.size = count
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Any:
+        raise AssertionError("a value was looked at")
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("stop", checks.MOST_EQUAL_TEXTS),
+        ("bad_words", checks.MOST_WORDS),
+        ("stop_token_ids", checks.MOST_IDS),
+        ("allowed_token_ids", checks.MOST_IDS),
+    ],
+)
+def test_a_collection_of_too_many_values_is_refused_before_one_is_looked_at(name: str, most: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name} may have at most {most} values, got {most + 1}"):
+        SamplingParams.from_options({name: Many(most + 1)})
+
+
+def test_a_prompt_of_too_many_tokens_is_refused_before_one_is_looked_at() -> None:
+    with pytest.raises(InvalidRequest, match=f"token_ids may have at most {checks.MOST_PROMPT_IDS} values"):
+        check_token_ids("token_ids", Many(checks.MOST_PROMPT_IDS + 1), 10)
+
+
+@pytest.mark.parametrize(
+    "value", ["a" * 1000, ["b" * 40] * 9, {"k": [1, {"m": None}], "n": ()}, "it's", [], {}, [[]], 2.5, None, b"c" * 99]
+)
+def test_a_preview_is_the_start_of_the_repr(value: Any) -> None:
+    assert checks.preview(value) == f"{value!r:.80}"
+    assert checks.preview([value], 7) == f"{[value]!r:.7}"

@@ -5,7 +5,7 @@ Every check converts: a numpy int8, for example, would overflow when added to a 
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from numbers import Real
 from typing import Any
@@ -22,6 +22,8 @@ MOST_WORDS = 1 << 16
 """Most words in one parameter; each is tokenized twice."""
 MOST_IDS = 1 << 19
 """Most token ids in a set; no vocabulary has as many."""
+MOST_PROMPT_IDS = 1 << 23
+"""Most token ids of a prompt; any context has room for fewer."""
 MOST_LONG_TEXTS = 10**6
 """Most prompts, or parts of prompts, in one call."""
 LONGEST_LONG_TEXT = 10**7
@@ -71,8 +73,9 @@ def token_ids(name: str, ids: Any) -> tuple[int, ...]:
     """Return a sequence of integers as a tuple.
 
     Raises:
-        InvalidRequest: the value is no sequence of integers.
+        InvalidRequest: the value is no sequence of integers, or has more than `MOST_PROMPT_IDS`.
     """
+    check_size(name, ids, MOST_PROMPT_IDS)
     if isinstance(ids, list | tuple) and all(set(map(type, part)) <= {int} for part in _parts(ids)):
         return tuple(ids)
     try:
@@ -106,8 +109,12 @@ def _id_set(name: str, value: Any) -> frozenset[int]:
 
 def check_size(name: str, value: Any, most: int) -> None:
     """Raise InvalidRequest if a collection has more than `most` values, before any of them is looked at."""
-    if isinstance(value, Sized) and len(value) > most:
-        raise InvalidRequest(f"{name} may have at most {most} values, got {len(value)}")
+    try:
+        size = len(value)
+    except TypeError:  # an iterator, a number, or an array without dimensions
+        return
+    if size > most:
+        raise InvalidRequest(f"{name} may have at most {most} values, got {size}")
 
 
 def in_vocabulary(name: str, ids: Collection[int], vocab_size: int) -> None:
