@@ -35,7 +35,7 @@ class Wish:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the answer continues the last message."""
+        """True if the answer continues the last message."""
         return bool(self.messages[-1]["role"] == "assistant")
 
 

@@ -195,7 +195,7 @@ WRITERS = {
     "hosts/secret.py": "the secret of a group of hosts: no content of a model",
     "mapping/answer_file.py": "answers of a map: see above",
     "results/answers.py": "answers for a reader: never read again",
-    "server/responses.py": "kept responses, as messages under random ids: rendered and computed anew",
+    "server/openai/responses/kept.py": "kept responses, as messages under random ids: rendered and computed anew",
     "cpu/build.py": "the native library: named by a digest of sources and flags",
 }
 WRITES = re.compile(r"os\.replace|open\([^)\n]*\"[wax]b?\+?\"|\.write_bytes\(|\.write_text\(|O_CREAT")

@@ -14,7 +14,7 @@ from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.core.page import StoredPage
 from rekindle.core.store.directory import cache_dir, require_private
-from rekindle.core.store.restore_report import RestoreReport, part_label
+from rekindle.core.store.restore_report import RestoreReport, difference_text, part_label
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.validity import Difference, shorten
 
@@ -146,10 +146,14 @@ def _explain(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:
     """Return the differences between a snapshot's key and the stored one, and give a warning about them."""
     differences = snapshot.explain() or {}
     if differences:
-        warn(f"the stored prefixes of {model} are not used{_most_like(differences)}. New ones are stored beside them")
+        parts = " and ".join(map(part_label, differences))
+        warn(
+            f"the stored prefixes of {model} are not used, as they differ in {parts}: session.restored has the values. "
+            "New ones are stored beside them"
+        )
     return differences
 
 
 def _most_like(differences: Mapping[str, Difference]) -> str:
-    parts = " and ".join(map(part_label, differences))
-    return f", as they differ in {parts}: session.restored has the values" if parts else ""
+    parts = "; ".join(difference_text(part, *shorten(pair)) for part, pair in differences.items())
+    return f", as they differ in {parts}" if parts else ""
