@@ -17,6 +17,7 @@ import pytest
 import rekindle
 from rekindle.__main__ import _parser, main
 from rekindle.cli.demo import BATCH, QUESTIONS
+from rekindle.cli.units import broken, columns
 from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.models.adapters.lora import LowRank
 from rekindle.core.text.tokenizer import Tokenizer
@@ -313,3 +314,17 @@ def test_a_process_of_the_command_line_has_the_public_names() -> None:
     code += "print(sorted(name for name in rekindle.__all__ if not hasattr(rekindle, name)), 'jax' in sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout == "[] True\n"
+
+
+def test_a_table_fits_a_narrow_terminal_and_is_whole_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("Qwen3", "0.6B 1.7B [4B]", "18.5 GB"), ("A longer name", "7B", "")]
+    whole = ["  Qwen3          0.6B 1.7B [4B]  18.5 GB", "  A longer name  7B"]
+    monkeypatch.setenv("COLUMNS", "24")
+    assert columns(rows) == whole
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    folded = ["  Qwen3", "    0.6B 1.7B [4B]", "    18.5 GB", "  A longer name", "    7B"]
+    assert columns(rows) == folded
+    assert broken("one two three four five", "    ", "  1 ") == ["  1 one two three four", "    five"]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert columns(rows) == whole
+    assert columns([]) == []

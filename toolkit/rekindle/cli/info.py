@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import rekindle
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.cli.models.planning import Requirements
+from rekindle.cli.units import broken
 from rekindle.core.config import Settings
 from rekindle.core.models.config import (
     AttentionConfig,
@@ -47,6 +48,8 @@ from rekindle.notebook.progress_bars import ProgressBars
 from rekindle_kernels.api import choose, describe
 
 Rows = Iterator[tuple[str, str]]
+_NAMES = 14
+"""Columns of the names of rows."""
 
 
 def info(arguments: Namespace) -> int:
@@ -66,7 +69,7 @@ def info(arguments: Namespace) -> int:
 
 def _print(rows: Rows) -> None:
     for name, value in rows:
-        print(f"{name:<14}{value}", flush=True)
+        print(*broken(value, " " * _NAMES, name.ljust(_NAMES)), sep="\n", flush=True)
 
 
 def _installation() -> Rows:

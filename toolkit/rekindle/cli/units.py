@@ -1,5 +1,10 @@
 """Sizes, times and tables on the command line."""
 
+import math
+import re
+import shutil
+import sys
+import textwrap
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
@@ -27,8 +32,35 @@ def ago(seconds: float) -> str:
 
 
 def columns(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
-    """Return rows as aligned lines; all rows have the same number of cells."""
+    """Return rows of equally many cells as aligned lines.
+
+    On a terminal too narrow for a line, each row is its first cell and, indented below, the others.
+    """
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return [
+    lines = [
         indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
+    if max(map(len, lines), default=0) <= terminal_columns():
+        return lines
+    return [
+        line
+        for first, *rest in rows
+        for line in (indent + first, *broken("  ".join(filter(None, rest)), indent + "  "))
+    ]
+
+
+def broken(text: str, indent: str, first: str | None = None) -> list[str]:
+    """Return a text in lines for the terminal, broken between words; `first` is before the first line."""
+    first, width = indent if first is None else first, terminal_columns()
+    if len(first) + len(text) <= width:
+        return [first + text]
+    text = re.sub(r"(?<=\d) (?=[kMGT]?i?B\b)", "\xa0", text)  # a size and its unit stay together
+    lines = textwrap.wrap(
+        text, int(width), initial_indent=first, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def terminal_columns() -> float:
+    """Return the width of the terminal; infinity for a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
