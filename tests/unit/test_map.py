@@ -263,7 +263,7 @@ async def test_an_interrupt_says_what_had_ended(one_by_one: Session, settler: Fa
 
 
 async def test_a_map_that_is_closed_meanwhile_is_no_success(session: Session) -> None:
-    pending: PendingMap
+    pending: PendingMap[Any]
 
     def items() -> Iterator[list[int]]:
         yield [1]

@@ -14,6 +14,7 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.steering import Patch, Steering
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping.answer_file import AnswerFile, shaping_options
+from rekindle.mapping.entries import GenerationEntry
 from rekindle.mapping.items import Item
 from rekindle.mapping.shaping import Shaping
 from rekindle.results.generation import Generation
@@ -67,13 +68,13 @@ def test_a_kill_at_any_byte_costs_one_line_at_most(session: Session, tmp_path: P
     for cut in (*range(12), *range(first, len(whole) + 1)):
         path.write_bytes(whole[:cut])
         kept = whole[:cut].count(b"\n")
-        file = AnswerFile(path, keywords, None)
+        file = AnswerFile(path, keywords, GenerationEntry(None))
         file.open(content)
         assert [file.answer(item) for item in items] == [*answers[:kept], *[None] * (2 - kept)]
         assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:kept])
         file.close()
     file.open(content)
-    file.add(items[0], answers[0], content["weights"])  # type: ignore[arg-type]
+    file.add(items[0], answers[0], content["weights"])
     file.close()
     assert lines(path)[2]["generation"] == lines(path)[0]["generation"]
     assert path.read_bytes()[: len(whole)] == whole
@@ -188,8 +189,8 @@ async def test_what_ended_is_in_the_file_when_the_loop_is_left(settler: FakeSett
 
 async def test_what_a_constrained_answer_means_is_read_again(short: Session, tmp_path: Path) -> None:
     path, ask = tmp_path / "answers.jsonl", {"choice": ["yes", "no"], "max_tokens": 8}
-    answers: Any = await short.map(["a", "b"], path=path, **ask)  # type: ignore[arg-type]
-    again: Any = await short.map(["a", "b"], path=path, **ask)  # type: ignore[arg-type]
+    answers: Any = await short.map(["a", "b"], path=path, **ask)  # type: ignore[call-overload]
+    again: Any = await short.map(["a", "b"], path=path, **ask)  # type: ignore[call-overload]
     assert {answer.parsed for answer in answers} <= {"yes", "no"}
     assert [answer.parsed for answer in again] == [answer.parsed for answer in answers]
 
@@ -237,12 +238,12 @@ def adapter_of(number: int) -> dict[str, Any]:
 async def test_another_adapter_of_the_same_name_is_refused(session: Session, tmp_path: Path) -> None:
     path, ask = tmp_path / "answers.jsonl", {"token_ids": ITEMS, "max_tokens": 1, "adapter": "a"}
     await session.add_adapter("a", **adapter_of(1))
-    answers = await session.map(path=path, **ask)  # type: ignore[arg-type]
+    answers = await session.map(path=path, **ask)  # type: ignore[call-overload]
     await session.add_adapter("a", **adapter_of(2))
     with pytest.raises(InvalidRequest, match=r"made with adapter='a #\w+', and this call has adapter='a #"):
-        await session.map(path=path, **ask)  # type: ignore[arg-type]
+        await session.map(path=path, **ask)  # type: ignore[call-overload]
     await session.add_adapter("a", **adapter_of(1))
-    assert await session.map(path=path, **ask) == answers  # type: ignore[arg-type]
+    assert await session.map(path=path, **ask) == answers  # type: ignore[call-overload]
 
 
 async def test_an_adapter_replaced_in_the_middle_of_a_map_ends_its_answers(session: Session, tmp_path: Path) -> None:
@@ -289,12 +290,12 @@ async def test_another_vector_is_refused(session: Session, tmp_path: Path, kind:
     assert one != other
     assert one == shaping_options("m", params[0], {})
     content = content_of(session)
-    file = AnswerFile(path, one, None)
+    file = AnswerFile(path, one, GenerationEntry(None))
     file.open(content)
     file.add(Item(0, [1], (1,), (1,)), InvalidRequest("failed"), content["weights"])
     file.close()
     with pytest.raises(InvalidRequest, match=r"were made with (steer|patch)="):
-        AnswerFile(path, other, None).open(content)
+        AnswerFile(path, other, GenerationEntry(None)).open(content)
 
 
 async def test_the_template_and_the_tokenizer_count(byte_tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ PUBLIC = """
 Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Choice
 Classification Comparison ConfigError ConstraintFailed Decision Decisions EngineFailed Explanation Family Generation
 Handle HostLost HostRefused Hosts InvalidBatch InvalidData InvalidRequest LaneLoad LogitLens LogitsNotFinite LogitsRow
-MapResults MessageRecord ModelError ModelNotFound ModelTooLarge NoWeights NotRestored ParametersIgnored Part Patch
-Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray RekindleError RepetitionLimit ReplicaLost RequestCancelled
-SamplingParams Score Scores ServerSettings Session SessionClosed SessionError Settings Stats Steering StepTimeout
-StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage
-WeightsChanged YesNo open open_sync serve serve_sync
+MapDecisions MapResults MessageRecord ModelError ModelNotFound ModelTooLarge NoWeights NotRestored ParametersIgnored
+Part Patch Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray RekindleError RepetitionLimit ReplicaLost
+RequestCancelled SamplingParams Score Scores ServerSettings Session SessionClosed SessionError Settings Stats Steering
+StepTimeout StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage
+UnsupportedModel Usage WeightsChanged YesNo open open_sync serve serve_sync
 """
 
 

@@ -24,7 +24,9 @@ from rekindle.core.store import validity
 from rekindle.core.store.snapshot_key import content_fingerprint, weights_fingerprint
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.checkpoints.uses import DecisionForm, Uses
 from rekindle.formats.weight_file import stamps_of
+from rekindle.mapping.deciding import DecisionTask
 from rekindle.mapping.items import Item
 from rekindle.mapping.shaping import Shaping
 from rekindle.replicas.recipe import Recipe, content_of
@@ -132,8 +134,18 @@ def updated(number: int) -> str:
         return f"{session.fingerprint} {content['weights']}"
 
 
+def decided(question: str, form: DecisionForm | None = None) -> str:
+    checkpoint = fake_loaded_engine(fake_limits()).checkpoint
+    with session_of(checkpoint=replace(checkpoint, uses=Uses(decisions=form or DecisionForm()))) as session:
+        return str(DecisionTask.of(session._requests, rekindle.YesNo(question), {}).shaping)
+
+
 SURVIVORS: dict[str, Identity] = {
     "answers of a map, by prompt": lambda n, *_: str(Item(0, n, (n,), (n,)).digest),
+    "decisions of a map, by question": lambda n, *_: decided(f"Is it {n}?"),
+    "decisions of a map, by the model's form": lambda n, *_: decided(
+        "Is it?", DecisionForm(temperature={"noul": n + 1})
+    ),
     "answers of a map, by the model's structure": lambda n, *_: shaping(
         checkpoint=replace(
             (c := fake_loaded_engine(fake_limits()).checkpoint), config=replace(c.config, max_context=1000 + n)

@@ -64,7 +64,7 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.formats.families.reading import Family
         from rekindle.formats.response import Part, ToolCall
         from rekindle.hosts.hosts import Hosts
-        from rekindle.mapping.results import MapResults
+        from rekindle.mapping.results import MapDecisions, MapResults
         from rekindle.replicas.ray import Ray
         from rekindle.results.answers import Answers
         from rekindle.results.bench import Bench
@@ -125,6 +125,7 @@ __all__ = [
     "LogitLens",
     "LogitsNotFinite",
     "LogitsRow",
+    "MapDecisions",
     "MapResults",
     "MessageRecord",
     "ModelError",

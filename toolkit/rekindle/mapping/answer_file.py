@@ -3,20 +3,19 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
-from rekindle.client.batches.run import Outcome
 from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import InvalidData, InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.store.entries import CAN_LOCK
+from rekindle.mapping.entries import Entry
 from rekindle.mapping.items import Item
 from rekindle.mapping.shaping import DIGITS
-from rekindle.results.generation import Generation, parsed_of
 
 BEGINNING = b'{"place": '
 """First bytes of each line."""
@@ -37,7 +36,7 @@ class _Line:
     Attributes:
         at: the offset of the line in bytes.
         digest: the digest of the prompt; None for an item without a prompt.
-        is_answer: whether the line has a generation.
+        is_answer: whether the line has a result.
     """
 
     at: int
@@ -51,11 +50,11 @@ class AnswerFile:
     Args:
         path: the path of the file, which may not exist yet.
         keywords: the options that shape the answers, from `shaping_options`.
-        constraint: the constraint of the answers, for parsing stored texts.
+        entry: the entry of a line with the result.
     """
 
-    def __init__(self, path: str | os.PathLike[str], keywords: Mapping[str, Any], constraint: Constraint | None):
-        self._path, self._keywords, self._constraint = os.fspath(path), dict(keywords), constraint
+    def __init__(self, path: str | os.PathLike[str], keywords: Mapping[str, Any], entry: Entry):
+        self._path, self._keywords, self._entry = os.fspath(path), dict(keywords), entry
         self._lines: dict[int, _Line] = {}
         self._file: BinaryIO | None = None
 
@@ -85,12 +84,12 @@ class AnswerFile:
             raise
         self._file = file
 
-    def answer(self, item: Item) -> Generation | None:
+    def answer(self, item: Item) -> Any:
         """Return the stored answer of an item; None for an item without a stored answer, or with a stored error.
 
         Raises:
             InvalidRequest: the stored answer at this index belongs to another prompt.
-            InvalidData: the stored answer is not a generation.
+            InvalidData: the stored answer is invalid.
         """
         line = self._lines.get(item.place)
         if line is None:
@@ -103,13 +102,9 @@ class AnswerFile:
             )
         if not line.is_answer:
             return None
-        generation = Generation.from_dict(self._record(line)["generation"])
-        if self._constraint is None:
-            return generation
-        value, why = parsed_of(self._constraint, generation)
-        return replace(generation, parsed=value, unparsed=why)
+        return self._entry.read(self._record(line)[self._entry.name])
 
-    def add(self, item: Item, outcome: Outcome, weights: str) -> None:
+    def add(self, item: Item, outcome: Any, weights: str) -> None:
         """Append the outcome of an item.
 
         Args:
@@ -119,13 +114,14 @@ class AnswerFile:
             OSError: the file cannot be written.
         """
         assert self._file is not None, "the file is open while answers arrive"
+        failed = isinstance(outcome, Exception)
         line = {
             "place": item.place,
             "prompt": item.label,
             "digest": item.digest,
             "keywords": self._keywords | {CONTENT: weights},
-            "generation": outcome.to_dict() if isinstance(outcome, Generation) else None,
-            "error": None if isinstance(outcome, Generation) else f"{type(outcome).__name__}: {outcome}",
+            self._entry.name: None if failed else self._entry.write(outcome),
+            "error": f"{type(outcome).__name__}: {outcome}" if failed else None,
         }
         remaining = memoryview(f"{json.dumps(line)}\n".encode())
         while remaining:
@@ -182,7 +178,7 @@ class AnswerFile:
         try:
             record = json.loads(line)
             place, digest, keywords = record["place"], record["digest"], record["keywords"]
-            is_answer = record["generation"] is not None
+            is_answer = record["error"] is None
         except (ValueError, TypeError, KeyError) as error:
             raise self._foreign(number) from error
         if type(place) is not int or not isinstance(keywords, dict):

@@ -1,27 +1,61 @@
 """Call of `session.map`: its checked options, and its operations on one item."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from rekindle.client.batches.run import Errors, Outcome
-from rekindle.client.handle import Handle
-from rekindle.client.prompts import PROMPT_DEFAULTS, GenerateOptions, one_chat
+from rekindle.client.batches.run import Errors
+from rekindle.client.prompts import GenerateOptions
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.params import MOST_TOKENS, SamplingParams
 from rekindle.mapping.answer_file import AnswerFile, shaping_options
+from rekindle.mapping.deciding import DecisionTask
+from rekindle.mapping.entries import Entry
+from rekindle.mapping.generating import GenerationTask
+from rekindle.mapping.in_flight import EndedItem, Work
 from rekindle.mapping.items import Item, read
 from rekindle.mapping.shaping import Shaping
 from rekindle.mapping.template import Template
-from rekindle.results.generation import Generation
-from rekindle.tools.tool import schemas_of
+from rekindle.results.answer_table import PromptLabel
 
 WINDOWS = 2
 """Default window, as a multiple of the engine's slots, so that a request waits for each slot that becomes free."""
+
+
+class Task(Protocol):
+    """Work of a map on each item: a generation, or decisions."""
+
+    @property
+    def params(self) -> SamplingParams:
+        """Sampling parameters that shape all answers."""
+
+    @property
+    def shaping(self) -> Mapping[str, Any]:
+        """Further options that shape all answers, by name."""
+
+    @property
+    def at_once(self) -> int | None:
+        """Maximum number of items to enter before other tasks of the caller's loop run; None for any number."""
+
+    @property
+    def entry(self) -> Entry:
+        """Entry of a result in the lines of the file."""
+
+    def check(self) -> None:
+        """Run slow checks; called in a thread."""
+
+    def prompt(self, value: Any) -> Prompt:
+        """Return the prompt of an item, or of its filled template; raises InvalidRequest for a bad one."""
+
+    def submit(self, prompt: Prompt, ended: Callable[[], None]) -> Work:
+        """Submit the requests of a prompt; `ended` is called from any thread as each of them ends."""
+
+    def results(self, outcomes: Sequence[Any], prompts: Sequence[PromptLabel], items: Sequence[Any]) -> Any:
+        """Return the results of the map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +64,15 @@ class MapCall:
 
     Attributes:
         requests: the requests of the session.
-        options: the options of each request.
-        params: the sampling parameters of each request.
+        task: the work on each item.
         template: the template for the items; None for items used as prompts.
         file: the file of answers; None without a file.
         errors: "raise" raises the first error; "return" returns each error in the place of its item.
-        window: the maximum number of requests in flight plus answers not yet taken by the caller.
+        window: the maximum number of items in flight plus answers not yet taken by the caller.
     """
 
     requests: Requests
-    options: GenerateOptions[Any]
-    params: SamplingParams
+    task: Task
     template: Template | None
     file: AnswerFile | None
     errors: Errors
@@ -51,6 +83,7 @@ class MapCall:
         cls,
         requests: Requests,
         options: GenerateOptions[Any],
+        questions: Any,
         template: Any,
         path: str | os.PathLike[str] | None,
         errors: Any,
@@ -62,7 +95,9 @@ class MapCall:
             InvalidRequest: an option is invalid.
             SessionError: the session is closed or its engine failed.
         """
-        params = requests.params(options)
+        task: Task = (
+            GenerationTask.of(requests, options) if questions is None else DecisionTask.of(requests, questions, options)
+        )
         if errors not in ("raise", "return"):
             raise InvalidRequest(f'errors must be "raise" or "return", got {errors!r:.80}')
         if path is not None and not isinstance(path, str | os.PathLike):
@@ -74,15 +109,12 @@ class MapCall:
             if window is None
             else integer("window", window, 1, MOST_TOKENS)
         )
-        one_chat([{"role": "user", "content": "any"}], options)  # raises errors shared by all conversations early
         requests.check_engine()
         file = None
         if path is not None:
-            file = AnswerFile(
-                path, shaping_options(requests.loaded_engine.source, params, _options(options)), params.constraint
-            )
-        checked_template = None if template is None else Template.of(template)
-        return cls(requests, options, params, checked_template, file, errors, most)
+            keywords = shaping_options(requests.loaded_engine.source, task.params, task.shaping)
+            file = AnswerFile(path, keywords, task.entry)
+        return cls(requests, task, None if template is None else Template.of(template), file, errors, most)
 
     @property
     def shaping(self) -> Shaping:
@@ -91,45 +123,34 @@ class MapCall:
 
     def read(self, items: Iterable[Any]) -> Iterator[Item]:
         """Yield items on demand; see `rekindle.mapping.items.read`."""
-        return read(items, self.template, self.options, self.requests)
+        return read(items, self.template, self.task.prompt)
 
     def open(self) -> None:
-        """Run the slow checks of the parameters, and read the file of answers. Called in a thread."""
-        self.requests.loaded_engine.preparer.check(self.params)
+        """Run the slow checks of the options, and read the file of answers. Called in a thread."""
+        self.task.check()
         if self.file is not None:
-            self.file.open(self.shaping.content(self.params.adapter))
+            self.file.open(self.shaping.content(self.task.params.adapter))
 
-    def submit(self, prompt: Prompt) -> Handle:
-        """Submit the request of a prompt; it waits on the client's side while the queue is full.
+    def submit(self, prompt: Prompt, ended: Callable[[], None]) -> Work:
+        """Submit the requests of a prompt; see `Task.submit`.
 
         Raises:
             InvalidRequest: another adapter has the name since the file was opened.
         """
         if self.file is not None:
-            self.file.check_adapter(self.shaping.adapter(self.params.adapter))
-        return self.requests.submit(prompt, self.params, self.options, wait=True)
+            self.file.check_adapter(self.shaping.adapter(self.task.params.adapter))
+        return self.task.submit(prompt, ended)
 
-    def stored_answer(self, item: Item) -> Generation | None:
+    def stored_answer(self, item: Item) -> Any:
         """Return the answer of an earlier call from the file; see `AnswerFile.answer`."""
         return None if self.file is None else self.file.answer(item)
 
-    def write(self, item: Item, outcome: Outcome) -> None:
+    def write(self, ended: EndedItem) -> None:
         """Append the outcome of an item to the file, if there is one."""
         if self.file is not None:
-            runs = outcome.weights_version if isinstance(outcome, Generation) else ()
-            self.file.add(item, outcome, self.shaping.weights([version for version, _ in runs]))
+            self.file.add(ended.item, ended.outcome, self.shaping.weights(ended.weights))
 
     def close(self) -> None:
         """Close the file, if there is one."""
         if self.file is not None:
             self.file.close()
-
-
-def _options(options: GenerateOptions[Any]) -> dict[str, Any]:
-    """Return the options of a call that apply to all its prompts, without defaults."""
-    values: Mapping[str, Any] = options
-    values_in_use = {name: values[name] for name in PROMPT_DEFAULTS if values.get(name) is not None}
-    shaping = {
-        name: value for name, value in values_in_use.items() if name != "token_ids" and value != PROMPT_DEFAULTS[name]
-    }
-    return shaping | ({"tools": schemas_of(values_in_use["tools"])} if "tools" in values_in_use else {})

@@ -1,11 +1,10 @@
 """Requests of a map in flight."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
-from rekindle.client.batches.run import Outcome
-from rekindle.client.handle import Handle
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.waits import Wait
 from rekindle.core.errors import InvalidRequest
@@ -15,22 +14,51 @@ from rekindle.mapping.items import Item
 
 @dataclass(frozen=True, slots=True)
 class EndedItem:
-    """Item with its outcome."""
+    """Item with its outcome.
+
+    Attributes:
+        item: the item.
+        outcome: the result of the item, or the error in its place.
+        weights: the numbers of the weights in use; empty for an error.
+    """
 
     item: Item
-    outcome: Outcome
+    outcome: Any
+    weights: Sequence[int] = ()
+
+
+class Work(Protocol):
+    """Requests of one item."""
+
+    def settle(self) -> bool:
+        """Submit the requests that waited for others; return True if all have ended."""
+
+    @property
+    def outcome(self) -> Any:
+        """Result of the ended requests, or their error."""
+
+    @property
+    def generated(self) -> int:
+        """Number of tokens generated so far."""
+
+    @property
+    def weights(self) -> Sequence[int]:
+        """Numbers of the weights in use."""
+
+    def cancel(self) -> None:
+        """Cancel all unfinished requests."""
 
 
 class InFlight:
     """Requests of a map in the engine, including ended requests not yet taken out.
 
     Args:
-        submit: submits the request of a prompt.
+        submit: submits the requests of a prompt; the passed function is to be called as each of them ends.
     """
 
-    def __init__(self, submit: Callable[[Prompt], Handle]):
+    def __init__(self, submit: Callable[[Prompt, Callable[[], None]], Work]):
         self._submit = submit
-        self._running: dict[int, tuple[Item, Handle]] = {}
+        self._running: dict[int, tuple[Item, Work]] = {}
         self._ends: Feed[int] = Feed()
         self._position = 0
         self._settled_tokens = 0
@@ -41,7 +69,7 @@ class InFlight:
     @property
     def tokens(self) -> int:
         """Number of tokens generated so far, including ended requests."""
-        return self._settled_tokens + sum(handle.record.generated for _, handle in tuple(self._running.values()))
+        return self._settled_tokens + sum(work.generated for _, work in tuple(self._running.values()))
 
     @property
     def unfinished(self) -> list[Item]:
@@ -57,11 +85,10 @@ class InFlight:
         if isinstance(item.prompt, InvalidRequest):
             return EndedItem(item, item.prompt)
         try:
-            handle = self._submit(item.prompt)
+            work = self._submit(item.prompt, partial(self._ends.put, item.place))
         except InvalidRequest as error:
             return EndedItem(item, error)
-        self._running[item.place] = item, handle
-        handle.record.pieces.when_closed(partial(self._ends.put, item.place))
+        self._running[item.place] = item, work
         return None
 
     def wait(self, timeout: float | None) -> Wait:
@@ -72,15 +99,13 @@ class InFlight:
         """Take out all ended requests, and return their items with outcomes."""
         self._position = len(self._ends.items)  # read first, because more requests may end during the loop below
         ended = []
-        for place in [place for place, (_, handle) in self._running.items() if handle.done]:
-            item, handle = self._running.pop(place)
-            outcome = handle.record.outcome
-            assert outcome is not None, "a request that has ended has an outcome"
-            self._settled_tokens += handle.record.generated
-            ended.append(EndedItem(item, outcome))
+        for place in [place for place, (_, work) in self._running.items() if work.settle()]:
+            item, work = self._running.pop(place)
+            self._settled_tokens += work.generated
+            ended.append(EndedItem(item, work.outcome, work.weights))
         return ended
 
     def cancel(self) -> None:
         """Cancel all unfinished requests."""
-        for _, handle in tuple(self._running.values()):
-            handle.cancel()
+        for _, work in tuple(self._running.values()):
+            work.cancel()

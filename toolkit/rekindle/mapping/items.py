@@ -1,12 +1,11 @@
 """Items of a map, read lazily and turned into prompts."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from rekindle.client.prompts import GenerateOptions, PromptOptions, label_of
-from rekindle.client.requests import Requests
+from rekindle.client.prompts import label_of
 from rekindle.core.content import content_digest
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
@@ -79,20 +78,18 @@ class Rows:
         return rows
 
 
-def read(
-    items: Iterable[Any], template: Template | None, call_options: GenerateOptions[Any], requests: Requests
-) -> Iterator[Item]:
+def read(items: Iterable[Any], template: Template | None, make: Callable[[Any], Prompt]) -> Iterator[Item]:
     """Yield items on demand, each with its prompt or the error of a bad item.
 
     Args:
-        items: the items of the call; lists of token ids if `call_options` has `token_ids`.
+        items: the items of the call.
         template: the template for the items; None for items used as prompts.
-        call_options: the options of the call.
+        make: returns the prompt of an item, or of its filled template; raises InvalidRequest for a bad one.
 
     Raises:
         InvalidRequest: none of the first items fits the template.
     """
-    items_read = _read(items, template, call_options, requests)
+    items_read = _read(items, template, make)
     if template is None:
         yield from items_read
         return
@@ -108,26 +105,10 @@ def read(
     yield from items_read
 
 
-def _read(
-    items: Iterable[Any], template: Template | None, call_options: GenerateOptions[Any], requests: Requests
-) -> Iterator[Item]:
-    options: Mapping[str, Any] = call_options
-    prompt_options: Any = {name: value for name, value in options.items() if name in PromptOptions.__annotations__}
-    ids = prompt_options.pop("token_ids", None) is not None
+def _read(items: Iterable[Any], template: Template | None, make: Callable[[Any], Prompt]) -> Iterator[Item]:
     for place, value in enumerate(items):
         try:
-            text = None if ids else _prompt(value, template)
-            prompt = requests.prompt(text, prompt_options | {"token_ids": value} if ids else prompt_options)
+            prompt = make(value if template is None else template.fill(value))
             yield Item(place, value, prompt, label_of(prompt, value))
         except InvalidRequest as error:
             yield Item(place, value, error, label_of(error, value))
-
-
-def _prompt(value: Any, template: Template | None) -> Any:
-    if template is not None:
-        return template.fill(value)
-    if isinstance(value, Mapping):
-        raise InvalidRequest("the item is a mapping, which needs a template: pass template=")
-    if value is None:
-        raise InvalidRequest("the item is None; give a text, a list of messages, or a mapping and a template")
-    return value

@@ -2,11 +2,11 @@
 
 import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Sized
+from collections.abc import Generator, Iterable, Mapping, Sequence, Sized
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Unpack, overload
 
-from rekindle.client.batches.run import Errors, Outcome
+from rekindle.client.batches.run import Errors
 from rekindle.client.prompts import GENERATE_DEFAULTS, EachPromptOptions, GenerateOptions, Messages
 from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency import interrupts
@@ -19,12 +19,17 @@ from rekindle.mapping.call import MapCall
 from rekindle.mapping.in_flight import EndedItem, InFlight
 from rekindle.mapping.items import check_items
 from rekindle.mapping.pace import MapPace
-from rekindle.mapping.results import MapResults
+from rekindle.mapping.results import MapResults, Result
 from rekindle.notebook.batch_progress import LateBar
 from rekindle.results.generation import Generation
+from rekindle.results.scores.decision import Decisions
+from rekindle.results.scores.questions import Question
+
+Questions = Question | Sequence[Question] | Mapping[str, Question]
+"""Questions of a map: one, several, or several by the names of their columns."""
 
 
-class PendingMap(Loop[tuple[int, Outcome]]):
+class PendingMap(Loop[tuple[int, Result | Exception]], Generic[Result]):
     """Answers to many items, from `session.map`: await it for all, or loop over it with `async for` or `for`.
 
     A loop yields (index of the item, outcome) in order of completion, and holds at most one window of answers. Dropping
@@ -42,10 +47,10 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         self._bar = LateBar(self._pace.report, enabled=progress)
         self._ready: deque[EndedItem] = deque()
 
-    def __await__(self) -> Generator[Any, None, MapResults]:
+    def __await__(self) -> Generator[Any, None, MapResults[Result]]:
         return awaited(self._all()).__await__()
 
-    def wait(self) -> MapResults:
+    def wait(self) -> MapResults[Result]:
         """Block until all items have ended, and return their outcomes. Raises the errors of an await."""
         return blocked(self._all())
 
@@ -68,7 +73,7 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             hint = ": nothing has come yet; answers = await session.map(...)" if hasattr(MapResults, name) else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
-    def _next(self) -> Waits[tuple[int, Outcome] | None]:
+    def _next(self) -> Waits[tuple[int, Result | Exception] | None]:
         __tracebackhide__ = True  # hides this frame from notebook tracebacks
         ended = yield from self._next_ended()
         if ended is None:
@@ -76,7 +81,7 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         self._check(ended)
         return ended.item.place, ended.outcome
 
-    def _all(self) -> Waits[MapResults]:
+    def _all(self) -> Waits[MapResults[Result]]:
         """Wait for all items. The outcomes so far are in `finished` of an interrupt, and in `results` of BatchFailed.
 
         Raises:
@@ -96,21 +101,31 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             raise
         except BaseException as error:
             so_far = self._so_far(done)
-            answered = sum(isinstance(outcome, Generation) for outcome in so_far)
+            answered = sum(outcome is not None and not isinstance(outcome, Exception) for outcome in so_far)
             words = f"interrupted after {quantity(answered, 'answer')}, which are in `finished` of this error"
             interrupts.tell(error, words, "finished", so_far)
             raise
         if self._state == "closed":
             raise RequestCancelled(f"the map was closed after {quantity(len(done), 'answer')}")
-        results = _results(done, self._in_flight)
+        results = self._results(done)
         if len(results) > 1 and all(isinstance(outcome, Exception) for outcome in results):
             first = f"{type(results[0]).__name__}: {results[0]}"
             warn(f"each of {quantity(len(results), 'item')} failed; the first: {first}", RuntimeWarning)
         return results
 
-    def _so_far(self, done: dict[int, EndedItem]) -> MapResults:
+    def _so_far(self, done: dict[int, EndedItem]) -> MapResults[Result]:
         with self._lock:
-            return _results({**done, **{ended.item.place: ended for ended in self._ready}}, self._in_flight)
+            return self._results({**done, **{ended.item.place: ended for ended in self._ready}})
+
+    def _results(self, done: dict[int, EndedItem]) -> MapResults[Result]:
+        """Return the outcomes ordered by item; None for each unfinished item."""
+        ended = {place: each.item for place, each in done.items()}
+        items = {item.place: item for item in self._in_flight.unfinished} | ended
+        places = sorted(items)
+        outcomes = [done[place].outcome if place in done else None for place in places]
+        labels, values = [items[place].label for place in places], [items[place].value for place in places]
+        results: MapResults[Result] = self._call.task.results(outcomes, labels, values)
+        return results
 
     def _next_ended(self) -> Waits[EndedItem | None]:
         """Wait for the next outcome, keeping the window full; return None after the last."""
@@ -122,10 +137,10 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             while self._state != "closed":
                 with self._lock:
                     self._collect()
-                    self._fill()
+                    has_room = self._fill()
                     if not self._ready and not len(self._in_flight):
                         break
-                    timeout = 0.0 if self._ready else self._bar.timeout
+                    timeout = 0.0 if self._ready or has_room else self._bar.timeout
                 # Also waits (without timeout) if answers are ready, so that an interrupt is noticed between answers.
                 yield self._in_flight.wait(timeout)
                 with self._lock:
@@ -158,23 +173,28 @@ class PendingMap(Loop[tuple[int, Outcome]]):
         for ended in self._in_flight.take_ended():
             self._record(ended)
 
-    def _fill(self) -> None:
-        """Read and submit items until the window is full or no items remain."""
+    def _fill(self) -> bool:
+        """Read and submit items until the window is full or no items remain; return True if it stopped before."""
+        entered = 0
         while len(self._in_flight) + len(self._ready) < self._call.window:
             item = next(self._items, None)
             if item is None or self._state == "closed":  # the iterator of the items may have closed the map
-                return
+                return False
             if (stored := self._call.stored_answer(item)) is not None:
                 self._pace.count(stored=True)
                 self._ready.append(EndedItem(item, stored))
             elif (ended := self._in_flight.enter(item)) is not None:
                 self._record(ended)
+            entered += 1
+            if entered == self._call.task.at_once:
+                return True
+        return False
 
     def _record(self, ended: EndedItem) -> None:
         self._pace.count(stored=False)
         self._ready.append(ended)
         if not isinstance(ended.outcome, SessionError):  # an error of the session is not an outcome of the item
-            self._call.write(ended.item, ended.outcome)
+            self._call.write(ended)
 
     def _check(self, ended: EndedItem) -> None:
         """Close the map and raise the error of an outcome, if the map raises errors or the session has ended."""
@@ -191,18 +211,47 @@ class PendingMap(Loop[tuple[int, Outcome]]):
             ) from outcome
 
 
+@overload
+def map(  # noqa: A001
+    session: HasRequests,
+    items: Iterable[Any] | None = None,
+    *,
+    template: str | Messages | None = None,
+    questions: None = None,
+    path: str | PathLike[str] | None = None,
+    errors: Errors = "return",
+    window: int | None = None,
+    progress: bool | None = None,
+    **options: Unpack[EachPromptOptions],
+) -> PendingMap[Generation]: ...
+@overload
+def map(  # noqa: A001
+    session: HasRequests,
+    items: Iterable[Any],
+    *,
+    template: str | Messages | None = None,
+    questions: Questions,
+    path: str | PathLike[str] | None = None,
+    errors: Errors = "return",
+    window: int | None = None,
+    progress: bool | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    cache_salt: str = "",
+    adapter: str | None = None,
+) -> PendingMap[Decisions]: ...
 @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
 def map(  # noqa: A001
     session: HasRequests,
     items: Iterable[Any] | None = None,
     *,
     template: str | Messages | None = None,
+    questions: Questions | None = None,
     path: str | PathLike[str] | None = None,
     errors: Errors = "return",
     window: int | None = None,
     progress: bool | None = None,
     **options: Unpack[EachPromptOptions],
-) -> PendingMap:
+) -> PendingMap[Any]:
     """Answer thousands of prompts: `await session.map(texts, ...)`, or a loop in order of completion.
 
     An await returns all answers in the order of the items. A loop, `async for index, answer in session.map(texts)`,
@@ -213,6 +262,9 @@ def map(  # noqa: A001
     and options continues: it reads finished answers and repeats failed items. A crash of the process loses only answers
     not yet appended.
 
+    With `questions`, each item is a state, and the results are its `rekindle.Decisions` in place of text, as of
+    `decide`: `await session.map(texts, questions={"topic": rekindle.Choice(...)})`.
+
     Leaving the wait or the loop early cancels the running requests. Finished answers are in the file, and after an
     interrupt of the await also in the attribute `finished` of the error.
 
@@ -220,6 +272,9 @@ def map(  # noqa: A001
         items: texts, conversations, or mappings for the template; the rows of a data frame are mappings.
         template: a text or a list of messages with fields in the syntax of `str.format`, such as "Translate: {text}". A
             mapping provides the fields by name, and a str provides the field `text`. Double all other braces.
+        questions: a `rekindle.Choice`, `rekindle.YesNo` or `rekindle.Score`, a list of them, or a mapping of column
+            names to them. An item is then a text, a conversation or other JSON. Of the options of `generate`, only
+            `chat_template_kwargs`, `cache_salt` and `adapter` apply.
         path: the path of a file of JSON lines, created if it does not exist.
         errors: "return" puts each error in the place of its item and continues; "raise" raises the first error and
             cancels the running requests.
@@ -233,7 +288,7 @@ def map(  # noqa: A001
 
     Returns:
         A `PendingMap`. Its await returns `rekindle.MapResults`, a list displayed as a table, with `to_frame` for a data
-        frame.
+        frame; with `questions`, `rekindle.MapDecisions` with an answer and a confidence for each question.
 
     Raises:
         InvalidRequest: an option is invalid. Raised by the await or the loop: none of the first 8 items fits the
@@ -249,13 +304,5 @@ def map(  # noqa: A001
         RuntimeWarning: each of several items failed, with `errors="return"`.
     """
     value = check_items(items, options.get("token_ids"))
-    call = MapCall.of(session._requests, options, template, path, errors, window)
+    call = MapCall.of(session._requests, options, questions, template, path, errors, window)
     return PendingMap(call, value, progress=session._requests.draws_progress(progress))
-
-
-def _results(done: dict[int, EndedItem], in_flight: InFlight) -> MapResults:
-    """Return the outcomes ordered by item; None for each unfinished item."""
-    items = {item.place: item for item in in_flight.unfinished} | {place: each.item for place, each in done.items()}
-    places = sorted(items)
-    outcomes = [done[place].outcome if place in done else None for place in places]
-    return MapResults(outcomes, [items[place].label for place in places], [items[place].value for place in places])

@@ -90,7 +90,7 @@ class Answers(list[T]):
             OSError: the file cannot be written.
         """
         with open(path, "w", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(_json_object(row))}\n" for row in self._rows())
+            file.writelines(f"{json.dumps(self._json_object(row))}\n" for row in self._rows())
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle and copy everything except `drawn_in`: cell numbers of other notebooks differ."""
@@ -111,6 +111,15 @@ class Answers(list[T]):
         rows = list(self._rows())
         return markup.bundle(str(self), markup.card("Answers", total(rows), table_html(rows)))
 
+    def _json_object(self, row: AnswerRow) -> dict[str, Any]:
+        """Return a row as an object of the JSON Lines file."""
+        return {
+            **dict(zip(("place", "draw"), row.place, strict=False)),
+            "prompt": row.prompt,
+            "generation": row.outcome.to_dict() if isinstance(row.outcome, Generation) else None,
+            "error": row.error,
+        }
+
     def _rows(self, within: Sequence[int] = ()) -> Iterator[AnswerRow]:
         """Yield a row for each answer, including answers of nested lists."""
         for place, (outcome, prompt) in enumerate(zip(self, self.prompts, strict=True)):
@@ -121,16 +130,6 @@ class Answers(list[T]):
 
 
 _NONE = AnswerRow((), None, None)
-
-
-def _json_object(row: AnswerRow) -> dict[str, Any]:
-    """Return a row as an object of the JSON Lines file."""
-    return {
-        **dict(zip(("place", "draw"), row.place, strict=False)),
-        "prompt": row.prompt,
-        "generation": row.outcome.to_dict() if isinstance(row.outcome, Generation) else None,
-        "error": row.error,
-    }
 
 
 def _record(row: AnswerRow) -> dict[str, Any]:
