@@ -117,6 +117,22 @@ def test_no_prompt_in_a_terminal_exits_with_2(
     assert "there is no prompt" in capsys.readouterr().err
 
 
+def test_ends_of_thoughts_and_of_loops_are_options(prompts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    options: list[dict[str, Any]] = []
+
+    def noted(session: Session, text: Any, **sampling: Any) -> Any:
+        options.append(sampling)
+        raise rekindle.InvalidRequest("seen")
+
+    monkeypatch.setattr(Session, "submit", noted)
+    assert main(["generate", "Hi", "--thinking-budget", "0", "--stop-on-repetition"]) == 1
+    assert (options[0]["thinking_budget"], options[0]["stop_on_repetition"]) == (0, True)
+    assert main(["generate", "Hi"]) == 1
+    assert {"thinking_budget", "stop_on_repetition"}.isdisjoint(options[1])
+    assert main(["generate", "Hi", "--thinking-budget", "-2"]) in (1, 2)
+    assert len(options) == 2, "a wrong budget is refused before the model is opened"
+
+
 @pytest.mark.usefixtures("prompts")
 @pytest.mark.parametrize("in_a_file", [False, True])
 def test_a_schema_is_text_or_a_file(in_a_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

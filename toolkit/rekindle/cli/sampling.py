@@ -34,6 +34,7 @@ def add_arguments(parser: ArgumentParser, max_tokens: int) -> None:
         ("presence-penalty", float, "P", "above 0 reduces repetition of the output, regardless of a token's count"),
         ("seed", int, "N", "makes sampling repeatable (likewise)"),
         ("min-tokens", int, "N", "do not stop before N tokens"),
+        ("thinking-budget", int, "N", "end the model's thoughts after N tokens; the answer follows"),
     ):
         parser.add_argument(f"--{flag}", type=kind, metavar=metavar, help=text)
     for flag, item, metavar, text in (
@@ -42,6 +43,8 @@ def add_arguments(parser: ArgumentParser, max_tokens: int) -> None:
     ):
         parser.add_argument(f"--{flag}", type=item, metavar=metavar, action="append", help=text)
     parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end tokens")
+    text = "stop when the output repeats a pattern over and over"
+    parser.add_argument("--stop-on-repetition", action="store_const", const=True, help=text)
     text = "the directory of a LoRA adapter saved by PEFT"
     parser.add_argument("--adapter", dest="adapter_path", metavar="PATH", help=text)
 
