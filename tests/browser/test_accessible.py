@@ -45,7 +45,7 @@ NARROW, WIDE = 500, 1000
 """Widths of the page in pixels."""
 CUT = """outputs => outputs.flatMap(output => [output, ...output.querySelectorAll("div, pre, table, td")])
     .filter(element => element.scrollWidth > element.clientWidth + 1 && element.clientWidth)
-    .filter(element => !element.closest("[role=region][tabindex]"))
+    .filter(element => !element.closest("[role=group][tabindex]"))
     .map(element => element.innerText)"""
 """A script that returns the texts of the elements of outputs wider than their place, without regions that scroll."""
 FORMATTED = """## Two ways
@@ -86,7 +86,7 @@ def inside() -> tuple[Activations, LogitLens]:
 
 
 def cards() -> list[markup.Bundle]:
-    """Return the displays of one object of each kind."""
+    """Return the displays of objects of each kind: two of some, since names of landmarks must differ in a page."""
     other = TokenLogprob(8, " maybe", -0.7, 1, (), b" maybe")
     tokens = tuple(TokenLogprob(7, word, -0.9, 2, (other,), word.encode()) for word in (" It", " is", " so"))
     plain, shaded = generation(STORY * 3, prompt="Tell me a story."), generation(" It is so", logprobs=tokens)
@@ -106,6 +106,8 @@ def cards() -> list[markup.Bundle]:
             session.stats,
             session.memory,
             session.cache.draw(),
+            session.cache.draw(),
+            session.trace().timeline(),
             session.trace().timeline(),
             session.chat(),
             Settings(),

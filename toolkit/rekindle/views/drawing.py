@@ -67,9 +67,9 @@ class Drawing:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         text = f'<pre class="{TEXT_CLASS}" style="white-space:pre;overflow-x:auto">{visible(self.text)}</pre>'
-        # Keys scroll a region that has the focus.
-        region = f'role="region" aria-label="{visible(self.kind)}" tabindex="0"'
-        picture = f'<div {region} class="{PICTURE_CLASS}" style="display:none;overflow-x:auto">{self.svg}</div>'
+        # Keys scroll a group that has the focus; a region would need a name of its own in the page.
+        frame = f'role="group" aria-label="{visible(self.kind)}" tabindex="0"'
+        picture = f'<div {frame} class="{PICTURE_CLASS}" style="display:none;overflow-x:auto">{self.svg}</div>'
         return bundle(self.text, f"{SHOW_ONE}{card(self.kind, self.title, text, picture)}")
 
 

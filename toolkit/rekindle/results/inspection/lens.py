@@ -60,7 +60,7 @@ class LogitLens:
             lines.append(f'<tr style="{_ROW}"><th scope="row" style="{_CELL}">{self.layers[place]}</th>{cells}</tr>')
         table = f'<table style="border-collapse:collapse;font-size:0.9em">{"".join(lines)}</table>'
         # Keys scroll a region that has the focus.
-        return f'<div role="region" aria-label="Logit lens" tabindex="0" style="overflow-x:auto">{table}</div>'
+        return f'<div role="group" aria-label="Logit lens" tabindex="0" style="overflow-x:auto">{table}</div>'
 
     def _places(self) -> tuple[list[int], range]:
         """Return the places of the shown layers, the last one first, and of the shown tokens."""
