@@ -13,7 +13,10 @@ from rekindle.formats.checkpoints.embedded import NAME
 if TYPE_CHECKING:
     from rekindle.formats.checkpoints.hub import HubModel
 
-MODELS: Final = f"{NAME}, a directory, a .gguf file, owner/name or owner/name/file.gguf on the hub, or auto"
+MODELS: Final = (
+    f"{NAME}, a directory, a .gguf file, owner/name or owner/name/file.gguf on the hub, a name of "
+    "`rekindle models --local`, or auto"
+)
 """Names of models, for the help of commands."""
 
 
@@ -46,10 +49,11 @@ def lacks_template(model: str, revision: str | None = None) -> bool | None:
     Of a model on the hub that is not cached, the small files alone are downloaded.
     """
     from rekindle.formats.checkpoints.hub import HubModel, cached_path
+    from rekindle.formats.checkpoints.local.sources import has_prefix
     from rekindle.formats.checkpoints.open import open_checkpoint
 
-    path = Path(model).expanduser()
-    if not path.exists():  # a model on the hub is downloaded by the session alone
+    path: str | Path = model if has_prefix(model) else Path(model).expanduser()
+    if isinstance(path, Path) and not path.exists():  # a model on the hub is downloaded by the session alone
         hub_model = HubModel.of(model, revision)
         cached = None if hub_model is None else cached_path(hub_model)
         if cached is None:

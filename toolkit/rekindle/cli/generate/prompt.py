@@ -10,6 +10,7 @@ from typing import Final, NoReturn, Protocol
 
 from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.formats.checkpoints.hub import HubModel
+from rekindle.formats.checkpoints.local.sources import has_prefix
 
 STDIN: Final = "-"
 """The word in whose place the text of standard input is put."""
@@ -55,7 +56,7 @@ def _is_model(words: Sequence[str]) -> bool:
         is_directory = (Path(first) / "config.json").is_file()
     except (OSError, ValueError):  # a long prompt is no path
         return False
-    return is_directory or (len(words) == 1 and HubModel.of(first) is not None)
+    return is_directory or (len(words) == 1 and (has_prefix(first) or HubModel.of(first) is not None))
 
 
 def _is_redirected() -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from rekindle.assembly.loading.choosing import AUTO
 from rekindle.cli.models import machine as machines
+from rekindle.cli.models.local import print_local
 from rekindle.cli.models.machine import Machine
 from rekindle.cli.models.table import Row, Size, count_text, rows
 from rekindle.cli.units import columns
@@ -22,7 +23,12 @@ _WIDEST: Final = 100
 
 
 def models(arguments: Namespace) -> int:
-    """Print one line for each family; with a name, one line for each size of the families with this name."""
+    """Print one line for each family; with a name, one line for each size of the families with this name.
+
+    With `--local`, print the models that other programs have downloaded instead.
+    """
+    if arguments.local:
+        return print_local(arguments.name, as_json=arguments.json)
     tokens = arguments.context
     if tokens < 0:
         raise ConfigError(f"--context must be at least 0, got {tokens}")

@@ -23,7 +23,7 @@ def hint_for(name: str) -> str:
     if difflib.get_close_matches(name.lower(), _SHORT, n=1, cutoff=0.75):
         return f"Did you mean {NAME!r}?"
     if _OF_OLLAMA.fullmatch(name):
-        return "Names of Ollama are not read; `rekindle models` lists models by their hub ids."
+        return f"A model of Ollama has a prefix, as in 'ollama:{name}'; `rekindle models` lists hub ids."
     if re.fullmatch(r"[\w.-]+", name):
         return f"A hub id has an owner, as in 'owner/{name}'; `rekindle models` lists hub ids."
     return ""

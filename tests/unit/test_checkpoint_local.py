@@ -1,0 +1,221 @@
+"""Models of Ollama, LM Studio and the hub's cache open by the names of these programs, from the files they wrote."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from rekindle.__main__ import main
+from rekindle.core.errors import CheckpointError, ConfigError, ModelNotFound, UnsupportedModel
+from rekindle.formats.checkpoints.local import ollama
+from rekindle.formats.checkpoints.open import open_checkpoint
+from tests.gguf_files import write_model
+
+KIND = "application/vnd.ollama.image."
+
+
+@pytest.fixture(scope="module")
+def gguf(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(families / "llama-tied", tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory without models, and an empty cache of the hub."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
+    monkeypatch.setattr(ollama, "_SERVICE", tmp_path / "no-service")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path
+
+
+def add_blob(directory: Path, content: bytes, kind: str) -> dict[str, Any]:
+    """Store a blob as Ollama does, and return its layer."""
+    digest = hashlib.sha256(content).hexdigest()
+    (directory / "blobs").mkdir(parents=True, exist_ok=True)
+    (directory / "blobs" / f"sha256-{digest}").write_bytes(content)
+    return {"mediaType": KIND + kind, "digest": f"sha256:{digest}", "size": len(content)}
+
+
+def add_manifest(directory: Path, path: str, content: Mapping[str, Any]) -> Path:
+    """Store a manifest under `manifests` or `manifests-v2`."""
+    manifest = directory / path
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write_text(json.dumps({"schemaVersion": 2, **content}))
+    return manifest
+
+
+def add_to_ollama(directory: Path, path: str, gguf: Path) -> None:
+    """Store a model in Ollama's directory, with a template and parameters beside its GGUF file."""
+    layers = [add_blob(directory, b"{{ .Prompt }}", "template"), add_blob(directory, gguf.read_bytes(), "model")]
+    layers.append(add_blob(directory, b'{"temperature": 0}', "params"))
+    add_manifest(directory, f"manifests/{path}", {"layers": layers})
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        (
+            "registry.ollama.ai/library/qwen3/latest",
+            ["qwen3", "qwen3:latest", "Qwen3", "library/qwen3", "registry.ollama.ai/library/qwen3:latest"],
+        ),
+        ("registry.ollama.ai/library/qwen3/0.6b", ["qwen3:0.6b", "ollama.com/library/qwen3:0.6B"]),
+        ("registry.ollama.ai/someone/tiny/q8", ["someone/tiny:q8"]),
+        ("hf.co/owner/name-GGUF/Q8_0", ["hf.co/owner/name-GGUF:Q8_0"]),
+        ("localhost:5000/library/m/latest", ["localhost:5000/library/m"]),
+    ],
+)
+def test_a_model_of_ollama_opens_by_all_spellings_of_its_name(
+    path: str, names: list[str], gguf: Path, home: Path
+) -> None:
+    add_to_ollama(home / ".ollama" / "models", path, gguf)
+    digest = hashlib.sha256(gguf.read_bytes()).hexdigest()
+    for name in names:
+        checkpoint = open_checkpoint(f"ollama:{name}")
+        assert Path(checkpoint.source).name == f"sha256-{digest}"
+        assert checkpoint.tensors.keys() == open_checkpoint(gguf).tensors.keys()
+
+
+def test_ollamas_directory_is_that_of_its_variable(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_to_ollama(tmp_path / "elsewhere", "registry.ollama.ai/library/m/latest", gguf)
+    monkeypatch.setenv("OLLAMA_MODELS", f'"{tmp_path / "elsewhere"}"')
+    assert open_checkpoint("ollama:m").config.layers
+
+
+def test_a_list_of_manifests_has_one_for_gguf_files(gguf: Path, home: Path) -> None:
+    """Read `manifests-v2`, whose entries are links to blobs, and lists of a manifest for each runner."""
+    directory = home / ".ollama" / "models"
+    child = json.dumps({"layers": [add_blob(directory, gguf.read_bytes(), "model")]}).encode()
+    reference = {"digest": add_blob(directory, child, "json")["digest"].removeprefix("sha256:"), "format": "gguf"}
+    listed = {"manifests": [{"digest": "0" * 64, "format": "safetensors"}, reference]}
+    parent = add_blob(directory, json.dumps(listed).encode(), "json")["digest"].replace(":", "-")
+    link = directory / "manifests-v2" / "ollama.com" / "library" / "m" / "latest"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(directory / "blobs" / parent)
+    assert open_checkpoint("ollama:m").config.layers
+
+
+def test_a_missing_model_of_ollama_is_told_with_those_that_are_there(gguf: Path, home: Path) -> None:
+    with pytest.raises(
+        ModelNotFound, match=r"no model 'ollama:qwen3:latest': Ollama has no models in .*\n- `ollama pu"
+    ):
+        open_checkpoint("ollama:qwen3")
+    directory = home / ".ollama" / "models"
+    add_to_ollama(directory, "registry.ollama.ai/library/qwen3/0.6b", gguf)
+    add_to_ollama(directory, "registry.ollama.ai/library/llama3.2/latest", gguf)
+    with pytest.raises(ModelNotFound) as raised:
+        open_checkpoint("ollama:qwen3")
+    assert str(raised.value) == (
+        f"no model 'ollama:qwen3:latest'. Did you mean 'ollama:qwen3:0.6b'? In {directory}, Ollama has:\n"
+        "- ollama:llama3.2:latest\n- ollama:qwen3:0.6b"
+    )
+
+
+def test_manifests_without_one_whole_model_are_refused(gguf: Path, home: Path) -> None:
+    directory = home / ".ollama" / "models"
+    model = add_blob(directory, gguf.read_bytes(), "model")
+    place = "manifests/registry.ollama.ai/library"
+    add_manifest(directory, f"{place}/cloud/latest", {"layers": []})
+    add_manifest(directory, f"{place}/tuned/latest", {"layers": [model, add_blob(directory, b"lora", "adapter")]})
+    add_manifest(directory, f"{place}/gone/latest", {"layers": [{**model, "digest": f"sha256:{'0' * 64}"}]})
+    add_manifest(directory, f"{place}/odd/latest", {"layers": [{**model, "digest": "../../etc"}]})
+    add_manifest(directory, f"{place}/torn/latest", {}).write_text("{")
+    for name, error, message in [
+        ("cloud", UnsupportedModel, "0 GGUF files instead of one; its layers: none, as of a model in the cloud"),
+        ("tuned", UnsupportedModel, "has an adapter beside its model"),
+        ("gone", CheckpointError, "is missing: `ollama pull` downloads the model again"),
+        ("odd", CheckpointError, "a layer with the digest '../../etc'"),
+        ("torn", CheckpointError, "the manifest of ollama:torn:latest, cannot be read"),
+    ]:
+        with pytest.raises(error, match=message):
+            open_checkpoint(f"ollama:{name}")
+
+
+def test_models_of_lm_studio_open_by_publisher_and_model(gguf: Path, families: Path, home: Path) -> None:
+    models = home / ".lmstudio" / "models"
+    for file in ("one/single/a.gguf", "one/single/mmproj-a.gguf", "one/several/a-Q4.gguf", "one/several/a-Q8.gguf"):
+        (models / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(gguf, models / file)
+    shutil.copytree(families / "qwen2", models / "two" / "mlx")
+    opened = {
+        name: open_checkpoint(f"lmstudio:{name}").source
+        for name in ("one/single", "One/Single", "one/single/a.gguf", "one/several/a-Q8.gguf", "two/mlx")
+    }
+    assert opened == {
+        "one/single": str(models / "one/single/a.gguf"),
+        "One/Single": str(models / "one/single/a.gguf"),
+        "one/single/a.gguf": str(models / "one/single/a.gguf"),
+        "one/several/a-Q8.gguf": str(models / "one/several/a-Q8.gguf"),
+        "two/mlx": str(models / "two/mlx"),
+    }
+    with pytest.raises(ModelNotFound, match=r"(?s)'lmstudio:one/several'\. Did you mean .*- lmstudio:one/several/a-Q4"):
+        open_checkpoint("lmstudio:one/several")
+
+
+def test_lm_studios_directory_is_that_of_its_settings(gguf: Path, home: Path) -> None:
+    """Follow the pointer to LM Studio's home directory, and its setting of the folder of downloads."""
+    (home / "studio").mkdir()
+    (home / ".lmstudio-home-pointer").write_text(f"{home / 'studio'}\n")
+    (home / "studio" / "settings.json").write_text(json.dumps({"downloadsFolder": str(home / "big")}))
+    (home / "big" / "one" / "m").mkdir(parents=True)
+    shutil.copy(gguf, home / "big" / "one" / "m")
+    assert open_checkpoint("lmstudio:one/m").source.endswith("tiny.gguf")
+
+
+def cache_snapshot(home: Path, name: str, commit: str, ref: str, source: Path) -> Path:
+    """Lay a model out as the hub's library does."""
+    repository = home / "hub" / f"models--{name.replace('/', '--')}"
+    snapshot = repository / "snapshots" / commit
+    (repository / "refs").mkdir(parents=True, exist_ok=True)
+    (repository / "refs" / ref).write_text(commit)
+    if source.is_dir():
+        shutil.copytree(source, snapshot)
+    else:
+        snapshot.mkdir(parents=True)
+        shutil.copy(source, snapshot)
+    return snapshot
+
+
+def test_snapshots_of_the_hubs_cache_open_without_a_question_to_the_hub(
+    gguf: Path, families: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_snapshot = cache_snapshot(home, "one/model", "a" * 40, "main", families / "qwen2")
+    cache_snapshot(home, "one/files", "b" * 40, "v2", gguf)
+    assert open_checkpoint("huggingface:one/model").source == str(main_snapshot)
+    assert open_checkpoint("huggingface:one/files/tiny.gguf@v2").source.endswith("tiny.gguf")
+    with pytest.raises(ModelNotFound, match="Did you mean 'huggingface:one/model'"):
+        open_checkpoint("huggingface:one/modle")
+    with pytest.raises(ConfigError, match="is local: omit it"):
+        open_checkpoint("huggingface:one/model", revision="v2")
+    assert main(["models", "--local"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "huggingface:one/files/tiny.gguf@v2",
+        "huggingface:one/model",
+    ]
+
+
+def test_models_local_lists_sizes_and_whether_each_opens(
+    gguf: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "--local"]) == 0
+    assert capsys.readouterr().out == "no models here (ollama:, lmstudio:, huggingface:)\n"
+    directory = home / ".ollama" / "models"
+    add_to_ollama(directory, "registry.ollama.ai/library/tiny/latest", gguf)
+    add_manifest(directory, "manifests/registry.ollama.ai/library/cloud/latest", {"layers": []})
+    assert main(["models", "--local"]) == 0
+    cloud, tiny = capsys.readouterr().out.splitlines()
+    assert cloud.startswith("ollama:cloud:latest  0 B ")
+    assert cloud.endswith("its layers: none, as of a model in the cloud")
+    assert tiny.endswith("opens")
+    assert main(["models", "tiny", "--local", "--json"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)["models"]
+    assert report["model"] == "ollama:tiny:latest"
+    assert report["bytes"] == gguf.stat().st_size
+    assert report["refusal"] is None

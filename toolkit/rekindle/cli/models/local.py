@@ -1,0 +1,38 @@
+"""The models that Ollama, LM Studio and the hub's library have downloaded, each with its size and whether it opens."""
+
+import json
+
+from rekindle.cli.units import columns
+from rekindle.core.errors import RekindleError
+from rekindle.core.words import size_text
+from rekindle.formats.checkpoints.local.model import LocalModel
+from rekindle.formats.checkpoints.local.sources import SOURCES, local_models
+from rekindle.formats.checkpoints.open import open_checkpoint
+
+
+def print_local(part: str | None, *, as_json: bool) -> int:
+    """Print the models whose names have a part, and return the exit status; without a part, all of them."""
+    models = [model for model in local_models() if part is None or part.casefold() in model.name.casefold()]
+    refusals = {model.name: _refusal(model) for model in models}
+    if as_json:
+        reports = [
+            {"model": each.name, "path": str(each.path), "bytes": each.size, "refusal": refusals[each.name]}
+            for each in models
+        ]
+        print(json.dumps({"models": reports}))
+    elif models:
+        rows = [(each.name, size_text(each.size), refusals[each.name] or "opens") for each in models]
+        print("\n".join(columns(rows, indent="")))
+    else:
+        prefixes = ", ".join(f"{prefix}:" for prefix in SOURCES)
+        print(f"no models here{'' if part is None else f' with {part!r} in the name'} ({prefixes})")
+    return 0
+
+
+def _refusal(model: LocalModel) -> str | None:
+    """Return the reason why a model does not open, in one line; None if it opens. Weights are not read."""
+    try:
+        open_checkpoint(model.name)
+    except RekindleError as error:
+        return str(error).partition("\n")[0]
+    return None

@@ -1,0 +1,74 @@
+"""A model in the files of another program, and the error if there is none of a name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+from rekindle.core.errors import ModelNotFound
+
+_SHOWN: Final = 12
+"""Most models in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model in the files of another program.
+
+    Attributes:
+        name: the name that `open` takes, with the prefix of the program.
+        path: its GGUF file, or its directory.
+        size: bytes of its weights.
+    """
+
+    name: str
+    path: Path
+    size: int
+
+
+def missing(name: str, owner: str, places: Sequence[Path], models: Sequence[str], remedy: str) -> ModelNotFound:
+    """Return the error about a name of no model, with close names and the names that are there.
+
+    Args:
+        name: the full name, with its prefix.
+        owner: the program or the cache, as the subject of a sentence.
+        places: the directories that were searched.
+        models: the full names of the models that are there.
+        remedy: the way to get a model, as an item of a list.
+    """
+    where = " and ".join(map(str, places))
+    if not models:
+        return ModelNotFound(f"no model {name!r}: {owner} has no models in {where}.\n- {remedy}")
+    folded = {each.casefold(): each for each in sorted(models)}
+    wanted = name.casefold()
+    stem = wanted.rpartition(":")[0] if wanted.count(":") > 1 else wanted  # without its tag
+    parts = [each for each in folded if each.startswith((f"{stem}:", f"{stem}/"))]
+    close = parts or get_close_matches(wanted, folded, n=1)
+    hint = f" Did you mean {folded[close[0]]!r}?" if close else ""
+    more = len(models) - _SHOWN
+    listed = "\n".join(f"- {each}" for each in sorted(models)[:_SHOWN])
+    rest = f"\n- and {more} more: `rekindle models --local` lists all" if more > 0 else ""
+    return ModelNotFound(f"no model {name!r}.{hint} In {where}, {owner} has:\n{listed}{rest}")
+
+
+def first_parts(files: Sequence[Path]) -> list[Path]:
+    """Return the GGUF files with text models: of a split model its first part, and no projectors of images."""
+    return [
+        file
+        for file in sorted(files)
+        if not file.name.lower().startswith("mmproj") and ("-of-" not in file.name or "-00001-of-" in file.name)
+    ]
+
+
+def bytes_of(path: Path) -> int:
+    """Return the bytes of a GGUF file with all its parts, or of the safetensors of a directory; 0 if unreadable."""
+    if path.is_dir():
+        files = list(path.glob("*.safetensors"))
+    else:
+        head, part, count = path.name.partition("-00001-of-")
+        files = [
+            file for file in path.parent.iterdir() if file.name.startswith(f"{head}-") and file.name.endswith(count)
+        ]
+        files = files if part else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -1,0 +1,136 @@
+"""The models of Ollama: a manifest by name, and the GGUF file among the blobs of its layers."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rekindle.core.errors import CheckpointError, ModelNotFound, UnsupportedModel
+from rekindle.formats.checkpoints.local.model import LocalModel, missing
+
+PREFIX: Final = "ollama:"
+_MANIFESTS: Final = ("manifests-v2", "manifests")
+"""Folders of manifests; a name in the first one hides the same name in the second."""
+_PUBLIC: Final = ("registry.ollama.ai", "ollama.com")
+"""Two names of one registry, which a name leaves out."""
+_KIND: Final = "application/vnd.ollama.image."
+_DIGEST: Final = re.compile(r"(?:sha256[:-])?([0-9a-fA-F]{64})")
+_SERVICE: Final = Path("/usr/share/ollama/.ollama/models")
+"""The directory of the service that Ollama's installer sets up on Linux."""
+
+
+def model_directories() -> list[Path]:
+    """Return the directories of Ollama's models: of OLLAMA_MODELS, or else the user's and the service's."""
+    if chosen := os.environ.get("OLLAMA_MODELS", "").strip().strip("\"'"):
+        return [Path(chosen).expanduser()]
+    own = Path.home() / ".ollama" / "models"
+    return [own, _SERVICE] if _SERVICE.is_dir() else [own]
+
+
+def ollama_models() -> Iterator[LocalModel]:
+    """Yield Ollama's models; one without a GGUF file has the path of its manifest."""
+    for name, (manifest, directory) in _manifests().items():
+        try:
+            path = _gguf_file(PREFIX + name, manifest, directory)
+            yield LocalModel(PREFIX + name, path, path.stat().st_size)
+        except (CheckpointError, UnsupportedModel, OSError):
+            yield LocalModel(PREFIX + name, manifest, 0)
+
+
+def find_in_ollama(name: str) -> Path:
+    """Return the GGUF file of a model of Ollama by its name; without a tag, "latest" is meant.
+
+    Raises:
+        ModelNotFound: Ollama has no such model.
+        UnsupportedModel: the model has no GGUF file, or an adapter.
+        CheckpointError: the manifest or the file is unreadable or missing.
+    """
+    manifests = _manifests()
+    wanted = _short_name(name)
+    for each, (manifest, directory) in manifests.items():
+        if each.casefold() == wanted.casefold():
+            return _gguf_file(PREFIX + each, manifest, directory)
+    raise _missing(wanted, list(manifests))
+
+
+def _missing(name: str, names: list[str]) -> ModelNotFound:
+    remedy = f"`ollama pull {name}` downloads it; OLLAMA_MODELS names another directory of models"
+    return missing(PREFIX + name, "Ollama", model_directories(), [PREFIX + each for each in names], remedy)
+
+
+def _manifests() -> dict[str, tuple[Path, Path]]:
+    """Return the manifests by the short names of their models, each with its directory of models."""
+    found: dict[str, tuple[Path, Path]] = {}
+    for directory in model_directories():
+        for root in (directory / each for each in _MANIFESTS):
+            for manifest in sorted(root.glob("*/*/*/*")):
+                host, namespace, model, tag = manifest.relative_to(root).parts
+                if manifest.is_file():  # not a link to a blob that is gone
+                    found.setdefault(_shortest(host, namespace, model, tag), (manifest, directory))
+    return dict(sorted(found.items()))
+
+
+def _short_name(name: str) -> str:
+    """Return a name as Ollama prints it: with a tag, and without the public registry and its library."""
+    path, colon, tag = name.strip().rpartition(":")
+    if not colon or "/" in tag:  # a colon before a slash is one of a host with a port
+        path, tag = name.strip(), "latest"
+    *place, model = path.split("/")
+    host, namespace = (["", "", *place])[-2:]
+    return _shortest(host or _PUBLIC[0], namespace or "library", model, tag)
+
+
+def _shortest(host: str, namespace: str, model: str, tag: str) -> str:
+    is_public = host.casefold() in _PUBLIC
+    parts = [] if is_public and namespace.casefold() == "library" else [namespace]
+    return "/".join([*([] if is_public else [host]), *parts, f"{model}:{tag}"])
+
+
+def _gguf_file(name: str, manifest: Path, directory: Path) -> Path:
+    content = _gguf_manifest(name, _read(name, manifest), directory)
+    layers: list[Mapping[str, Any]] = content.get("layers") or []
+    kinds = [str(layer.get("mediaType", "")).partition(";")[0].removeprefix(_KIND) for layer in layers]
+    if kinds.count("model") != 1:
+        there = ", ".join(sorted(set(kinds))) or "none, as of a model in the cloud"
+        raise UnsupportedModel(f"{name} has {kinds.count('model')} GGUF files instead of one; its layers: {there}")
+    if "adapter" in kinds:
+        raise UnsupportedModel(
+            f"{name} has an adapter beside its model, which is not read.\n"
+            "- Open the model alone, by the name after FROM in its Modelfile (`ollama show --modelfile`)\n"
+            "- and pass the adapter as a PEFT directory to session.add_adapter"
+        )
+    blob = _blob(name, layers[kinds.index("model")], directory)
+    if not blob.is_file():
+        raise CheckpointError(f"{blob}, the file of {name}, is missing: `ollama pull` downloads the model again")
+    return blob
+
+
+def _gguf_manifest(name: str, content: Mapping[str, Any], directory: Path) -> Mapping[str, Any]:
+    """Return a manifest, or of a list of manifests for several runners the one for GGUF files."""
+    children: list[Mapping[str, Any]] = content.get("manifests") or []
+    if not children:
+        return content
+    child = next((each for each in children if each.get("format") in ("gguf", None)), None)
+    if child is None:
+        formats = ", ".join(str(each.get("format")) for each in children)
+        raise UnsupportedModel(f"{name} has no GGUF file; its formats: {formats}")
+    return child if child.get("layers") else _read(name, _blob(name, child, directory))
+
+
+def _blob(name: str, layer: Mapping[str, Any], directory: Path) -> Path:
+    digest = _DIGEST.fullmatch(str(layer.get("digest")))
+    if digest is None:
+        raise CheckpointError(f"the manifest of {name} has a layer with the digest {layer.get('digest')!r}")
+    return directory / "blobs" / f"sha256-{digest[1].lower()}"
+
+
+def _read(name: str, manifest: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(manifest.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{manifest}, the manifest of {name}, cannot be read ({error})") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{manifest}, the manifest of {name}, is no JSON object: `ollama pull` writes it again")
+    return content

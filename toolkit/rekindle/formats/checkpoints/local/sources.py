@@ -1,0 +1,40 @@
+"""The programs whose models are opened by a prefix of the name."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from rekindle.formats.checkpoints.local.hub_cache import cached_models, find_in_cache
+from rekindle.formats.checkpoints.local.lmstudio import find_in_lmstudio, lmstudio_models
+from rekindle.formats.checkpoints.local.model import LocalModel
+from rekindle.formats.checkpoints.local.ollama import find_in_ollama, ollama_models
+
+SOURCES: Final[Mapping[str, tuple[Callable[[], Iterable[LocalModel]], Callable[[str], Path]]]] = {
+    "ollama": (ollama_models, find_in_ollama),
+    "lmstudio": (lmstudio_models, find_in_lmstudio),
+    "huggingface": (cached_models, find_in_cache),
+}
+"""The models and the lookup of each program, by the prefix of its names."""
+
+
+def has_prefix(name: str) -> bool:
+    """Return True if a name begins with the prefix of a program."""
+    prefix, colon, _ = name.partition(":")
+    return bool(colon) and prefix.lower() in SOURCES
+
+
+def find_local(name: str) -> Path:
+    """Return the GGUF file or the directory of a model by a name with a prefix.
+
+    Raises:
+        ModelError: the program does not have the model, or not in a form that can be read.
+    """
+    prefix, _, rest = name.partition(":")
+    _, find = SOURCES[prefix.lower()]
+    return find(rest)
+
+
+def local_models() -> Iterator[LocalModel]:
+    """Yield the models of all programs."""
+    for models, _ in SOURCES.values():
+        yield from models()
