@@ -26,7 +26,7 @@ def gguf(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home directory without models, and an empty cache of the hub."""
+    """Make a home directory without models, and an empty cache of the hub."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     monkeypatch.delenv("OLLAMA_MODELS", raising=False)

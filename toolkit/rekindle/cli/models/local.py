@@ -1,4 +1,4 @@
-"""The models that Ollama, LM Studio and the hub's library have downloaded, each with its size and whether it opens."""
+"""The models of Ollama, LM Studio and the hub's cache, with sizes, and with the reason of each refusal."""
 
 import json
 
@@ -11,7 +11,7 @@ from rekindle.formats.checkpoints.open import open_checkpoint
 
 
 def print_local(part: str | None, *, as_json: bool) -> int:
-    """Print the models whose names have a part, and return the exit status; without a part, all of them."""
+    """Print the models with a part in the name, or all models without a part, and return the exit status."""
     models = [model for model in local_models() if part is None or part.casefold() in model.name.casefold()]
     refusals = {model.name: _refusal(model) for model in models}
     if as_json:
@@ -30,7 +30,7 @@ def print_local(part: str | None, *, as_json: bool) -> int:
 
 
 def _refusal(model: LocalModel) -> str | None:
-    """Return the reason why a model does not open, in one line; None if it opens. Weights are not read."""
+    """Return the reason why a model does not open, in one line; None without one. Weights are not read."""
     try:
         open_checkpoint(model.name)
     except RekindleError as error:

@@ -1,1 +1,1 @@
-"""Models that other programs have downloaded: Ollama, LM Studio, and the cache of the Hugging Face hub."""
+"""The models of Ollama, LM Studio and the cache of the Hugging Face hub."""

@@ -14,7 +14,7 @@ PREFIX: Final = "huggingface:"
 
 
 def cached_models() -> Iterator[LocalModel]:
-    """Yield the models of all snapshots; those of other branches and commits than "main" have them in their names."""
+    """Yield the models of all snapshots; names have the branch or the commit, except for "main"."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -32,7 +32,7 @@ def find_in_cache(name: str) -> Path:
     """Return the directory or the GGUF file of a model in the cache, by its id and optional revision.
 
     Raises:
-        ModelNotFound: the cache does not have it.
+        ModelNotFound: the cache has no such model.
     """
     from huggingface_hub import constants
 

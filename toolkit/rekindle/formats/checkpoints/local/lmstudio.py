@@ -12,7 +12,7 @@ PREFIX: Final = "lmstudio:"
 
 
 def models_directory() -> Path:
-    """Return LM Studio's directory of models: of its settings, or else in its home directory."""
+    """Return LM Studio's directory of models: from the settings, or else in the home directory."""
     home = _home()
     with suppress(OSError, ValueError, AttributeError):
         if folder := json.loads((home / "settings.json").read_bytes()).get("downloadsFolder"):
@@ -40,16 +40,16 @@ def find_in_lmstudio(name: str) -> Path:
         ModelNotFound: LM Studio has no such model, or several files in its folder.
     """
     models = list(lmstudio_models())
-    wanted = f"{PREFIX}{name}".casefold()
+    target = f"{PREFIX}{name}".casefold()
     for model in models:
-        if wanted in (model.name.casefold(), f"{model.name}/{model.path.name}".casefold()):
+        if target in (model.name.casefold(), f"{model.name}/{model.path.name}".casefold()):
             return model.path
     remedy = "`lms get` downloads models into folders of this form: publisher/model/file.gguf"
     raise missing(PREFIX + name, "LM Studio", [models_directory()], [model.name for model in models], remedy)
 
 
 def _home() -> Path:
-    """Return LM Studio's home directory: of its pointer file, or else the first one that exists."""
+    """Return LM Studio's home directory: from the pointer file, or else the first existing one."""
     with suppress(OSError, ValueError):
         pointed = (Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").strip()
         if pointed and Path(pointed).is_dir():

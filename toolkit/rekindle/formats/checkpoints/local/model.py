@@ -1,4 +1,4 @@
-"""A model in the files of another program, and the error if there is none of a name."""
+"""A model in the files of another program, and the error for a name without a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class LocalModel:
     """A model in the files of another program.
 
     Attributes:
-        name: the name that `open` takes, with the prefix of the program.
-        path: its GGUF file, or its directory.
-        size: bytes of its weights.
+        name: the name for `open`, with the prefix of the program.
+        path: the GGUF file, or the directory.
+        size: bytes of the weights.
     """
 
     name: str
@@ -28,32 +28,32 @@ class LocalModel:
 
 
 def missing(name: str, owner: str, places: Sequence[Path], models: Sequence[str], remedy: str) -> ModelNotFound:
-    """Return the error about a name of no model, with close names and the names that are there.
+    """Return the error about a name of no model, with a close name and all names there.
 
     Args:
         name: the full name, with its prefix.
         owner: the program or the cache, as the subject of a sentence.
-        places: the directories that were searched.
-        models: the full names of the models that are there.
+        places: the searched directories.
+        models: the full names of all models there.
         remedy: the way to get a model, as an item of a list.
     """
     where = " and ".join(map(str, places))
     if not models:
         return ModelNotFound(f"no model {name!r}: {owner} has no models in {where}.\n- {remedy}")
     folded = {each.casefold(): each for each in sorted(models)}
-    wanted = name.casefold()
-    stem = wanted.rpartition(":")[0] if wanted.count(":") > 1 else wanted  # without its tag
+    folded_name = name.casefold()
+    stem = folded_name.rpartition(":")[0] if folded_name.count(":") > 1 else folded_name  # without its tag
     parts = [each for each in folded if each.startswith((f"{stem}:", f"{stem}/"))]
-    close = parts or get_close_matches(wanted, folded, n=1)
+    close = parts or get_close_matches(folded_name, folded, n=1)
     hint = f" Did you mean {folded[close[0]]!r}?" if close else ""
     more = len(models) - _SHOWN
-    listed = "\n".join(f"- {each}" for each in sorted(models)[:_SHOWN])
+    items = "\n".join(f"- {each}" for each in sorted(models)[:_SHOWN])
     rest = f"\n- and {more} more: `rekindle models --local` lists all" if more > 0 else ""
-    return ModelNotFound(f"no model {name!r}.{hint} In {where}, {owner} has:\n{listed}{rest}")
+    return ModelNotFound(f"no model {name!r}.{hint} In {where}, {owner} has:\n{items}{rest}")
 
 
 def first_parts(files: Sequence[Path]) -> list[Path]:
-    """Return the GGUF files with text models: of a split model its first part, and no projectors of images."""
+    """Return the GGUF files with text models: the first part of a split model, and no projectors of images."""
     return [
         file
         for file in sorted(files)
@@ -62,7 +62,7 @@ def first_parts(files: Sequence[Path]) -> list[Path]:
 
 
 def bytes_of(path: Path) -> int:
-    """Return the bytes of a GGUF file with all its parts, or of the safetensors of a directory; 0 if unreadable."""
+    """Return the bytes of a GGUF file with all parts, or of the safetensors of a directory; 0 if unreadable."""
     if path.is_dir():
         files = list(path.glob("*.safetensors"))
     else:

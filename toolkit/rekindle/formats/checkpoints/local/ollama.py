@@ -18,13 +18,13 @@ _PUBLIC: Final = ("registry.ollama.ai", "ollama.com")
 _KIND: Final = "application/vnd.ollama.image."
 _DIGEST: Final = re.compile(r"(?:sha256[:-])?([0-9a-fA-F]{64})")
 _SERVICE: Final = Path("/usr/share/ollama/.ollama/models")
-"""The directory of the service that Ollama's installer sets up on Linux."""
+"""The directory of Ollama's service on Linux."""
 
 
 def model_directories() -> list[Path]:
     """Return the directories of Ollama's models: of OLLAMA_MODELS, or else the user's and the service's."""
-    if chosen := os.environ.get("OLLAMA_MODELS", "").strip().strip("\"'"):
-        return [Path(chosen).expanduser()]
+    if setting := os.environ.get("OLLAMA_MODELS", "").strip().strip("\"'"):
+        return [Path(setting).expanduser()]
     own = Path.home() / ".ollama" / "models"
     return [own, _SERVICE] if _SERVICE.is_dir() else [own]
 
@@ -48,11 +48,11 @@ def find_in_ollama(name: str) -> Path:
         CheckpointError: the manifest or the file is unreadable or missing.
     """
     manifests = _manifests()
-    wanted = _short_name(name)
+    target = _short_name(name)
     for each, (manifest, directory) in manifests.items():
-        if each.casefold() == wanted.casefold():
+        if each.casefold() == target.casefold():
             return _gguf_file(PREFIX + each, manifest, directory)
-    raise _missing(wanted, list(manifests))
+    raise _missing(target, list(manifests))
 
 
 def _missing(name: str, names: list[str]) -> ModelNotFound:
@@ -62,14 +62,14 @@ def _missing(name: str, names: list[str]) -> ModelNotFound:
 
 def _manifests() -> dict[str, tuple[Path, Path]]:
     """Return the manifests by the short names of their models, each with its directory of models."""
-    found: dict[str, tuple[Path, Path]] = {}
+    manifests: dict[str, tuple[Path, Path]] = {}
     for directory in model_directories():
         for root in (directory / each for each in _MANIFESTS):
             for manifest in sorted(root.glob("*/*/*/*")):
                 host, namespace, model, tag = manifest.relative_to(root).parts
                 if manifest.is_file():  # not a link to a blob that is gone
-                    found.setdefault(_shortest(host, namespace, model, tag), (manifest, directory))
-    return dict(sorted(found.items()))
+                    manifests.setdefault(_shortest(host, namespace, model, tag), (manifest, directory))
+    return dict(sorted(manifests.items()))
 
 
 def _short_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The programs whose models are opened by a prefix of the name."""
+"""The programs with models for `open`, by the prefix of a name."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ SOURCES: Final[Mapping[str, tuple[Callable[[], Iterable[LocalModel]], Callable[[
     "lmstudio": (lmstudio_models, find_in_lmstudio),
     "huggingface": (cached_models, find_in_cache),
 }
-"""The models and the lookup of each program, by the prefix of its names."""
+"""The models and the lookup of each program, by the prefix of names."""
 
 
 def has_prefix(name: str) -> bool:
@@ -27,7 +27,7 @@ def find_local(name: str) -> Path:
     """Return the GGUF file or the directory of a model by a name with a prefix.
 
     Raises:
-        ModelError: the program does not have the model, or not in a form that can be read.
+        ModelError: the program does not have the model, or not in a readable form.
     """
     prefix, _, rest = name.partition(":")
     _, find = SOURCES[prefix.lower()]
