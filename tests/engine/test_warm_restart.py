@@ -343,7 +343,7 @@ def test_pages_of_another_kind_are_not_used_and_said_so_once(
         assert session.restored.nodes == 0
         session.save_sync()
         assert part in session.restored.differences
-    assert [f"differ in {part_label(part)}: " in str(each.message) for each in warned] == [True]
+    assert [part_label(part) in str(each.message).partition("differ in ")[2] for each in warned] == [True]
     with open_session(model, **lazy) as session:  # there is no warning, because it has pages of its own now
         assert [ask(session, number) for number in NUMBERS] == [(expected[number], CACHED) for number in NUMBERS]
     with open_session(model) as session:

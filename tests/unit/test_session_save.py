@@ -174,13 +174,16 @@ async def test_what_the_limit_has_no_room_for_is_no_error_and_the_setting_is_nam
         async def save() -> None:
             pages.append(await session.save())
 
-        with pytest.warns(
-            RuntimeWarning, match="0 pages were written, and not all of .* stay on disk: disk_cache_bytes"
-        ):
+        async def resume_once_it_is_awaited() -> None:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(save)
                 await anyio.wait_all_tasks_blocked()
                 session.resume()  # earlier, the engine would perhaps write the pages of itself
+
+        with pytest.warns(
+            RuntimeWarning, match="0 pages were written, and not all of .* stay on disk: disk_cache_bytes"
+        ):
+            await resume_once_it_is_awaited()
     assert pages == [0]
 
 
