@@ -8,7 +8,7 @@ from tests.notebook.driver import Notebook
 
 pytestmark = pytest.mark.notebook
 
-A_GLANCE = 12
+A_GLANCE = 13
 """Lines that an error may take where one line of a cell led to it."""
 LAST = "`%tb Plain` shows the whole traceback."
 

@@ -46,7 +46,10 @@ def test_a_stopped_cell_leaves_its_wait_at_once_and_the_session_usable(
 
 @pytest.mark.parametrize("wait", ["await session.generate(**EXPECTED)", "session.generate_sync(**EXPECTED)"])
 def test_a_stopped_cell_ends_its_own_request_alone(wait: str, notebook: Notebook, record_property: Record) -> None:
-    notebook.run("others = [session.submit(token_ids=PROMPT, **LONG) for _ in range(2)]")
+    notebook.run(
+        "others = [session.submit(token_ids=PROMPT, **LONG) for _ in range(2)]\n"
+        "while session.stats.scheduler.running < 2: time.sleep(0.01)"
+    )
     stop(notebook, "lambda: session.stats.scheduler.waiting == 1", wait, record_property)
     assert notebook.run("print([other.done for other in others])") == "[False, False]\n"
     notebook.run("for other in others: other.cancel()")

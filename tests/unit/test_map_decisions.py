@@ -12,7 +12,7 @@ from rekindle.core.errors import BatchFailed
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.scripted import tokenizer
-from tests.unit.sessions import assert_all_is_free
+from tests.unit.sessions import assert_all_ends_free
 from tests.unit.test_decisions import words
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ async def test_each_item_has_the_decisions_of_decide(session: Session) -> None:
     assert {place: each[0].answer for place, each in looped.items() if isinstance(each, Decisions)} == {
         place: each[0].answer for place, each in enumerate(expected)
     }
-    assert_all_is_free(session)
+    await assert_all_ends_free(session)
 
 
 async def test_a_state_is_computed_once_for_all_questions(session: Session) -> None:
@@ -106,7 +106,7 @@ async def test_a_failure_stands_in_the_place_of_its_item(session: Session, tmp_p
     assert "3 errors" in str(found)
     with pytest.raises(BatchFailed, match="item 1 failed"):
         await session.map(items, questions=QUESTIONS, errors="raise")
-    assert_all_is_free(session)
+    await assert_all_ends_free(session)
 
 
 async def test_a_label_of_several_tokens_ends_the_map_at_its_start() -> None:
