@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from rekindle.client.batches.batch import Batch
 from rekindle.client.batches.run import Shape
 from rekindle.client.prompts import OnePrompt, Prompts, TokenIds, label_of
 from rekindle.client.requests import HasRequests, Requests
-from rekindle.core.concurrency.waits import Waits
+from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request import checks
@@ -24,6 +24,9 @@ from rekindle.scoring.fitness import note_unfit
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 SMALLEST_NORM = 1e-12
+QUICK = 64
+"""Vectors computed on the caller's loop."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,11 +172,18 @@ def embed(
     default = requests.loaded_engine.checkpoint.uses.embedding.default_prompt if instruction is None else None
     instructed = [_instructed(prompt, options.prompt_prefix, default) for prompt in prompts]
     states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, adapter, bar)
-    vectors = states.rows[:, : options.dimensions]
-    if options.normalize:
-        vectors = normalized(vectors)
-    embeddings = vectors.astype(np.float32)
+    embeddings = yield from _for_many(len(prompts), lambda: _embeddings(states.rows, options))
     return embeddings if several else embeddings[0]
+
+
+def _embeddings(rows: np.ndarray[Any, np.dtype[np.float64]], options: EmbedOptions) -> Array:
+    vectors = rows[:, : options.dimensions]
+    return (normalized(vectors) if options.normalize else vectors).astype(np.float32)
+
+
+def _for_many(count: int, work: Callable[[], T]) -> Waits[T]:
+    """Return the result of work on vectors, in a thread for many."""
+    return (yield from in_a_thread(work, "embedding")) if count > QUICK else work()
 
 
 def normalized(vectors: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -211,7 +221,7 @@ def last_states(
     handles = yield from wait_all((yield from batch.start()), bar)
     if not handles:
         return PooledStates(np.zeros((0, requests.loaded_engine.model.hidden_size)), 0)
-    rows = np.stack([handle.record.mean_state() for handle in handles])
+    rows = yield from _for_many(len(handles), lambda: np.stack([handle.record.mean_state() for handle in handles]))
     return PooledStates(rows, sum(handle.record.standing.prompt_tokens or 0 for handle in handles))
 
 
