@@ -9,7 +9,7 @@ from rekindle.formats.response import CallPiece, Part, PartKind
 from rekindle.results.generation import Generation
 from rekindle.server.anthropic.answer import Block, empty_message, end_of, input_usage, signature_of, usage_of
 from rekindle.server.anthropic.body import MessagesRequest
-from rekindle.server.common.answer import AnswerParts
+from rekindle.server.common.answer import AnswerParts, events_of
 from rekindle.server.common.errors import ApiError, anthropic_error
 from rekindle.server.common.events import EVENT_STREAM, Head, StreamForm, named_event
 
@@ -56,15 +56,7 @@ class MessageChunks:
         return [_event("message_start", message={**empty_message(self._head), "usage": {**usage, "output_tokens": 0}})]
 
     def _part_events(self, parts: Sequence[Part]) -> list[bytes]:
-        events: list[bytes] = []
-        for part in parts:
-            if part.kind != "tool_call":
-                events += self._grow(part.kind, part.text)
-            for piece in part.pieces:
-                events += self._grow_call(piece)
-            if part.call is not None:
-                events += self._close()
-        return events
+        return events_of(parts, self._grow, self._grow_call, self._close)
 
     def _grow(self, kind: PartKind, text: str) -> list[bytes]:
         """Return the events for more text of this kind."""

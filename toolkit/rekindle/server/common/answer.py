@@ -1,14 +1,14 @@
 """The parts of an answer for all APIs with reasoning, content and tool calls: complete, and as they come."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from rekindle.client.record import Record
 from rekindle.core.request.checks import preview
 from rekindle.core.request.tokens import Piece
-from rekindle.formats.response import CallPiece, Part, Reading, ToolCall
+from rekindle.formats.response import CallPiece, Part, PartKind, Reading, ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.common.call import Call
 from rekindle.server.common.continuation import reading_of, without_continued
@@ -108,6 +108,31 @@ class AnswerParts:
         complete = call if call is not None and call.error is None else None
         self.calls += complete is not None
         return [Part("tool_call", "", complete, tuple(pieces))] if pieces or complete else []
+
+
+def events_of(
+    parts: Sequence[Part],
+    grow: Callable[[PartKind, str], list[bytes]],
+    grow_call: Callable[[CallPiece], list[bytes]],
+    close: Callable[[], list[bytes]],
+) -> list[bytes]:
+    """Return the events of parts of an answer, in an API whose streams open and close blocks of one kind.
+
+    Args:
+        parts: the next parts of the answer.
+        grow: returns the events of more text of a kind.
+        grow_call: returns the events of a piece of a call.
+        close: returns the events of the end of a block.
+    """
+    events: list[bytes] = []
+    for part in parts:
+        if part.kind != "tool_call":
+            events += grow(part.kind, part.text)
+        for piece in part.pieces:
+            events += grow_call(piece)
+        if part.call is not None:
+            events += close()
+    return events
 
 
 def _content(text: str, call: Call) -> str:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from rekindle.client.record import Record
 from rekindle.core.request.tokens import Piece, TokenLogprob
 from rekindle.formats.response import CallPiece, Part, PartKind
 from rekindle.results.generation import Generation
-from rekindle.server.common.answer import AnswerParts
+from rekindle.server.common.answer import AnswerParts, events_of
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.events import COMMENT, EVENT_STREAM, Head, StreamForm, large_named_event, named_event
 from rekindle.server.common.logprobs import tokens_of
@@ -129,15 +130,7 @@ class ResponseChunks:
         return first
 
     def _part_events(self, parts: Sequence[Part]) -> list[bytes]:
-        events: list[bytes] = []
-        for part in parts:
-            if part.kind != "tool_call":
-                events += self._grow(part.kind, part.text)
-            for piece in part.pieces:
-                events += self._grow_call(piece)
-            if part.call is not None:
-                events += self._close(complete=True)
-        return events
+        return events_of(parts, self._grow, self._grow_call, partial(self._close, complete=True))
 
     def _grow_call(self, piece: CallPiece) -> list[bytes]:
         """Return the events for more arguments of a call."""
