@@ -99,15 +99,18 @@ def cards() -> list[markup.Bundle]:
     bench = Bench("a-model", "cpu:0, float32", 128, 0.25, {1: 50.0, 8: 200.0}, 10**8, 10**10, 3, 2.0, 1)
     restored = RestoreReport(8, 8, 1, 12, 768, 2.3, 33.8, {"salt": ("a", "b")}, cold_seconds=23.4, to_compile=2)
     compared = Comparison([plain, answers[1]], [{}, {"temperature": 0.8}], ["defaults", "temperature 0.8"])
-    with fake_session() as session:
-        session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
+    with fake_session() as session, fake_session() as unused:
+        with session.trace() as trace:
+            session.generate_sync(token_ids=[*range(1, 200)], max_tokens=3)
         objects: tuple[Any, ...] = (
             session,
             session.stats,
             session.memory,
             session.cache.draw(),
             session.cache.draw(),
-            session.trace().timeline(),
+            unused.cache.draw(),
+            trace.timeline(),
+            trace.timeline(),
             session.trace().timeline(),
             session.chat(),
             Settings(),

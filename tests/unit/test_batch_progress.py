@@ -9,10 +9,10 @@ import pytest
 from anyio import to_thread
 
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.concurrency.progress import Progress
+from rekindle.core.concurrency.progress import Progress, duration_text
 from rekindle.core.errors import InvalidRequest
 from rekindle.notebook import batch_progress as paces
-from rekindle.notebook.batch_progress import BatchPace, duration_text
+from rekindle.notebook.batch_progress import BatchPace
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 

@@ -205,7 +205,7 @@ def test_models_local_lists_sizes_and_whether_each_opens(
     gguf: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["models", "--local"]) == 0
-    assert capsys.readouterr().out == "no models here (ollama:, lmstudio:, huggingface:)\n"
+    assert capsys.readouterr().out == "no models of Ollama, LM Studio or the hub's cache on this machine\n"
     directory = home / ".ollama" / "models"
     add_to_ollama(directory, "registry.ollama.ai/library/tiny/latest", gguf)
     add_manifest(directory, "manifests/registry.ollama.ai/library/cloud/latest", {"layers": []})

@@ -277,10 +277,38 @@ def test_a_growing_text_is_broken_between_words_alone(words: list[str], columns:
 def test_code_and_wide_characters_and_indentation_are_kept() -> None:
     wrapping = WordWrap(lambda: 10)
     code = "```python\nprint('a long line')\n```\n"
-    assert wrapping.push(code) + wrapping.push("  and words\n") == f"{code}  and\nwords\n"
+    assert wrapping.push(code) + wrapping.push("  and words\n") == f"{code}  and\n  words\n"
     assert wrapping.push("你好你好你好 ok") + wrapping.finish() == "你好你好你\n好 ok"
     assert wrapping.push(" " + "x" * 25) == "\n" + "x" * 20
     assert wrap("/undo  drop the last turn, or so", 20) == "/undo  drop the last\n       turn, or so"
+
+
+def test_items_of_lists_begin_their_lines_below_their_text() -> None:
+    wrapping = WordWrap(lambda: 16)
+    text = "1. Ask for a map of it\n   - or draw one of your own\n\nIn the end, go there\n10) At most ten in all"
+    assert (wrapping.push(text) + wrapping.finish()).splitlines() == [
+        "1. Ask for a map",
+        "   of it",
+        "   - or draw one",
+        "     of your own",
+        "",
+        "In the end, go",
+        "there",
+        "10) At most ten",
+        "    in all",
+    ]
+
+
+def test_a_number_and_its_unit_stay_on_one_line() -> None:
+    assert wrap("m is ready in 1 s (16 s the first time)", 22).splitlines() == [
+        "m is ready in 1 s",
+        "(16 s the first time)",
+    ]
+    assert wrap("the first after 256 ms, then 51 tokens/s", 19).splitlines() == [
+        "the first after",
+        "256 ms, then 51",
+        "tokens/s",
+    ]
 
 
 def test_the_next_start_offers_the_last_conversation(

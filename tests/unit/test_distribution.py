@@ -42,6 +42,13 @@ def test_links_of_a_description_are_absolute_and_lead_to_files() -> None:
     assert not re.search(r"\]\((?!https?://|#)", readme)
 
 
+def test_pip_show_has_what_it_shows() -> None:
+    """Check the fields of `pip show`; its home page is the address with this name."""
+    assert PROJECT["urls"]["Homepage"] == SOURCE
+    assert PROJECT["authors"][0]["name"]
+    assert PROJECT["license"] == "Apache-2.0"
+
+
 def test_all_texts_name_the_repository_of_the_metadata() -> None:
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f'repository-code: "{SOURCE}"' in citation

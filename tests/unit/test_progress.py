@@ -105,7 +105,7 @@ def test_a_pipe_hears_once_that_a_stage_is_complete(
     )
     assert capsys.readouterr().err.splitlines() == [
         "downloading: 0 of 8 MB, 12 s",
-        "downloading: 1 of 8 MB, 24 s, about 168 s left",
+        "downloading: 1 of 8 MB, 24 s, about 3 min left",
         "downloading: 8 of 8 MB, 36 s",
     ]
 
@@ -113,6 +113,27 @@ def test_a_pipe_hears_once_that_a_stage_is_complete(
 def test_a_terminal_gets_a_bar_that_ends_full() -> None:
     text = drawn(Progress("compiling", 0, 4, "programs"), Progress("compiling", 4, 4, "programs"))
     assert re.search(r"4/4 programs, \d\d:\d\d\n$", text)
+
+
+def test_a_stage_without_parts_has_no_counts() -> None:
+    opening = Progress("opening the model", 0, 1, "")
+    assert bar_bundle(opening, 3.0)["text/plain"] == "opening the model: 3 s"
+    assert "aria-valuenow" not in bar_bundle(opening, 3.0)["text/html"]
+    text = drawn(opening, Progress("opening the model", 1, 1, ""))
+    assert re.search(r"opening the model: \d\d:\d\d\n$", text)
+    assert not re.search(r"1/1|of 1", text)
+
+
+def test_a_download_has_an_estimate_once_there_is_a_basis_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, later = Progress("downloading", 10**4, 10**8), Progress("downloading", 10**7, 10**8)
+    assert [first.remaining(0.1), first.remaining(2), later.remaining(0.5)] == [None, None, None]
+    assert first.remaining(30) == "about 83 h left"
+    assert later.remaining(30) == "about 4 min left"
+    now = iter([0.0, *[2.0] * 9])
+    monkeypatch.setattr(faces, "monotonic", lambda: next(now))
+    assert "left" not in drawn(first)
+    now = iter([0.0, *[2.0] * 9])
+    assert "about 18 s left" in drawn(first, later)
 
 
 def test_a_bar_that_does_not_stay_leaves_an_empty_line() -> None:

@@ -62,8 +62,10 @@ def test_what_is_to_be_drawn_is_told_by_collections_of_numbers(session: Session)
         with pytest.raises(ConfigError, match=r"must be a collection of numbers, such as .*, got '?3"):
             trace.timeline(**wrong)
     for right in ({}, {"requests": [3]}, {"requests": {3}, "ticks": range(3)}):
-        assert "0 requests over 0 ticks" in trace.timeline(**right).text
-        picture(trace.timeline(**right).svg)
+        drawn = trace.timeline(**right)
+        assert drawn.text == "0 requests over 0 ticks"
+        assert list(picture(drawn.svg)) == [], "there is no legend without a row"
+        assert "<svg" not in drawn._repr_mimebundle_()["text/html"]
 
 
 @pytest.mark.parametrize("ticks", [5, 99, 100, 403, 2000])

@@ -166,6 +166,17 @@ def test_completion_of_a_session_lists_what_its_users_call(session: Session) -> 
     assert all(hasattr(session, name) for name in hidden)
 
 
+def test_completion_of_a_handle_and_an_answer_lists_what_their_users_call(session: Session) -> None:
+    handle = session.submit(token_ids=[1, 2, 3], max_tokens=2)
+    for each, shown, hidden in (
+        (handle, {"cancel", "done", "result", "display"}, {"send", "leave", "withdraw", "wait_ended", "draw_wait"}),
+        (handle.result(), {"text", "token_ids", "usage", "branch"}, {"card", "drawn_in", "origin", "without_words"}),
+    ):
+        assert shown <= {*dir(each)}
+        assert not hidden & {*dir(each)}
+        assert all(hasattr(each, name) for name in hidden)
+
+
 def noted(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets the notes of a session."""
     notes: list[str] = []

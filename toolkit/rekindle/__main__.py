@@ -29,7 +29,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "demo": ("arguments.demo", "answer a few questions with the default model"),
     "models": ("arguments.models", "list the model families, and the sizes that fit this machine"),
     "info": ("arguments.info", "show versions, devices and the cache; with MODEL, its architecture and memory needs"),
-    "serve": ("arguments.serve", "serve clients of OpenAI's API over HTTP until Ctrl-C, and print the base_url"),
+    "serve": ("arguments.serve", "serve clients of OpenAI, Anthropic and Ollama over HTTP until Ctrl-C"),
     "precompile": ("arguments.precompile", "compile a model's programs in advance, for this machine or for another"),
     "cache": ("arguments.cache", "list, measure, explain, verify, prune or clear the cache directory"),
     "follow": ("arguments.follow", "serve sessions that another process opens with hosts="),

@@ -239,11 +239,11 @@ def open_model(
     model: str | PathLike[str], report: Report, family: Family | None, revision: str | None, chat_template: str | None
 ) -> Checkpoint:
     """Open the files of a model, and replace its chat template unless `chat_template` is None."""
-    report(Progress("opening the model", 0, 1, "model"))
+    report(Progress("opening the model", 0, 1, ""))
     checkpoint = open_checkpoint(model, report, family, revision)
     if chat_template is not None:
         checkpoint = checkpoint.with_chat_template(chat_template)
-    report(Progress("opening the model", 1, 1, "model"))
+    report(Progress("opening the model", 1, 1, ""))
     return checkpoint
 
 

@@ -242,7 +242,8 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     yield "copies", f"at most {size_text(host)} in host memory and {size_text(on_disk)} on disk, for all models there"
     yield "batch", f"{limits.data * limits.max_running} requests, each of at most {limits.max_context} tokens"
     prefill, decode = (", ".join(map(str, sizes)) for sizes in (limits.prefill_buckets, limits.decode_buckets))
-    yield "programs", f"{len(limits.all_buckets())}: prompts of {prefill} tokens, decoding of {decode} requests"
+    steps = f"prompts of {prefill} tokens, decoding of {decode} requests"
+    yield "programs", f"{limits.program_count()}, for {steps}, pages and slots"
     budget.check(limits, blueprint.checkpoint.source)
 
 

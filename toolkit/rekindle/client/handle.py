@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from rekindle import markup
 from rekindle.client.parts import Parts
@@ -20,6 +20,8 @@ from rekindle.results.generation import Generation
 
 Post = Callable[[Message], None]
 """Sends a message to the engine; raises SessionError if the session has ended."""
+_UNLISTED: Final = {"draw_wait", "leave", "send", "wait_ended", "wait_entered", "withdraw"}
+"""Public names that completion leaves out, since only the parts of the package call them."""
 
 
 class RequestDrawer(Protocol):
@@ -146,6 +148,10 @@ class Handle:
         """
         if self._drawer is not None:
             self._drawer.display(self)
+
+    def __dir__(self) -> list[str]:
+        """Return the names for completion, without those for the parts of the package."""
+        return sorted({*super().__dir__()} - _UNLISTED)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

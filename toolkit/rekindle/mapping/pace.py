@@ -2,9 +2,9 @@
 
 from time import perf_counter
 
-from rekindle.core.concurrency.progress import Progress
+from rekindle.core.concurrency.progress import Progress, duration_text
 from rekindle.mapping.in_flight import InFlight
-from rekindle.notebook.batch_progress import BatchProgress, duration_text
+from rekindle.notebook.batch_progress import BatchProgress
 
 
 class MapPace:

@@ -8,7 +8,7 @@ from time import perf_counter
 from rekindle.client.batches.run import BatchRun
 from rekindle.client.drawing import Report
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.concurrency.progress import Progress
+from rekindle.core.concurrency.progress import Progress, duration_text
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.words import quantity
 from rekindle.notebook.board.rates import Rates
@@ -141,11 +141,3 @@ class BatchPace:
         each = tokens / ended if ended else inf
         missing = sum(min(each, most - count) for count in running)
         return missing if missing < inf else None
-
-
-def duration_text(seconds: float) -> str:
-    """Return an estimated duration as text, rounded so that its digits do not flicker."""
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

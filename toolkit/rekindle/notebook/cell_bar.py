@@ -58,7 +58,7 @@ class CellBar:
 
 def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
     """Return the bar after `seconds` seconds, as text and as HTML."""
-    parts = [progress.amount, f"{seconds:.0f} s"]
+    parts = [*([progress.amount] if progress.amount else []), f"{seconds:.0f} s"]
     if progress.unit == "B" and seconds >= 1 and progress.done:
         parts.insert(1, f"{size_text(round(progress.done / seconds))}/s")
     if remaining := progress.remaining(seconds):
@@ -70,7 +70,8 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
         f"display:grid;grid-template-columns:{COLUMNS};align-items:center;gap:0 0.8em;max-width:60em;line-height:1.5"
     )
     rail = "height:0.6em;border-radius:3px;overflow:hidden;background:rgba(128,128,128,0.25)"
-    now = f' aria-valuenow="{100 * share:.0f}"' if progress.total else ""  # no value: indeterminate progress
+    has_share = progress.total and progress.unit
+    now = f' aria-valuenow="{100 * share:.0f}"' if has_share else ""  # no value: indeterminate progress
     role = (
         f'role="progressbar" aria-label="{markup.visible(progress.stage)}" aria-valuemin="0" aria-valuemax="100"{now}'
     )

@@ -17,7 +17,8 @@ from rekindle.notebook.log import log
 
 _WITH_TOTAL = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}, {elapsed}"
 _NO_TOTAL = "{desc}: {n_fmt} {unit}, {elapsed}"
-_BYTES = "{desc}: {percentage:3.0f}%|{bar}| {total_fmt}B, {rate_fmt}, {remaining} left"
+_NO_PARTS = "{desc}: {elapsed}"
+_BYTES = "{desc}: {percentage:3.0f}%|{bar}| {total_fmt}B"
 _LINE_SECONDS = 10.0
 
 
@@ -90,14 +91,16 @@ class _Bar:
             total=progress.total,
             unit=progress.unit,
             unit_scale=in_bytes,
-            bar_format=_format(progress),
+            bar_format=_format(progress, 0.0),
             mininterval=0.2,
             ncols=columns,
         )
+        self._start = monotonic()
         self._clock = Clock(self._bar.refresh)
 
     def show(self, progress: Progress) -> None:
         self._bar.total, self._bar.unit = progress.total, progress.unit
+        self._bar.bar_format = _format(progress, monotonic() - self._start)
         self._bar.update(progress.done - self._bar.n)
         if progress.done == progress.total:
             self._bar.refresh()
@@ -134,7 +137,8 @@ class _Lines:
             self._level = self._level if ended else logging.INFO
             remaining = progress.remaining(now - self._start)
             rest = f", {remaining}" if remaining else ""
-            log(f"{progress.stage}: {progress.amount}, {now - self._start:.0f} s{rest}", self._level)
+            amount = f"{progress.amount}, " if progress.amount else ""
+            log(f"{progress.stage}: {amount}{now - self._start:.0f} s{rest}", self._level)
 
     def close(self) -> None:
         pass
@@ -152,10 +156,15 @@ def _start(progress: Progress) -> CellBar | _Bar | _Lines:
     return _Lines(progress)
 
 
-def _format(progress: Progress) -> str | None:
-    """Return the format of a bar; None selects tqdm's default, for bytes without a total."""
+def _format(progress: Progress, seconds: float) -> str | None:
+    """Return the format of a bar after `seconds` seconds; None selects tqdm's default, for bytes without a total."""
+    if progress.unit == "B" and progress.total is not None:
+        rate = "{rate_fmt}" if seconds >= 1 else None
+        return ", ".join(filter(None, [_BYTES, rate, progress.remaining(seconds)]))
     if progress.unit == "B":
-        return None if progress.total is None else _BYTES
+        return None
+    if not progress.unit:
+        return _NO_PARTS
     return _NO_TOTAL if progress.total is None else _WITH_TOTAL
 
 

@@ -61,10 +61,10 @@ def build_over(
     began = monotonic()
     checkpoint = open_model(resolve_model(model), report, family, revision, chat_template)
     recipe = Recipe.of(model, settings, family, revision, chat_template, content_of(checkpoint))
-    report(Progress("connecting to Ray", 0, 1, "cluster"))
+    report(Progress("connecting to Ray", 0, 1, ""))
     cluster.connect(ray.address, lasting=ray.keep)
     cluster.warn_of_shortage(ray)
-    report(Progress("connecting to Ray", 1, 1, "cluster"))
+    report(Progress("connecting to Ray", 1, 1, ""))
     with ExitStack() as resources:
         actors = _actors(ray, recipe, resources)
         replies = _attach(actors, recipe, report)

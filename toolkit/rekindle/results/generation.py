@@ -235,6 +235,10 @@ class Generation:
         value, why = parsed_of(Constraint(generation.constraint, ""), generation)
         return replace(generation, parsed=value, unparsed=why)
 
+    def __dir__(self) -> list[str]:
+        """Return the names for completion, without those for the parts of the package."""
+        return sorted({*object.__dir__(self)} - _UNLISTED)  # super() does not know a class with slots
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the stored attributes, and the parsed value."""
         return partial(Generation, **self._stored(), parsed=self.parsed, unparsed=self.unparsed), ()
@@ -316,6 +320,8 @@ class Generation:
         return f"{quantity(len(self.token_ids), 'token')}{prefix}{cut}"
 
 
+_UNLISTED = {"card", "drawn_in", "origin", "without_words"}
+"""Public names that completion leaves out."""
 _NOT_STORED = ("drawn_in", "origin", "parsed", "unparsed")
 """Attributes valid only in one notebook or process, and the values that `from_dict` parses again."""
 

@@ -36,7 +36,7 @@ class Drawing:
         kind: the name of the picture in the header of its card.
         title: a description of the picture, below which it is complete.
         height: the height in pixels; the width is always `WIDTH`.
-        parts: the SVG elements of the picture.
+        parts: the SVG elements of the picture; empty if there is nothing to draw, and the title says all.
         text: the text alternative.
         is_fluid: True if the parts fit each width from `NARROW` on; the pictures of others are scaled.
     """
@@ -66,6 +66,8 @@ class Drawing:
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        if not self.parts:
+            return bundle(self.text, card(self.kind, self.title))
         text = f'<pre class="{TEXT_CLASS}" style="white-space:pre;overflow-x:auto">{visible(self.text)}</pre>'
         # Keys scroll a group that has the focus; a region would need a name of its own in the page.
         frame = f'role="group" aria-label="{visible(self.kind)}" tabindex="0"'

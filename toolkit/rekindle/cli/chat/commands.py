@@ -172,10 +172,11 @@ def _stats(talk: Talk, argument: str) -> None:
     if answer is not None:
         pace = answer.timings.per_token(len(answer.token_ids))
         rate = f", then {1 / pace:.1f} tokens/s" if pace else ""
+        end = "stopped by you" if answer.finish_reason == "cancelled" else f"ended by {answer.finish_reason}"
         lines += [
             f"prompt    {_cached_text(answer)}",
             f"answer    {quantity(len(answer.token_ids), 'token')}, the first after "
-            f"{seconds(answer.timings.first_token)}{rate}; ended by {answer.finish_reason}",
+            f"{seconds(answer.timings.first_token)}{rate}; {end}",
         ]
     talk.screen.show("\n".join(lines))
 

@@ -100,7 +100,7 @@ class TerminalLines:
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
-            prompt_continuation=CONTINUATION,
+            prompt_continuation=lambda width, line, wraps: " " * len(CONTINUATION) if wraps else CONTINUATION,
             key_bindings=_keys(),
             history=FileHistory(str(cache_dir(HISTORY) / "chat")) if keeps else InMemoryHistory(),
             style=Style([("", COLOUR)]) if coloured else None,

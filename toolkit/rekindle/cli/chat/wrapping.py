@@ -1,5 +1,6 @@
 """Lines of a terminal: a growing text is broken between words instead of inside them."""
 
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -14,12 +15,21 @@ FENCES: Final = ("```", "~~~")
 EMOJI: Final = "\U0001f000"
 """The first emoji. Emojis form sequences, and a line cannot end inside one."""
 
+LIST_ITEM: Final = re.compile(r" *(?:(?:[-*+•]|\d{1,3}[.)]) +)?")
+"""The part of a line before its text: spaces, and the mark of an item of a list."""
+
+UNITS: Final = re.compile(r"(?<=\d) (?=(?:[kMG]?B|ms|s|min|h)\b)")
+"""A space between a number and its unit, which stay on one line."""
+
+JOINT: Final = "\xa0"
+"""The space between them while a line is broken."""
+
 
 class WordWrap:
     """Word wrap of a growing text, at the terminal's width at each moment.
 
     A word is returned once the next character ends it. Text in scripts without spaces, with wide characters, breaks
-    between any two.
+    between any two. The lines of an item of a list begin below its text.
 
     Args:
         columns: returns the width of the terminal.
@@ -73,12 +83,19 @@ class WordWrap:
         self._spaces = self._word = ""
         columns, width = self._columns(), _width(word)
         if self._column and self._column + len(spaces) + width > columns:
-            spaces = "\n"
-            self._column = 0
+            indent = self._indent(columns)
+            spaces = f"\n{' ' * indent}"
+            self._column = indent
         else:
             self._column += len(spaces)
         self._column = self._column + width if self._column + width <= columns else width % columns
         return f"{spaces}{word}"
+
+    def _indent(self, columns: int) -> int:
+        """Return the number of cells before the text of a line, or 0 if they are more than half of the screen's."""
+        item = LIST_ITEM.match(self._line)
+        width = _width(item[0]) if item else 0
+        return width if width <= columns // 2 else 0
 
 
 def wrap(text: str, columns: int) -> str:
@@ -114,7 +131,7 @@ def _wrap_line(line: str, columns: int) -> str:
     indent = len(first) + spaces if first.strip() and gap and len(first) + spaces <= columns // 2 else 0
     words = WordWrap(lambda: columns - indent)
     text = line[indent:] if indent else line
-    broken = words.push(text) + words.finish()
+    broken = (words.push(UNITS.sub(JOINT, text)) + words.finish()).replace(JOINT, " ")
     return line[:indent] + broken.replace("\n", f"\n{' ' * indent}")
 
 

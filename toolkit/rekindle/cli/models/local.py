@@ -1,12 +1,14 @@
 """The models of Ollama, LM Studio and the hub's cache, with sizes, and with the reason of each refusal."""
 
 import json
+import sys
 
+from rekindle.cli.chat.wrapping import wrap_for
 from rekindle.cli.units import columns
 from rekindle.core.errors import RekindleError
 from rekindle.core.words import size_text
 from rekindle.formats.checkpoints.local.model import LocalModel
-from rekindle.formats.checkpoints.local.sources import SOURCES, local_models
+from rekindle.formats.checkpoints.local.sources import local_models
 from rekindle.formats.checkpoints.open import open_checkpoint
 
 
@@ -24,8 +26,8 @@ def print_local(part: str | None, *, as_json: bool) -> int:
         rows = [(each.name, size_text(each.size), refusals[each.name] or "opens") for each in models]
         print("\n".join(columns(rows, indent="")))
     else:
-        prefixes = ", ".join(f"{prefix}:" for prefix in SOURCES)
-        print(f"no models here{'' if part is None else f' with {part!r} in the name'} ({prefixes})")
+        part_text = "" if part is None else f" with {part!r} in the name"
+        print(wrap_for(sys.stdout, f"no models{part_text} of Ollama, LM Studio or the hub's cache on this machine"))
     return 0
 
 

@@ -95,6 +95,8 @@ def draw(runs: Sequence[Run], hidden: int, title: str) -> Drawing:
     for index, run in enumerate(runs):
         below[run.parent].append((index, run))
     rows = list(_rows(below, -1, 0, hidden))
+    if not rows:
+        return Drawing(KIND, title, 0, "", title, is_fluid=True)
     parts = _parts(rows, max((run.hits for run in runs), default=0))
     return Drawing(KIND, title, (len(rows) + 1) * ROW_HEIGHT, parts, _text(rows, title), is_fluid=True)
 
@@ -109,7 +111,7 @@ def _rows(below: Mapping[int, Sequence[tuple[int, Run]]], parent: int, depth: in
 
 
 def _text(rows: Sequence[_Row], title: str) -> str:
-    lines = [f"{title}; {LEGEND}" if rows else title]
+    lines = [f"{title}; {LEGEND}"]
     for place, row in enumerate(rows):
         bars = "".join("|  " if _has_next_sibling(rows, place, depth) else "   " for depth in range(row.depth))
         corner = "|- " if _has_next_sibling(rows, place, row.depth) else "`- "

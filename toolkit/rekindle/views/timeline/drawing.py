@@ -91,6 +91,8 @@ def draw(
 def _text(view: View, below: str) -> str:
     keys = [f"{letter} {words.MEANINGS[kind]}" for kind, letter in words.LETTERS.items()]
     names = [words.row_name(row) for row in view.rows]
+    if not names:
+        return "\n".join(filter(None, [words.title(view), below]))
     width, columns = max(map(len, [*names, "tick"])), view.columns
     lines = [words.title(view), "  ".join(keys[:3]), "  ".join(keys[3:])]
     ruler = ""
@@ -111,6 +113,8 @@ def _letter(kinds: Sequence[Kind | None]) -> str:
 
 
 def _drawing(view: View, below: str) -> Drawing:
+    if not view.rows:
+        return Drawing("Timeline", "; ".join(filter(None, [words.title(view), below])), 0, "", _text(view, below))
     frame = _Frame.of(view)
     parts = [*_legend(), *_axis(view, frame)]
     for place, row in enumerate(view.rows):

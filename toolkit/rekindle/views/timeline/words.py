@@ -36,10 +36,11 @@ def headline(view: View) -> str:
 
 
 def title(view: View) -> str:
-    """Return the headline and the number of ticks in a column."""
-    return (
-        f"{headline(view)}; a column is {f'{view.ticks_per_column} ticks' if view.ticks_per_column > 1 else 'a tick'}"
-    )
+    """Return the headline and the number of ticks in a column, if there is one."""
+    if not view.rows:
+        return headline(view)
+    each = f"{view.ticks_per_column} ticks" if view.ticks_per_column > 1 else "a tick"
+    return f"{headline(view)}; a column is {each}"
 
 
 def row_name(request: RequestTimeline) -> str:
