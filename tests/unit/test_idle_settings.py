@@ -117,6 +117,7 @@ GENERATE: Entries = {
     "adapter": ALWAYS,
     "steer": ALWAYS,
     "patch": ALWAYS,
+    "capture": ALWAYS,
     "priority": ALWAYS,
     "json_schema": [({"json_schema": {"type": "object"}, "regex": "a"}, "json_schema and regex each constrain")],
     "regex": [({"regex": "b", "choice": ["a"]}, "regex and choice each constrain the output")],

@@ -97,6 +97,10 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "adapter": ([3, b"a", ["a"], True], "adapter must be a str, got "),
     "steer": ([3, "a", Patch(0, [1.0], 0)], "steer must be rekindle.Steering(...) or a list of them, got "),
     "patch": ([3, "a", Steering(0, [1.0])], "patch must be rekindle.Patch(...) or a list of them, got "),
+    "capture": (
+        [True, "head", [], [1.5], [None], [1, "heads"], {1}],
+        "capture must be indices of layers and parts ('residual', 'attention', 'mlp'), got ",
+    ),
     "regex": ([3, b"a", ["a"], True], "regex must be a str, got "),
     "choice": (["", "ab", [], [""], [3], {"a"}, True], "choice must be a sequence of texts, none of them empty, got "),
     "grammar": ([3, b"a", ["a"], True], "grammar must be a str, got "),

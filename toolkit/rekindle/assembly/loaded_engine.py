@@ -14,6 +14,7 @@ from rekindle.assembly.followers import Followers
 from rekindle.assembly.loading.adapting import put_adapter, put_empty
 from rekindle.assembly.loading.blueprint import adapter_programs, steering_programs
 from rekindle.assembly.loading.filling import place_new_weights
+from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing import Preparer
 from rekindle.assembly.replicas import LaneState, ProgramsView, ReadWeights, Replicas
 from rekindle.core.config import Settings
@@ -208,6 +209,18 @@ class LoadedEngine:
                     "other users of the device, and wake the session again"
                 ) from error
         return ReadWeights(lanes[0] if len(lanes) == 1 else lanes, digest, stamps)
+
+    @property
+    def looks(self) -> Looks:
+        """The looks at sequences of the model."""
+        return self.preparer.looks
+
+    def check_looks(self, feature: str) -> None:
+        """Raise InvalidRequest for a model that cannot be looked into; `feature` is the name of what looks."""
+        if self.replicas is not None or self.followers is not None:
+            raise InvalidRequest(f"{feature} is for sessions in one process, and this one has devices of others")
+        if self.model.streams is not None:
+            raise InvalidRequest(f"{feature} is for models with one residual stream, and this one has several")
 
     def check_programs(self, feature: str, *, adapters: bool = False, steered: bool = False) -> None:
         """Check the room for the programs of rows with adapters, or with steering.

@@ -4,6 +4,7 @@ import math
 import secrets
 from dataclasses import dataclass, replace
 
+from rekindle.assembly.looking import Looks
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Continued, Conversation, Prompt, Submit, Verbatim, goes_on
 from rekindle.core.request.allowed import Constrained
@@ -62,6 +63,11 @@ class Preparer:
         compiler = None if model.tokenizer is None else Compiler(model.tokenizer, vocabulary, model.eos_ids)
         sizes = len(model.config.layers), model.config.hidden_size
         return cls(model.tokenizer, vocabulary, model.eos_ids, capacity, compiler, sizes)
+
+    @property
+    def looks(self) -> Looks:
+        """The looks at sequences of the model."""
+        return Looks(self.capacity, *self.sizes)
 
     def is_quick(self, submit: Submit) -> bool:
         """Return True if `outcome` takes less than a millisecond: no text to tokenize, and no long list."""
@@ -196,6 +202,8 @@ class Preparer:
         if not params.skip_special_tokens and self.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so there is no text: leave out skip_special_tokens")
         changes = changes_of(params.steer, params.patch, len(ids), self.sizes) if ids else None
+        if params.capture is not None and ids:
+            self.looks.check_capture(params.capture, len(ids), params.max_tokens)
         request = Request(
             submit.request_id,
             ids,

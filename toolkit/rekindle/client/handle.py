@@ -81,8 +81,10 @@ class Handle:
                 return
             self.record.cancelling = True
             try:
-                if self._is_sent:
+                if self._is_sent and not self.record.capturing:
                     self.withdraw()
+                elif self._is_sent:  # the engine has finished it
+                    self.record.fail(RequestCancelled("the request was cancelled before its activations were computed"))
                 else:
                     self.record.fail(RequestCancelled("the request was cancelled before it was submitted"))
             except BaseException:  # an interrupt: leave the work to the next call

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -9,15 +10,17 @@ from typing import Any
 import numpy as np
 
 from rekindle import markup
+from rekindle.assembly.capturing import Captured
 from rekindle.client.submission import Submission
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.errors import RequestCancelled
+from rekindle.core.errors import RequestCancelled, WeightsChanged
 from rekindle.core.messages import Rejected, Started, Text
 from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob, first_runs
 from rekindle.core.words import quantity, seconds
 from rekindle.formats.response import Reading
 from rekindle.results.generation import Generation, ids_in_words, text_html
+from rekindle.results.inspection.activations import Activations
 from rekindle.results.parsing import parse, parse_response
 
 
@@ -29,6 +32,7 @@ class Record:
     Attributes:
         pieces: the output so far; closed once the request has ended.
         cancelling: whether the caller has cancelled the request.
+        capturing: whether the engine has finished the request, and `capture` is still to come.
         first_token: seconds from submission to the first token; None before.
         last_token: seconds from submission to the latest token; None before the first.
     """
@@ -37,7 +41,7 @@ class Record:
         self._submission = submission
         self._reading = threading.Lock()
         self.pieces: Feed[Piece] = Feed()
-        self.cancelling = False
+        self.cancelling = self.capturing = False
         self._submitted = perf_counter()
         self._started: tuple[Started, float] | None = None
         self.first_token: float | None = None
@@ -281,7 +285,32 @@ class Record:
             end_token=last.end_token,
             repeats_at=last.repeats_at,
         )
-        self._outcome = self._with_parsed(generation)
+        generation, capturing = self._with_parsed(generation), self._submission.capturing
+        if capturing is None:
+            self._end(generation)
+        else:
+            self.capturing, end = True, partial(self._captured, generation)
+            capturing.begin(self._submission.params, generation.prompt_token_ids, generation.token_ids, end)
+
+    def _captured(self, generation: Generation, captured: Captured | Exception) -> None:
+        """End a finished request with its captured activations. Called on any thread."""
+        drawn_by = {version for version, _ in generation.weights_version}
+        if isinstance(captured, Exception):
+            self.fail(captured)
+        elif captured.version is not None and drawn_by != {captured.version}:
+            self.fail(
+                WeightsChanged(
+                    "update_weights replaced the weights before all activations were computed: generate again, and "
+                    "await the answer first"
+                )
+            )
+        elif not self.done:
+            layers, parts = captured.choice.layers, captured.choice.parts
+            activations = Activations.of(generation.token_ids, captured.texts, layers, parts, captured.states)
+            self._end(replace(generation, activations=activations))
+
+    def _end(self, generation: Generation) -> None:
+        self._outcome = generation
         self.pieces.close()
 
     def _generation_so_far(self, end: EndReason) -> Generation:

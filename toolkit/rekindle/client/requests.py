@@ -7,6 +7,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 from weakref import ref
 
+from rekindle.assembly.capturing import Capturing
 from rekindle.client.batches.batch import Batch, check_errors, check_progress
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Shape
@@ -315,6 +316,7 @@ class Requests:
         """Check the options and the prompts of a call."""
         params = self.params(options, 1 if n is None else check_draws(n))  # reports a misspelt option before the prompt
         prompts, several = self.prompts(prompt, options)
+        self._check_captures(params, len(prompts) * (n or 1))
         inputs: Any = (prompt if options.get("token_ids") is None else options["token_ids"]) if several else [prompt]
         return _Call(options, params, prompts, inputs, Shape(several, n))
 
@@ -353,6 +355,13 @@ class Requests:
         self._client.adapters.check(params.adapter)
         if params.steers:
             self._check_steered(params)
+        if params.capture is not None:
+            self.loaded_engine.check_looks("capture")
+            if params.adapter is not None:
+                raise InvalidRequest.of(
+                    "capture", "capture is for the model alone, and the request has an adapter: leave one of them out"
+                )
+            self._check_captures(params, 1)
         if params.processor_args is not None and not limits.processes_logits:
             raise InvalidRequest("processor_args need a logits processor, and this session was opened without one")
         return params
@@ -369,6 +378,11 @@ class Requests:
         loaded_engine.check_programs("steer and patch", steered=True)
         if loaded_engine.model.streams is not None:
             raise InvalidRequest("steer and patch are for models with one residual stream, and this one has several")
+
+    def _check_captures(self, params: SamplingParams, requests: int) -> None:
+        """Raise InvalidRequest if the captures of a number of requests are too large together."""
+        if params.capture is not None:
+            self.loaded_engine.looks.check_captures(params.capture, params.max_tokens, requests)
 
     def _with_tool_grammar(
         self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]
@@ -487,7 +501,19 @@ class Requests:
             turn=Turn(names_of(tools or ()), one_call) if reader is not None and matters else None,
             origin=self._origin(options, tools, self._meanwhile() if meanwhile is None else meanwhile),
             progress=self.draws_progress(progress),
+            capturing=None if params.capture is None else self._capturing(),
             label=text_of(prompt),
+        )
+
+    def _capturing(self) -> Capturing:
+        client, engine, executables = self._client, self._engine, self.loaded_engine.lanes[0].executables
+        assert executables is not None, "captures are for lanes in this process"
+        return Capturing(
+            self.loaded_engine.looks,
+            executables,
+            self.tokenizer,
+            ask=lambda question: client.ask(question, engine.post)[1],
+            error=lambda: engine.error,
         )
 
     def _repetition_limit(self, params: SamplingParams) -> RepetitionLimit | None:

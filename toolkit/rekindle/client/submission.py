@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rekindle.assembly.capturing import Capturing
 from rekindle.core.concurrency.caller import current_caller
 from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
 from rekindle.core.request.params import SamplingParams
@@ -27,6 +28,7 @@ class Submission:
         adapter: the adapter named by the parameters; the client finds it.
         repetition: see `Submit`.
         turn, synthetic: see `Submit`.
+        capturing: captures the activations of the answer; None if the parameters ask for none.
         label: the text of the prompt, or the last user message of a conversation, for displays; None for token ids.
     """
 
@@ -42,6 +44,7 @@ class Submission:
     repetition: RepetitionLimit | None = None
     turn: Turn | None = None
     synthetic: bool = False
+    capturing: Capturing | None = None
     label: str | None = None
 
     def message(self, request_id: int) -> Submit:

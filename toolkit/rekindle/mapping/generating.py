@@ -70,6 +70,11 @@ class GenerationTask:
     def of(cls, requests: Requests, options: GenerateOptions[Any]) -> "GenerationTask":
         """Check the options of a map; raises as `Requests.params` does."""
         params = requests.params(options)
+        if params.capture is not None:
+            raise InvalidRequest.of(
+                "capture",
+                "map keeps no activations, since its results may be many: pass lists of prompts to generate",
+            )
         one_chat([{"role": "user", "content": "any"}], options)  # raises errors shared by all conversations early
         return cls(requests, options, params)
 

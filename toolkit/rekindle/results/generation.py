@@ -17,6 +17,7 @@ from rekindle.core.words import quantity
 from rekindle.formats.response import Response, ToolCall
 from rekindle.results import data
 from rekindle.results.heat_map import covers, heat_map, token_numbers
+from rekindle.results.inspection.activations import Activations
 from rekindle.results.parsing import parse, parse_response
 from rekindle.results.response_card import content_html, response_html, response_text
 
@@ -60,7 +61,8 @@ class Generation:
     """Result of a finished request, or the partial result of an interrupted one.
 
     Generations can be pickled, copied and used as dict keys. Equality and hashes ignore `timings`, `cached`,
-    `end_token`, `drawn_in`, `parsed`, `unparsed`, `weights_version`, `prompt`, `repeats_at` and `origin`.
+    `end_token`, `drawn_in`, `parsed`, `unparsed`, `weights_version`, `prompt`, `repeats_at`, `activations` and
+    `origin`.
 
     Attributes:
         text: the generated text, without special tokens unless the request included them; empty for a model without a
@@ -99,6 +101,8 @@ class Generation:
             from dicts of format 4.
         repeats_at: the index in `text` of the second occurrence of the repeated pattern: `text[:repeats_at]` has the
             pattern once. None for other finish reasons than "repetition", and from dicts of format 5.
+        activations: the activations of `token_ids`; None unless the request had `capture`, from `to_dict`, and for the
+            partial output of a cancelled or interrupted request.
         origin: the session used for branches; None after pickling, copying or `from_dict`.
     """
 
@@ -125,6 +129,7 @@ class Generation:
     origin: "Origin | None" = field(default=None, compare=False, repr=False)
     prompt: str | None = field(default=None, compare=False)
     repeats_at: int | None = field(default=None, compare=False)
+    activations: Activations | None = field(default=None, compare=False, repr=False)
 
     @property
     def cached_tokens(self) -> int:
@@ -200,8 +205,8 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """Return the generation as a JSON-compatible dict of dicts, lists, strings, numbers and None, without loss.
 
-        The dict has the version of the format, 6, under "version", and each attribute by name, except `drawn_in` and
-        `origin`. It has no `parsed` and `unparsed` either, because `from_dict` parses the text again:
+        The dict has the version of the format, 6, under "version", and each attribute by name, except `drawn_in`,
+        `activations` and `origin`. It has no `parsed` and `unparsed` either, because `from_dict` parses the text again:
 
             {"version": 6, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
              "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
@@ -240,8 +245,8 @@ class Generation:
         return sorted({*object.__dir__(self)} - _UNLISTED)  # super() does not know a class with slots
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy the stored attributes, and the parsed value."""
-        return partial(Generation, **self._stored(), parsed=self.parsed, unparsed=self.unparsed), ()
+        """Pickle and copy the stored attributes, the parsed value and the activations."""
+        return partial(Generation, **self._stored(), **{name: getattr(self, name) for name in _PICKLED}), ()
 
     def _stored(self) -> dict[str, Any]:
         """Return the stored attributes by name: all except `_NOT_STORED`."""
@@ -279,9 +284,10 @@ class Generation:
         return f"{output}\n[{self.outcome}; {facts}]" if output else f"[{self.outcome}; {facts}]"
 
     def _times(self) -> dict[str, str | None]:
-        """Return the times of the card by name, with a compilation as a possible reason for long times."""
+        """Return the times of the card by name, with a compilation as a possible reason, and any activations."""
         meanwhile = self.origin.meanwhile if self.origin else ""
-        return self.timings.said(len(self.token_ids)) | {"meanwhile": meanwhile or None}
+        captured = None if self.activations is None else self.activations.summary
+        return self.timings.said(len(self.token_ids)) | {"meanwhile": meanwhile or None, "activations": captured}
 
     @property
     def without_words(self) -> str:
@@ -322,8 +328,10 @@ class Generation:
 
 _UNLISTED = {"card", "drawn_in", "origin", "without_words"}
 """Public names that completion leaves out."""
-_NOT_STORED = ("drawn_in", "origin", "parsed", "unparsed")
-"""Attributes valid only in one notebook or process, and the values that `from_dict` parses again."""
+_PICKLED = ("parsed", "unparsed", "activations")
+"""Attributes outside of dicts: the values that `from_dict` parses again, and arrays."""
+_NOT_STORED = ("drawn_in", "origin", *_PICKLED)
+"""Attributes outside of dicts, and those valid only in one notebook or process."""
 
 
 def parsed_of(constraint: Constraint, generation: Generation) -> tuple[Any, str | None]:

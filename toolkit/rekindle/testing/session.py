@@ -25,6 +25,7 @@ from rekindle.core.engine.actors.grammars import Grammars, jumps_on
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
 from rekindle.core.engine.wiring import Actors
+from rekindle.core.errors import InvalidRequest
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
@@ -59,6 +60,10 @@ class _FakeLoadedEngine(LoadedEngine):
         """Return the digest in place of arrays."""
         content = [lora.digest for _ in self.lanes] if len(self.lanes) > 1 else lora.digest
         return content, None
+
+    def check_looks(self, feature: str) -> None:
+        """Refuse all looks, since the fake device has no activations."""
+        raise InvalidRequest(f"{feature} needs activations, and the fake device has none")
 
     def prepare_steering(self, *, adapters: bool) -> None:
         """Do nothing, since the fake device runs no programs."""

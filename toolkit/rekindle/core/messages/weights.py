@@ -1,5 +1,6 @@
 """Exchange of weights and adapters, and computations from the weights beside the plans."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -128,11 +129,13 @@ class Inspect(Message):
         ticket: the number shared by the request and its answer.
         key: the key of the program.
         inputs: its arguments after the weights.
+        take: returns what to answer with, from the results of the program, in a worker thread; None for all of them.
     """
 
     ticket: int
     key: Any
     inputs: Any
+    take: Callable[[Any], Any] | None = None
 
     def __str__(self) -> str:
         return f"Inspect: {self.key}"
@@ -144,11 +147,14 @@ class Inspected(Message):
 
     Attributes:
         ticket: the number of the question.
-        outputs: device arrays; None if the device has no weights at the moment, or an error of the program.
+        outputs: the results of the program, or what was taken of them; None if the device has no weights at the moment,
+            or an error of the program.
+        version: the number of the weights.
     """
 
     ticket: int
     outputs: Any
+    version: int = 0
 
     def __str__(self) -> str:
         return "Inspected"

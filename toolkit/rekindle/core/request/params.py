@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, cast, get_args
 from rekindle.core.buckets import MAX_PROCESSOR_ARGS
 from rekindle.core.errors import InvalidRequest, ParametersIgnored, suggestion, warn
 from rekindle.core.request import checks, constraint
+from rekindle.core.request.capture import Capture, capture
 from rekindle.core.request.constraint import Constraint, SchemaLike
 from rekindle.core.request.repetition import RepetitionLimit, repetition_limit
 from rekindle.core.request.steering import Patch, Steering, patches, steerings
@@ -61,6 +62,7 @@ class SamplingOptions(TypedDict, total=False):
     adapter: str | None
     steer: Steering | Sequence[Steering]
     patch: Patch | Sequence[Patch]
+    capture: int | str | Sequence[int | str] | None
     priority: int
     json_schema: SchemaLike | None
     regex: str | None
@@ -144,6 +146,10 @@ class SamplingParams:
         patch: one or more `rekindle.Patch`, activations put in place of others before any steering. Default empty. Both
             together change at most 16 ranges of positions. The first such request of a session compiles programs of
             its own. Cached prefixes are shared only between requests with the same changes.
+        capture: one or more layers (indices, from the end if negative) and parts ("residual", "attention", "mlp") whose
+            activations of the generated tokens are in `answer.activations`, a `rekindle.Activations`. Without layers
+            all of them, without parts the residual stream. They are computed after the last token, between two ticks
+            as by `session.look` over prompt and answer. All answers of a call take at most 4 GiB. Default None.
         priority: integer from -2**31 to 2**31 - 1, default 0. Requests with the lowest number leave the waiting queue
             first, as in vLLM, and are preempted last if the page pool is full. A full queue has room for them; see
             `max_waiting`. A request that has waited for 1,024 ticks goes next at any priority.
@@ -187,6 +193,7 @@ class SamplingParams:
     adapter: str | None = None
     steer: tuple[Steering, ...] = ()
     patch: tuple[Patch, ...] = ()
+    capture: Capture | None = None
     priority: int = 0
     json_schema: Constraint | None = None
     regex: Constraint | None = None
@@ -438,6 +445,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "adapter": checks.unless_none(partial(checks.text, longest=LONGEST_NAME)),
     "steer": steerings,
     "patch": patches,
+    "capture": checks.unless_none(capture),
     "priority": partial(checks.integer, low=-(2**31), high=2**31 - 1),
     "json_schema": checks.unless_none(constraint.json_schema),
     "regex": checks.unless_none(constraint.regex),

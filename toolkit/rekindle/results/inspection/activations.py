@@ -13,10 +13,10 @@ from rekindle.results.inspection.grids import Array, figure, grid, log_shades, n
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Activations:
-    """Activations of a model over a prompt, from `session.look`. All arrays are float32, of numpy.
+    """Activations of a model, from `session.look`, or from `capture=` of `generate`. All arrays are float32, of numpy.
 
     Attributes:
-        token_ids: the tokens of the prompt.
+        token_ids: the tokens of the prompt; of a capture, those of the answer.
         tokens: the text of each token.
         layers: the layers with activations.
         embedding: (tokens, hidden), the input of the first layer.
@@ -37,6 +37,36 @@ class Activations:
     heads: tuple[tuple[int, int], ...]
     patterns: Array
 
+    @classmethod
+    def of(
+        cls,
+        token_ids: tuple[int, ...],
+        tokens: tuple[str, ...],
+        layers: tuple[int, ...],
+        parts: tuple[Part, ...],
+        states: Array,
+        heads: tuple[tuple[int, int], ...] = (),
+        patterns: Array | None = None,
+    ) -> "Activations":
+        """Return activations from the arrays of a look.
+
+        Args:
+            states: (1 + layers * parts, tokens, hidden), the embeddings, and then the parts of each layer.
+        """
+        every = states[1:].reshape(len(layers), len(parts), len(token_ids), states.shape[-1])
+        of_part = {part: every[:, place] for place, part in enumerate(parts)}
+        return cls(
+            token_ids=token_ids,
+            tokens=tokens,
+            layers=layers,
+            embedding=states[0],
+            residual=of_part.get("residual"),
+            attention=of_part.get("attention"),
+            mlp=of_part.get("mlp"),
+            heads=heads,
+            patterns=np.zeros((0, len(token_ids), len(token_ids)), np.float32) if patterns is None else patterns,
+        )
+
     def at(self, layer: int, part: Part = "residual") -> Array:
         """Return the activations of one layer, (tokens, hidden).
 
@@ -47,7 +77,7 @@ class Activations:
         if array is None or layer not in self.layers:
             raise InvalidRequest(
                 f"there are activations of {', '.join(map(repr, self.parts))} in the layers {self.layers}, not of "
-                f"{part!r:.40} in {layer!r:.40}: name them in session.look(..., layers=, parts=)"
+                f"{part!r:.40} in {layer!r:.40}: name them in session.look(..., layers=, parts=), or in capture="
             )
         result: Array = array[self.layers.index(layer)]
         return result
@@ -56,6 +86,12 @@ class Activations:
     def parts(self) -> tuple[Part, ...]:
         """The parts with activations."""
         return tuple(part for part in PARTS if getattr(self, part) is not None)
+
+    @property
+    def summary(self) -> str:
+        """The parts, layers and sizes in words."""
+        hidden = self.embedding.shape[1]
+        return f"{', '.join(self.parts)} of layers {_ranges(self.layers)}, {len(self.tokens):,} x {hidden:,}"
 
     def __repr__(self) -> str:
         return f"<rekindle.Activations: {', '.join(f'{name} {value}' for name, value in self._facts().items())}>"

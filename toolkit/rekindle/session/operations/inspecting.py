@@ -1,65 +1,28 @@
 """Looking inside the model of a session: activations, attention patterns and the logit lens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any
 
-import jax
 import numpy as np
 
 from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.looking import Choice
 from rekindle.assembly.thread import EngineThread
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread, unless, until_closed
-from rekindle.core.device.packing import pack_changes
 from rekindle.core.device.programs.functions import LENS, Key
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
-from rekindle.core.layer_parts import EMBEDDING, PARTS, Part
+from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.messages import Inspect, Prompt
-from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS, Look, LookInputs
-from rekindle.core.request.changes import Changes, changes_of, layer_index, part_of
+from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS
+from rekindle.core.request.changes import changes_of, layer_index, part_of
 from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.request import check_length
 from rekindle.core.request.steering import Patch, Steering
-from rekindle.core.words import size_text
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.lens import LogitLens
-
-SHORTEST = 64
-"""The smallest room for tokens; larger ones grow fourfold, since each needs a program."""
-MOST_BYTES = 4 << 30
-"""The most bytes of the activations of one look."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Checked activations to look at.
-
-    Attributes:
-        layers: the layers.
-        parts: the parts of each layer.
-        heads: the (layer, head) of each attention pattern.
-    """
-
-    layers: tuple[int, ...]
-    parts: tuple[Part, ...]
-    heads: tuple[tuple[int, int], ...]
-
-    @property
-    def states(self) -> int:
-        """The number of activations, with the embeddings."""
-        return 1 + len(self.layers) * len(self.parts)
-
-    def places(self, layers: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """Return the place of the activations of each layer and part, as in `LookInputs`."""
-        result = np.full((layers + 1, len(PARTS)), np.iinfo(np.int32).max, np.int32)
-        result[EMBEDDING + 1, PARTS.index("residual")] = 0
-        for place, layer in enumerate(self.layers):
-            for further, part in enumerate(self.parts):
-                result[layer + 1, PARTS.index(part)] = 1 + place * len(self.parts) + further
-        return result
 
 
 class Inspections:
@@ -95,23 +58,18 @@ class Inspections:
         choice = self._choice(layers, parts, heads)
         requested = self._requests.prompt(prompt, {} if token_ids is None else {"token_ids": token_ids})
         ids = yield from in_a_thread(lambda: self._ids(requested), "prompt")
-        sizes = len(model.layers), model.hidden_size
-        shape, changes = self._shape(len(ids), choice), changes_of(steer, patch, len(ids), sizes)
-        inputs = _inputs(ids, choice, shape, changes, sizes)
+        looks, sizes = self._loaded_engine.looks, (len(model.layers), model.hidden_size)
+        shape = looks.shape(len(ids), choice, "name fewer layers, parts or heads, or look at a shorter prompt")
+        inputs = looks.inputs(ids, choice, shape, changes_of(steer, patch, len(ids), sizes))
         states, patterns = yield from self._run(shape, inputs)
-        arrays = np.asarray(states)[: choice.states, : len(ids)]
-        every = arrays[1:].reshape(len(choice.layers), len(choice.parts), len(ids), -1)
-        of_part = {part: every[:, place] for place, part in enumerate(choice.parts)}
-        return Activations(
-            token_ids=ids,
-            tokens=tuple(map(self.text, ids)),
-            layers=choice.layers,
-            embedding=arrays[0],
-            residual=of_part.get("residual"),
-            attention=of_part.get("attention"),
-            mlp=of_part.get("mlp"),
-            heads=choice.heads,
-            patterns=np.asarray(patterns)[: len(choice.heads), : len(ids), : len(ids)],
+        return Activations.of(
+            ids,
+            tuple(map(self.text, ids)),
+            choice.layers,
+            choice.parts,
+            np.asarray(states)[: choice.states, : len(ids)],
+            choice.heads,
+            np.asarray(patterns)[: len(choice.heads), : len(ids), : len(ids)],
         )
 
     def logit_lens(self, activations: Activations, top: int) -> Waits[LogitLens]:
@@ -138,11 +96,7 @@ class Inspections:
 
     def _check_served(self) -> None:
         """Raise InvalidRequest for a session whose model cannot be looked into."""
-        loaded_engine = self._loaded_engine
-        if loaded_engine.replicas is not None or loaded_engine.followers is not None:
-            raise InvalidRequest("look is for sessions in one process, and this one has devices of others")
-        if loaded_engine.model.streams is not None:
-            raise InvalidRequest("look is for models with one residual stream, and this one has several")
+        self._loaded_engine.check_looks("look")
         self._requests.check_engine()
 
     def _choice(self, layers: Any, parts: Any, heads: Any) -> Choice:
@@ -177,21 +131,6 @@ class Inspections:
             raise InvalidRequest.of("heads", "attention patterns are for models on one device: leave out heads")
         return tuple(checked)
 
-    def _shape(self, tokens: int, choice: Choice) -> Look:
-        """Return the smallest shape with a program for this look."""
-        capacity, room = self._loaded_engine.preparer.capacity, SHORTEST
-        while room < tokens:
-            room *= 4
-        room = max(tokens, min(room, capacity))
-        shape = Look(room, _power_of_two(choice.states), _power_of_two(len(choice.heads)) if choice.heads else 0)
-        size = 4 * shape.tokens * (shape.states * self._loaded_engine.model.hidden_size + shape.patterns * shape.tokens)
-        if size > MOST_BYTES:
-            raise InvalidRequest(
-                f"the activations take {size_text(size)}, more than {size_text(MOST_BYTES)}: name fewer layers, parts "
-                "or heads, or look at a shorter prompt"
-            )
-        return shape
-
     def _ids(self, prompt: Prompt) -> tuple[int, ...]:
         preparer = self._loaded_engine.preparer
         ids = preparer.token_ids(prompt)
@@ -216,24 +155,3 @@ class Inspections:
         """Return the text of a token; its id as text without a tokenizer."""
         tokenizer = self._loaded_engine.tokenizer
         return str(token) if tokenizer is None else tokenizer.decode([token], skip_special_tokens=False)
-
-
-def _inputs(
-    ids: Sequence[int], choice: Choice, shape: Look, changes: Changes | None, sizes: tuple[int, int]
-) -> LookInputs:
-    """Return the inputs of a look as arrays of numpy; `sizes` as in `changes_of`."""
-    layers, hidden = sizes
-    heads = np.full((shape.patterns, 2), layers, np.int32)
-    heads[: len(choice.heads)] = np.array(choice.heads, np.int32).reshape(-1, 2)
-    arrays: Any = (
-        np.pad(np.array(ids, np.int32), (0, shape.tokens - len(ids))),
-        np.int32(len(ids)),
-        choice.places(layers),
-        heads,
-        jax.tree.map(lambda array: array[None], pack_changes(changes, hidden)),
-    )
-    return LookInputs(*arrays)
-
-
-def _power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length()

@@ -95,7 +95,7 @@ class Stepper:
         self._send = send
         self._losses = 0  # number of losses of the device state
         self._changes: dict[int, Changes] = {}  # in the slots of the device
-        self._asleep = False
+        self._asleep, self._version = False, 0
 
     async def handle(self, message: Message) -> list[Message]:
         """Turn Plan into Dispatched, Offload into Gathered, Collect into Collected, UseWeights into WeightsUsed.
@@ -122,15 +122,16 @@ class Stepper:
                     self._state.delete_state()
                 elif self._asleep:
                     await self._wake(weights)
-                self._asleep = asleep
+                self._asleep, self._version = asleep, version
                 await to_thread.run_sync(_forget, old)  # in a worker thread, as it may free gigabytes
                 return [WeightsUsed(ticket, version, asleep)]
             case PutAdapter(ticket, slot, content, empty):
                 self._state.adapters = self._state.adapters or empty
                 await self._run(StateOrder(ADAPT, slot, content), await self._programs.ready(ADAPT))
                 return [AdapterPut(ticket)]
-            case Inspect(ticket, key, inputs):
-                return [Inspected(ticket, await self._inspect(Inspection(key, inputs)))]
+            case Inspect(ticket, key, inputs, take):
+                inspected = await self._inspect(Inspection(key, inputs), take or jax.block_until_ready)
+                return [Inspected(ticket, inspected, self._version)]
         raise wrong_receiver("stepper", message)
 
     async def _dispatch(self, plan: Plan) -> Dispatched:
@@ -196,13 +197,13 @@ class Stepper:
             self._require_alone(error)
             return ()  # the pages will be computed again
 
-    async def _inspect(self, inspection: Inspection) -> Any:
+    async def _inspect(self, inspection: Inspection, take: Callable[[Any], Any]) -> Any:
         """Return the results of an inspection, None without weights, or the error of a device without room."""
         if not self._state.weights:
             return None
         try:
             results = await self._run(inspection, await self._programs.ready(inspection.key))
-            return await to_thread.run_sync(jax.block_until_ready, results)
+            return await to_thread.run_sync(take, results)
         except jax.errors.JaxRuntimeError as error:
             self._require_alone(error)
             return error
