@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, cast, get_args
 
 from rekindle.core.buckets import MAX_PROCESSOR_ARGS
 from rekindle.core.errors import InvalidRequest, ParametersIgnored, suggestion, warn
+from rekindle.core.layer_parts import Part
 from rekindle.core.request import checks, constraint
 from rekindle.core.request.capture import Capture, capture
 from rekindle.core.request.constraint import Constraint, SchemaLike
@@ -62,7 +63,7 @@ class SamplingOptions(TypedDict, total=False):
     adapter: str | None
     steer: Steering | Sequence[Steering]
     patch: Patch | Sequence[Patch]
-    capture: int | str | Sequence[int | str] | None
+    capture: int | Part | Sequence[int | Part] | None
     priority: int
     json_schema: SchemaLike | None
     regex: str | None
