@@ -13,10 +13,10 @@ from rekindle.core.errors import InvalidData, InvalidRequest
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.steering import Patch, Steering
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.mapping.answer_file import AnswerFile, shaping_options
+from rekindle.mapping.answer_file import AnswerFile
 from rekindle.mapping.entries import GenerationEntry
 from rekindle.mapping.items import Item
-from rekindle.mapping.shaping import Shaping
+from rekindle.mapping.shaping import Shaping, shaping_options
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session

@@ -49,6 +49,8 @@ WRONG_LINES = [
     ("cache clear everything", "invalid choice: 'everything'"),
     ("precompile --targt x", "no option '--targt'; did you mean --target?"),
     ("demo x", "unexpected argument 'x'"),
+    ("batch in.jsonl", "the following arguments are required: OUT"),
+    ("batch in.jsonl out.jsonl --nmae x", "no option '--nmae'; did you mean --name?"),
     ("replicas list", "invalid choice: 'list'"),
 ]
 WRONG_COMMANDS = [
@@ -59,7 +61,7 @@ WRONG_COMMANDS = [
     ("pull qwen3", "a model of the hub is downloaded when it is opened: rekindle chat owner/name"),
     ("bench", "session.bench() measures the speed of this machine"),
     ("help", "did you mean --help?"),
-    ("frobnicate", "the commands are chat, generate, demo"),
+    ("frobnicate", "the commands are chat, generate, batch, demo"),
     ("--versoin", "no option '--versoin'; did you mean --version?"),
 ]
 

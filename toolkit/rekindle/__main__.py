@@ -26,6 +26,7 @@ The Python API can do more."""
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "chat": ("chat.command", "chat with a model; the line /help lists the commands of a chat"),
     "generate": ("generate.command", "generate from one prompt, and stream the text to stdout"),
+    "batch": ("batch.command", "answer a file of OpenAI's Batch API into another file, and go on after an interrupt"),
     "demo": ("arguments.demo", "answer a few questions with the default model"),
     "models": ("arguments.models", "list the model families, and the sizes that fit this machine"),
     "info": ("arguments.info", "show versions, devices and the cache; with MODEL, its architecture and memory needs"),

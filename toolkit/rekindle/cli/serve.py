@@ -111,7 +111,7 @@ def _models(arguments: Namespace, names: Sequence[str]) -> dict[str, dict[str, A
 
 def _run(arguments: Namespace, server: "Server") -> None:
     """Print the address of a server, and wait for its end."""
-    _log(arguments)
+    log_to_stderr(quiet=arguments.quiet, requests=arguments.log_requests)
     if server.public:
         _say(f"any client with access to {arguments.host} can use the model; --api-key requires a key")
 
@@ -153,19 +153,19 @@ def _check(settings: ServerSettings, traces_endpoint: str | None) -> None:
         export_spans(traces_endpoint)
 
 
-def _log(arguments: Namespace) -> None:
-    """Write the server's log to stderr, as the arguments ask."""
+def log_to_stderr(*, quiet: bool, requests: bool = False) -> None:
+    """Write the server's log to stderr: without its notes if quiet, and with a line for each request on demand."""
     from rekindle.server.tracing.log import LOG, TraceFormatter
     from rekindle.server.tracing.spans import REQUESTS
 
-    if arguments.quiet and not arguments.log_requests:
+    if quiet and not requests:
         return
     handler = logging.StreamHandler()
     handler.setFormatter(TraceFormatter("rekindle: %(message)s"))
     LOG.addHandler(handler)
     LOG.propagate = False
-    LOG.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
-    REQUESTS.setLevel(logging.INFO if arguments.log_requests else logging.WARNING)
+    LOG.setLevel(logging.WARNING if quiet else logging.INFO)
+    REQUESTS.setLevel(logging.INFO if requests else logging.WARNING)
 
 
 def export_spans(url: str) -> None:

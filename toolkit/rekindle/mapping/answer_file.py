@@ -1,32 +1,66 @@
-"""File of a map: one JSON line per answer, so that a later call can continue."""
+"""File of a map or of a batch: one JSON line per answer, so that a later call can continue."""
 
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from pathlib import PurePath
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, Protocol
 
-from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import InvalidData, InvalidRequest
 from rekindle.core.request.checks import preview
-from rekindle.core.request.constraint import Constraint
-from rekindle.core.request.params import SamplingParams
 from rekindle.core.store.entries import CAN_LOCK
 from rekindle.mapping.entries import Entry
-from rekindle.mapping.items import Item
-from rekindle.mapping.shaping import DIGITS
+from rekindle.mapping.shaping import MODEL
+from rekindle.results.answer_table import PromptLabel
 
 BEGINNING = b'{"place": '
 """First bytes of each line."""
-LONGEST_VALUE = 120
-"""Maximum number of characters of a stored option value; longer values are stored as digests."""
 ADAPTER = "adapter"
 """Entry of a line with the name of the adapter and the digest of its content."""
-MODEL = "model"
-"""Entry of a line with the name of the model, which is shown and not compared."""
 CONTENT = "weights"
 """Entry of a line with the digest of the weights, missing in files of earlier versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileWords:
+    """Words about a file in errors.
+
+    Attributes:
+        writer: the operation of the file.
+        made_by: its form in a sentence about a foreign line.
+        call: the owner of the options.
+        item: the owner of an answer.
+        place: the kind of its number.
+        first: the number of the first place.
+        prompt: the content of an item.
+    """
+
+    writer: str = "map"
+    made_by: str = "map()"
+    call: str = "call"
+    item: str = "item"
+    place: str = "index"
+    first: int = 0
+    prompt: str = "prompt"
+
+
+MAP_WORDS: Final = FileWords()
+
+
+class Question(Protocol):
+    """Owner of an answer: an item of a map, or a line of a batch."""
+
+    @property
+    def place(self) -> int:
+        """Index, from 0."""
+
+    @property
+    def label(self) -> PromptLabel:
+        """Label in errors and in the lines of the file."""
+
+    @property
+    def digest(self) -> str | None:
+        """Digest of the content, the same in all processes; None without content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +85,17 @@ class AnswerFile:
         path: the path of the file, which may not exist yet.
         keywords: the options that shape the answers, from `shaping_options`.
         entry: the entry of a line with the result.
+        words: the words about the file in errors.
     """
 
-    def __init__(self, path: str | os.PathLike[str], keywords: Mapping[str, Any], entry: Entry):
-        self._path, self._keywords, self._entry = os.fspath(path), dict(keywords), entry
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        keywords: Mapping[str, Any],
+        entry: Entry,
+        words: FileWords = MAP_WORDS,
+    ):
+        self._path, self._keywords, self._entry, self._words = os.fspath(path), dict(keywords), entry, words
         self._lines: dict[int, _Line] = {}
         self._file: BinaryIO | None = None
 
@@ -84,7 +125,7 @@ class AnswerFile:
             raise
         self._file = file
 
-    def answer(self, item: Item) -> Any:
+    def answer(self, item: Question) -> Any:
         """Return the stored answer of an item; None for an item without a stored answer, or with a stored error.
 
         Raises:
@@ -95,16 +136,17 @@ class AnswerFile:
         if line is None:
             return None
         if line.digest is not None and line.digest != item.digest:
-            before = self._record(line)["prompt"]
+            before, words = self._record(line)["prompt"], self._words
             raise InvalidRequest(
-                f"{self._path} has, at index {item.place}, the answer to another prompt: {preview(before)}, but the "
-                f"item is {preview(item.label)} now; give the same items in the same order, or another path"
+                f"{self._path} has, at {words.place} {item.place + words.first}, the answer to another {words.prompt}: "
+                f"{preview(before)}, but the {words.item} is {preview(item.label)} now; give the same {words.item}s in "
+                "the same order, or another path"
             )
         if not line.is_answer:
             return None
         return self._entry.read(self._record(line)[self._entry.name])
 
-    def add(self, item: Item, outcome: Any, weights: str) -> None:
+    def add(self, item: Question, outcome: Any, weights: str) -> None:
         """Append the outcome of an item.
 
         Args:
@@ -150,7 +192,7 @@ class AnswerFile:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InvalidRequest(
-                f"another map is writing {self._path}; wait for its end, or give another path"
+                f"another {self._words.writer} is writing {self._path}; wait for its end, or give another path"
             ) from None
         except OSError:  # the file system has no locks
             return
@@ -191,14 +233,15 @@ class AnswerFile:
         if different := list(_differences(keywords, self._keywords)):
             raise InvalidRequest(
                 f"the answers in {self._path} were made with {', '.join(before for before, _ in different)}, and this "
-                f"call has {', '.join(now for _, now in different)}; give the same, or another path"
+                f"{self._words.call} has {', '.join(now for _, now in different)}; give the same, or another path"
             )
         self._lines[place] = _Line(at, digest, is_answer)
 
     def _foreign(self, number: int) -> InvalidData:
         """Return the error for a line of another origin."""
         return InvalidData(
-            f"line {number} of {self._path} was not written by map(), so nothing is appended; give another path"
+            f"line {number} of {self._path} was not written by {self._words.made_by}, so nothing is appended; give "
+            "another path"
         )
 
     def _record(self, line: _Line) -> dict[str, Any]:
@@ -207,48 +250,6 @@ class AnswerFile:
             file.seek(line.at)
             record: dict[str, Any] = json.loads(file.readline())
         return record
-
-
-def shaping_options(model: str, params: SamplingParams, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that shape the answers of a call, by name, as JSON values.
-
-    Args:
-        model: the source of the model; only its last part is returned, for readers of the file.
-        params: the sampling parameters; defaults are omitted.
-        options: further options of the call that shape its prompts or answers.
-    """
-    keywords: dict[str, Any] = {MODEL: PurePath(model).name}
-    for each in fields(params):
-        value = getattr(params, each.name)
-        if value != each.default and each.name not in ("cache_salt", "priority"):
-            keywords[each.name] = _plain(value)
-    return keywords | {name: _plain(value) for name, value in options.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Return a JSON value for an option: a number or a short text unchanged, and any other as a digest of its content.
-
-    Raises:
-        InvalidRequest: the content of the value cannot be read.
-    """
-    if isinstance(value, bool | int | float):
-        return value
-    text = value.text if isinstance(value, Constraint) else value if isinstance(value, str) else _text(value)
-    if text is not None and len(text) <= LONGEST_VALUE:
-        return text
-    try:
-        digest = content_digest(value if text is None else text)
-    except Indigestible as error:
-        raise InvalidRequest(f"with path=, the options of a map must have content to compare: {error}") from error
-    return f"sha256:{digest}" if text is not None else f"{preview(value)} #{digest[:DIGITS]}"
-
-
-def _text(value: Any) -> str | None:
-    """Return a mapping or a list as JSON; None if it is not JSON."""
-    try:
-        return json.dumps(sorted(value) if isinstance(value, frozenset) else value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

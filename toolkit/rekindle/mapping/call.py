@@ -12,18 +12,24 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.params import MOST_TOKENS, SamplingParams
-from rekindle.mapping.answer_file import AnswerFile, shaping_options
+from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.mapping.answer_file import AnswerFile
 from rekindle.mapping.deciding import DecisionTask
 from rekindle.mapping.entries import Entry
 from rekindle.mapping.generating import GenerationTask
 from rekindle.mapping.in_flight import EndedItem, Work
 from rekindle.mapping.items import Item, read
-from rekindle.mapping.shaping import Shaping
+from rekindle.mapping.shaping import Shaping, shaping_options
 from rekindle.mapping.template import Template
 from rekindle.results.answer_table import PromptLabel
 
 WINDOWS = 2
 """Default window, as a multiple of the engine's slots, so that a request waits for each slot that becomes free."""
+
+
+def default_window(limits: EngineLimits) -> int:
+    """Return the default window of a session."""
+    return WINDOWS * limits.groups * limits.max_running
 
 
 class Task(Protocol):
@@ -105,7 +111,7 @@ class MapCall:
         if template is not None and options.get("token_ids") is not None:
             raise InvalidRequest("template applies to items; leave it out for token_ids")
         most = (
-            WINDOWS * requests.loaded_engine.limits.groups * requests.loaded_engine.limits.max_running
+            default_window(requests.loaded_engine.limits)
             if window is None
             else integer("window", window, 1, MOST_TOKENS)
         )

@@ -1,0 +1,1 @@
+"""The command `batch`: files of OpenAI's Batch API, answered by the routes of the server."""
