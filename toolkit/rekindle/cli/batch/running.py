@@ -11,8 +11,8 @@ from starlette.types import ASGIApp
 from rekindle.cli.batch.answers import BUSY, BatchAnswers
 from rekindle.cli.batch.asking import ask
 from rekindle.cli.batch.lines import BatchLine
-from rekindle.core.concurrency.progress import Progress
-from rekindle.notebook.batch_progress import BatchProgress, LateBar, duration_text
+from rekindle.core.concurrency.progress import Progress, duration_text
+from rekindle.notebook.batch_progress import BatchProgress, LateBar
 from rekindle.session.session import Session
 
 
