@@ -109,6 +109,34 @@ def bars(title: str, rows: Iterable[tuple[str, float, str]], expected: Sequence[
     return Drawing("Chart", title, 22 * len(lines) + 4, "".join(parts), "\n".join(lines))
 
 
+def reliability(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Drawing:
+    """Draw the reliability curves of probabilities beside the diagonal, each in a colour of its own.
+
+    Args:
+        curves: by name, the mean probability and the share of true labels of each group.
+    """
+    side, left, top = 260, 40, 12
+    parts = [_box(left, top, side, side, fill="none", edge=GREY)]
+    parts.append(f'<path d="M{left} {top + side}l{side} -{side}" stroke="{GREY}" stroke-dasharray="4 4"/>')
+    for tick in (0, 0.5, 1):
+        parts.append(svg_text(left + side * tick - 9, top + side + 16, f"{tick:.1f}"))
+        parts.append(svg_text(left - 26, top + side * (1 - tick) + 4, f"{tick:.1f}"))
+    parts.append(svg_text(left, top + side + 34, "mean probability of a group, against its share of true labels"))
+    lines = []
+    for place, ((name, points), colour) in enumerate(zip(curves.items(), (ORANGE, BLUE, GREEN), strict=False)):
+        line = " ".join(f"{left + side * x:.1f},{top + side * (1 - y):.1f}" for x, y in points)
+        dots = "".join(
+            f'<circle cx="{left + side * x:.1f}" cy="{top + side * (1 - y):.1f}" r="4">'
+            f"{tooltip(f'{name}: {x:.2f} said, {y:.2f} true')}</circle>"
+            for x, y in points
+        )
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}"/><g fill="{colour}">{dots}</g>')
+        parts.append(_box(left + side + 24, top + 20 * place, 12, 12, fill=colour))
+        parts.append(svg_text(left + side + 44, top + 20 * place + 11, name))
+        lines += [name, *(f"  {x:.2f} said, {y:.2f} true" for x, y in points)]
+    return Drawing("Reliability", ", ".join(curves), top + side + 42, "".join(parts), "\n".join(lines))
+
+
 def boxes(legend: str, rows: Iterable[tuple[str, str, str]], colours: Mapping[str, str]) -> Drawing:
     """Draw a row of boxes for each of some pages, one for each place in it.
 

@@ -148,7 +148,7 @@ async def test_a_column_for_each_answer_and_its_confidence(session: Session, tmp
     assert second["good"] is None
     shown = found._repr_mimebundle_()["text/html"]
     assert "&lt;b&gt;" in shown
-    assert f"{found[0][0]} ({found[0][0].confidence:.2f})" in shown
+    assert f"{found[0][0]}\N{NO-BREAK SPACE}({found[0][0].confidence:.2f})" in shown
     found.to_jsonl(tmp_path / "out.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert lines[0]["decisions"]["good"]["answer"] == found[0][1].answer

@@ -141,7 +141,9 @@ class MapDecisions(MapResults[Decisions]):
         return "\n".join([f"Decisions: {self._total()}", *(lines if self else []), *self._more()])
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        table = markup.table(self._cells(), ("", "item", *self.questions)) if self else ""
+        # Beside a long error, an answer would else be broken before its confidence.
+        cells = [(*row[:2], *(cell.replace(" (", "\N{NO-BREAK SPACE}(") for cell in row[2:])) for row in self._cells()]
+        table = markup.table(cells, ("", "item", *self.questions)) if self else ""
         notes = "".join(map(markup.note, self._more()))
         return markup.bundle(str(self), markup.card("Decisions", self._total(), table, notes))
 
