@@ -1,0 +1,247 @@
+"""The class `LLM` of vLLM over a session."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.checks import preview
+from rekindle.session.opening import open_sync
+from rekindle.vllm import pooling
+from rekindle.vllm.opening import settings_of, template_of
+from rekindle.vllm.outputs import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    RequestOutput,
+    ScoringRequestOutput,
+)
+from rekindle.vllm.params import LoRARequest, PoolingParams, SamplingParams
+from rekindle.vllm.prompts import Job, conversations_in, each_of, texts_or_tokens
+from rekindle.vllm.running import Bar, Runner
+from rekindle.vllm.table import check
+from rekindle.vllm.tokenizer import LLMTokenizer
+
+IN_FLIGHT: Final[Mapping[str, Any]] = {"abort": "fail", "wait": "finish", "keep": "keep"}
+"""The fate of running requests at `sleep`, by vLLM's mode."""
+RECOMMENDED: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Parameters with a default from the files of a model."""
+Loras = LoRARequest | Sequence[LoRARequest] | None
+Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+class LLM:
+    """A model for calls that block, with vLLM's arguments, defaults and results.
+
+    Args:
+        model: the model, as in `rekindle.open`.
+        Others: see vLLM and the guide "Coming from vLLM". An argument with an effect on speed alone gives a note; one
+            without an equivalent raises InvalidRequest.
+
+    Attributes:
+        session: the session below, a `rekindle.Session`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        runner: Literal["auto", "generate", "pooling"] = "auto",
+        convert: str = "auto",
+        tensor_parallel_size: int = 1,
+        data_parallel_size: int = 1,
+        dtype: Any = "auto",
+        quantization: str | None = None,
+        revision: str | None = None,
+        chat_template: Path | str | None = None,
+        seed: int = 0,
+        kv_cache_memory_bytes: int | None = None,
+        kv_cache_dtype: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int | None = None,
+        enable_prefix_caching: bool | None = None,
+        max_logprobs: int | None = None,
+        generation_config: str = "auto",
+        max_loras: int | None = None,
+        max_lora_rank: int | None = None,
+        **others: Any,
+    ):
+        check("LLM", others)
+        if generation_config not in ("auto", "vllm"):
+            raise InvalidRequest(f'generation_config must be "auto" or "vllm" here, got {preview(generation_config)}')
+        if runner not in ("auto", "generate", "pooling") or convert not in ("auto", "none", "embed", "classify"):
+            raise InvalidRequest(f"runner={runner!r}, convert={convert!r}: both follow the method that is called here")
+        settings = settings_of(
+            dtype=dtype,
+            quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
+            tensor_parallel_size=tensor_parallel_size,
+            data_parallel_size=data_parallel_size,
+            kv_cache_memory_bytes=kv_cache_memory_bytes,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            enable_prefix_caching=enable_prefix_caching,
+            max_logprobs=max_logprobs,
+            max_loras=max_loras,
+            max_lora_rank=max_lora_rank,
+        )
+        self.session = open_sync(model, revision=revision, chat_template=template_of(chat_template), **settings)
+        self._runner = Runner(self.session, seed or 0)
+        self._follows_model = generation_config == "auto"
+
+    def __repr__(self) -> str:
+        return f"LLM(model={self.session.name!r})"
+
+    def close(self) -> None:
+        """Close the session. Idempotent."""
+        self.session.close_sync()
+
+    def get_tokenizer(self) -> LLMTokenizer:
+        """Return the tokenizer."""
+        return LLMTokenizer(self.session)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return the parameters of calls without any: vLLM's defaults, with those of the model's files."""
+        own = self.session._loaded_engine.defaults if self._follows_model else {}
+        return SamplingParams(**{name: own[name] for name in RECOMMENDED if name in own})
+
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: Params = None,
+        *,
+        use_tqdm: Bar = True,
+        lora_request: Loras = None,
+        priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Generate from each prompt, and return the results in order; see vLLM."""
+        check(
+            "LLM.generate", _present(tokenization_kwargs=tokenization_kwargs, mm_processor_kwargs=mm_processor_kwargs)
+        )
+        plain = texts_or_tokens(prompts)
+        keywords: list[dict[str, Any]] = [{} if isinstance(each, str) else {"token_ids": each} for each in plain]
+        texts = [each if isinstance(each, str) else None for each in plain]
+        return self._run(texts, texts, keywords, sampling_params, lora_request, priority, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: Params = None,
+        use_tqdm: Bar = True,
+        lora_request: Loras = None,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Generate the next message of each conversation, and return the results in order; see vLLM."""
+        speed = {} if chat_template_content_format == "auto" else {"chat_template_content_format": 1}
+        others = _present(tokenization_kwargs=tokenization_kwargs, mm_processor_kwargs=mm_processor_kwargs)
+        check("LLM.chat", {**speed, **others, **_present(chat_template=chat_template)})
+        if add_generation_prompt and continue_final_message:
+            raise InvalidRequest("continue_final_message=True needs add_generation_prompt=False, as in vLLM")
+        variables = dict(chat_template_kwargs or {})
+        if not add_generation_prompt and not continue_final_message:
+            variables["add_generation_prompt"] = False
+        shared: dict[str, Any] = {
+            "tools": tools,
+            "chat_template_kwargs": variables or None,
+            "continue_final_message": continue_final_message,
+        }
+        conversations = conversations_in(messages)
+        texts = [self.session.render(each, **shared) for each in conversations]
+        keywords = [shared] * len(texts)
+        return self._run(conversations, texts, keywords, sampling_params, lora_request, priority, use_tqdm)
+
+    def embed(
+        self,
+        prompts: Any,
+        *,
+        use_tqdm: Bar = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: LoRARequest | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """Return the embedding of each prompt; see vLLM."""
+        check("LLM.embed", _present(tokenization_kwargs=tokenization_kwargs))
+        adapter, params = self._adapter(lora_request), pooling_params or PoolingParams()
+        return pooling.embed(self.session, texts_or_tokens(prompts), params, adapter, progress=bool(use_tqdm))
+
+    def classify(
+        self,
+        prompts: Any,
+        *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: Bar = True,
+        lora_request: LoRARequest | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """Return the probabilities of the classes for each prompt; see vLLM."""
+        check("LLM.classify", _present(tokenization_kwargs=tokenization_kwargs))
+        adapter, params = self._adapter(lora_request), pooling_params or PoolingParams()
+        return pooling.classify(self.session, texts_or_tokens(prompts), params, adapter, progress=bool(use_tqdm))
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        use_tqdm: Bar = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: LoRARequest | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """Return the similarity of each pair of texts; see vLLM."""
+        check("LLM.score", _present(tokenization_kwargs=tokenization_kwargs, chat_template=chat_template))
+        adapter, params = self._adapter(lora_request), pooling_params or PoolingParams()
+        return pooling.score(self.session, data_1, data_2, params, adapter, progress=bool(use_tqdm))
+
+    def sleep(self, level: int = 1, mode: Literal["abort", "wait", "keep"] = "abort") -> None:
+        """Free the weights and the pages on the device until `wake_up`; both levels read the weights again then."""
+        if level not in (1, 2) or mode not in IN_FLIGHT:
+            raise InvalidRequest(
+                f"level must be 1 or 2 here, and mode one of {', '.join(IN_FLIGHT)}; {level=}, {mode=}"
+            )
+        self.session.sleep_sync(in_flight=IN_FLIGHT[mode])
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> bool:
+        """Read the weights again, and return True."""
+        if tags is not None:
+            raise InvalidRequest("wake_up wakes all at once here: leave tags out")
+        self.session.wake_sync()
+        return True
+
+    def _run(
+        self,
+        prompts: Sequence[Any],
+        texts: Sequence[str | None],
+        keywords: Sequence[Mapping[str, Any]],
+        params: Params,
+        loras: Loras,
+        priority: int | Sequence[int] | None,
+        use_tqdm: Bar,
+    ) -> list[RequestOutput]:
+        count = len(prompts)
+        every = each_of("sampling_params", params, count, self.get_default_sampling_params())
+        adapters: list[LoRARequest | None] = each_of("lora_request", loras, count, None)
+        priorities = each_of("priority", priority, count, 0)
+        rows = zip(prompts, texts, keywords, every, adapters, priorities, strict=True)
+        return self._runner.run([Job(*row) for row in rows], use_tqdm)
+
+    def _adapter(self, lora: LoRARequest | None) -> str | None:
+        """Return the name of an adapter, added first if need be."""
+        self._runner.load([lora])
+        return None if lora is None else lora.lora_name
+
+
+def _present(**values: Any) -> dict[str, Any]:
+    """Return the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}

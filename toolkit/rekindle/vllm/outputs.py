@@ -1,0 +1,158 @@
+"""Results with the fields of vLLM's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rekindle.core.request.tokens import TokenLogprob
+from rekindle.results.generation import Generation
+from rekindle.vllm.params import LoRARequest
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Log-probability of a token, with its rank (1 is the likeliest) and its text."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """One sample of a prompt.
+
+    Attributes:
+        index: its number among the samples.
+        text, token_ids: the generated text, and its tokens.
+        cumulative_logprob: the sum of the log-probabilities; None without `logprobs`.
+        logprobs: at each position, the log-probabilities by token id.
+        finish_reason: "stop", "length" or "repetition".
+        stop_reason: the stop string or the stop token; None for the end token of the model.
+        lora_request: the adapter.
+    """
+
+    index: int
+    text: str
+    token_ids: Sequence[int]
+    cumulative_logprob: float | None
+    logprobs: Sequence[Mapping[int, Logprob]] | None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    lora_request: LoRARequest | None = None
+
+    def finished(self) -> bool:
+        """Return True; a result is complete."""
+        return self.finish_reason is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """The samples of a prompt.
+
+    Attributes:
+        request_id: the number of the prompt, as text.
+        prompt, prompt_token_ids: the prompt; for a conversation, as the template renders it.
+        prompt_logprobs: the log-probabilities of its tokens, with None for the first one.
+        outputs: the samples.
+        finished: True.
+        lora_request: the adapter.
+        num_cached_tokens: the tokens found in the prefix cache.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: Sequence[int]
+    prompt_logprobs: Sequence[Mapping[int, Logprob] | None] | None
+    outputs: Sequence[CompletionOutput]
+    finished: bool = True
+    lora_request: LoRARequest | None = None
+    num_cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """An embedding."""
+
+    embedding: Sequence[float]
+
+    @property
+    def hidden_size(self) -> int:
+        """The number of components."""
+        return len(self.embedding)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationOutput:
+    """The probability of each class."""
+
+    probs: Sequence[float]
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len(self.probs)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringOutput:
+    """The similarity of two texts."""
+
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequestOutput:
+    """The embedding of a prompt, with the tokens of the prompt."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: Sequence[int]
+    finished: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationRequestOutput:
+    """The classes of a prompt, with the tokens of the prompt."""
+
+    request_id: str
+    outputs: ClassificationOutput
+    prompt_token_ids: Sequence[int]
+    finished: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringRequestOutput:
+    """The similarity of a pair of texts."""
+
+    request_id: str
+    outputs: ScoringOutput
+    finished: bool = True
+
+
+def completion(index: int, generation: Generation, stops: Sequence[int], lora: LoRARequest | None) -> CompletionOutput:
+    """Return a sample from a generation; `stops` are the stop tokens of the request."""
+    stopped = generation.stopped_by
+    return CompletionOutput(
+        index,
+        generation.text,
+        list(generation.token_ids),
+        None if generation.logprobs is None else sum(each.logprob for each in generation.logprobs),
+        None if generation.logprobs is None else [_by_token(each) for each in generation.logprobs],
+        generation.finish_reason,
+        stopped if isinstance(stopped, str) or stopped in stops else None,
+        lora,
+    )
+
+
+def prompt_logprobs(generation: Generation) -> list[dict[int, Logprob] | None] | None:
+    """Return the log-probabilities of a prompt; None unless requested."""
+    if generation.prompt_logprobs is None:
+        return None
+    return [None if each is None else _by_token(each) for each in generation.prompt_logprobs]
+
+
+def _by_token(token: TokenLogprob) -> dict[int, Logprob]:
+    """Return the log-probabilities at a position: of the token, and of the likeliest ones."""
+    every: tuple[Any, ...] = (token, *token.top)
+    return {each.token_id: Logprob(each.logprob, each.rank, each.text) for each in every}
