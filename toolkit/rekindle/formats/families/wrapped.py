@@ -1,12 +1,14 @@
 """The text model of a config with several models: vision, audio, and a language model under a key of its own."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final
 
 from rekindle.formats.families.quantization import KEYS as QUANTIZATION_KEYS
-from rekindle.formats.families.text_defaults import TEXT_DEFAULTS
 
 NESTED: Final = ("text_config", "thinker_config", "llm_config", "language_config")
 """Keys of a nested text model. "thinker_config" has a "text_config" again."""
@@ -113,7 +115,7 @@ def text_config_of(config: Mapping[str, Any]) -> TextConfig:
         kind = inner.get("model_type") or _TEXT_OF.get(str(outer_type))
         shared = {key: config[key] for key in _SHARED if key in config}
         own = {key: value for key, value in inner.items() if value is not None or key not in shared}
-        settings = {**TEXT_DEFAULTS.get(str(kind), {}), **shared, **_of_text(own), "model_type": _family(kind)}
+        settings = {**_text_defaults().get(str(kind), {}), **shared, **_of_text(own), "model_type": _family(kind)}
         outer = _of_text(config)
         unknown = tuple(sorted(key for key in outer if outer[key] and key not in inner and key not in shared))
         return TextConfig(settings, place, architectures, str(outer_type), unknown, (config, inner))
@@ -121,6 +123,15 @@ def text_config_of(config: Mapping[str, Any]) -> TextConfig:
         flat = {key: value for key, value in _of_text(config).items() if key != "architectures"}
         return TextConfig({**flat, "model_type": _family(outer_type)}, "", architectures, outer_type, configs=(config,))
     return TextConfig(config, "", architectures, configs=(config,))
+
+
+@cache
+def _text_defaults() -> Mapping[str, Mapping[str, Any]]:
+    """Return the default sizes in transformers' code, by model type: a nested config is saved without them."""
+    table: dict[str, dict[str, Any]] = json.loads(
+        files(__package__).joinpath("text_defaults.json").read_text(encoding="utf-8")
+    )
+    return table
 
 
 def may_be_tied(config: Mapping[str, Any]) -> bool:

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.results.scores.questions import Choice, Question, Score, YesNo
 from rekindle.server.common.fields import IGNORED, Fields
+
+Questions = TypeVar("Questions", dict[str, Any], list[Any])
 
 NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "priority": (0,),
@@ -51,11 +53,8 @@ def read_systemone(body: Fields, most: int) -> DecisionRequest:
     Raises:
         ApiError: the body is invalid.
     """
-    state = body.any("state")
-    if state is None:
-        body.refuse_missing("state")
-    by_name = body.require("questions", dict)
-    _check_count(body, by_name, most)
+    state = _state(body, "state")
+    by_name = _questions(body, dict, most)
     context = body.take("instructions", str)
     state = "\n\n".join(text for text in (_content(state), context) if text)
     questions = [_read(body, f"questions.{name}", each, _systemone_question) for name, each in by_name.items()]
@@ -73,13 +72,10 @@ def read_decision(body: Fields, most: int) -> DecisionRequest:
     Raises:
         ApiError: the body is invalid.
     """
-    state = body.any("input")
-    if state is None:
-        body.refuse_missing("input")
+    state = _state(body, "input")
     if not isinstance(state, str):
         state = _input_text(body, state)
-    values = body.require("questions", list)
-    _check_count(body, values, most)
+    values = _questions(body, list, most)
     questions = [_read(body, f"questions[{place}]", each, _openai_question) for place, each in enumerate(values)]
     salt = body.take("cache_salt", str) or ""
     body.finish(NEUTRAL, IGNORED)
@@ -91,10 +87,20 @@ def read_decision(body: Fields, most: int) -> DecisionRequest:
     return DecisionRequest(state, names, questions, option_values, {"cache_salt": salt})
 
 
-def _check_count(body: Fields, questions: Sequence[Any] | Mapping[str, Any], most: int) -> None:
-    limit = min(most, MOST_QUESTIONS)
+def _state(body: Fields, name: str) -> Any:
+    """Return the state in a required field."""
+    state = body.any(name)
+    if state is None:
+        body.refuse_missing(name)
+    return state
+
+
+def _questions(body: Fields, kind: type[Questions], most: int) -> Questions:
+    """Return the questions; refuse none and more than the limits allow."""
+    questions, limit = body.require("questions", kind), min(most, MOST_QUESTIONS)
     if not 0 < len(questions) <= limit:
         body.refuse("questions", f"must have 1 to {limit} questions, got {len(questions)}")
+    return questions
 
 
 def _read(body: Fields, name: str, value: Any, reader: Callable[[Any], Question]) -> Question:
