@@ -25,7 +25,7 @@ IN_FLIGHT: Final[Mapping[str, Any]] = {"abort": "fail", "wait": "finish", "keep"
 """The fate of running requests at `sleep`, by vLLM's mode."""
 RECOMMENDED: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Parameters with a default from the files of a model."""
-Loras = LoRARequest | Sequence[LoRARequest] | None
+Loras = LoRARequest | Sequence[LoRARequest | None] | None
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
