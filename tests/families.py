@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 MODELS: Final = sorted(path.name for path in (Path(__file__).parent / "goldens" / "families").iterdir())
-"""Models whose logits and greedy tokens are known."""
+"""Models with goldens of their logits and greedy tokens."""
 COVERING = [
     "afmoe",
     "apertus",
@@ -37,4 +37,4 @@ COVERING = [
     "qwen3_5",
     "stablelm",
 ]
-"""Models that have each part of a decoder at least once."""
+"""A few models with each part of a decoder at least once."""

@@ -1,4 +1,4 @@
-"""Waiting in tests: for what must come, with an end and a reason, and with one patience for child processes."""
+"""Waiting in tests: for an expected event, with an end and a reason, and with one patience for child processes."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from typing import Final, ParamSpec, TypeVar
 import anyio
 
 PATIENCE: Final = float(os.environ.get("REKINDLE_TEST_PATIENCE", "240"))
-"""How many seconds a test waits for what must come, such as the end of a child process; below pytest's own timeout."""
+"""The seconds of a test's wait for an expected event, like the end of a child process; below pytest's own timeout."""
 _LOOK_SECONDS: Final = 0.001
 
 P = ParamSpec("P")

@@ -1,10 +1,10 @@
 """A watchdog over the loops of all engines in a process: how long the longest step of each actor takes.
 
-A step is what runs on the loop from one await to the next. It is measured in CPU time of the engine's thread, so that
-other threads and other processes do not count. On a crowded machine they still make it slower, and that is forgiven:
-for each loss of its core a little, and a long step as far as a known piece of work is slower than it was once. That is
+A step runs on the loop from one await to the next. It is measured in CPU time of the engine's thread, without the
+time of other threads and processes. On a crowded machine they still make it slower, and the watchdog forgives this:
+for each loss of its core a little, and a long step as far as a known piece of work is slower than it was once. This is
 not all: on a virtual machine, a few steps in a hundred thousand took up to 40 ms, though they did next to nothing. So
-one long step says nothing; what is too long by its nature is so each time, in all the variants of its test.
+one long step says nothing; a step too long by its nature is so each time, in all the variants of its test.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from rekindle.core.engine.wiring import Actors
 
 ACTORS = {actor.name for actor in fields(Actors)}
 LIMIT_SECONDS = 0.005
-"""The longest that a step may take."""
+"""The limit of a step."""
 REPEATED = 5
 """How many steps of one actor must be longer, in one test with all its parameters, to be too long by their nature."""
 SHARE = 1 / 200
-"""Which share of its steps there these must be."""
+"""The share of long steps among all of the actor's steps there."""
 PREEMPTED_SECONDS = 0.00025
-"""What a step is forgiven for each time that the kernel gave its core to another thread, whose data fill the caches."""
+"""A step's discount for each loss of its core to another thread, because the other's data fill the caches."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Longest:
     Attributes:
         seconds, where: how long the longest was, and in which test.
         steps: how many there were in each test.
-        over: how many of them were too long.
+        over: how many steps were too long.
     """
 
     seconds: float = 0.0
@@ -50,7 +50,7 @@ class Longest:
 
     @property
     def too_long(self) -> list[str]:
-        """The tests in which steps are too long again and again, each with how many are."""
+        """The tests with steps too long again and again, and their number in each."""
         return [
             f"{over} of {self.steps[test]} in {test}"
             for test, over in self.over.items()
@@ -60,15 +60,15 @@ class Longest:
 
 @dataclass
 class Watchdog:
-    """Measures the asyncio loops of those threads that have this name.
+    """Measures the asyncio loops of all threads of one name.
 
     Garbage collections are left out: they run on whichever thread happens to allocate, for as long as the objects of
     the whole process take.
 
     Attributes:
         thread: the name.
-        where: a note for the steps that are measured from now on.
-        longest: by the name of the actor; "others" for what is of none.
+        where: a note for the steps from now on.
+        longest: by the name of the actor; "others" for steps without one.
     """
 
     thread: str = "rekindle-engine"
@@ -111,11 +111,11 @@ class Watchdog:
                 gc.callbacks.remove(self._collects)
 
     def too_long(self) -> list[str]:
-        """Return the names of those whose steps are above the limit again and again in one test."""
+        """Return the names of the actors with steps above the limit again and again in one test."""
         return [name for name, longest in self.longest.items() if longest.too_long]
 
     def report(self) -> dict[str, Any]:
-        """Return what was measured, as plain values that another process can `take`."""
+        """Return the measurements as plain values, for `take` in another process."""
         return {
             name: {
                 "seconds": longest.seconds,
@@ -127,7 +127,7 @@ class Watchdog:
         }
 
     def take(self, report: dict[str, Any]) -> None:
-        """Add what the watchdog of another process measured."""
+        """Add the measurements of another process's watchdog."""
         for name, other in report.items():
             longest = self.longest.setdefault(name, Longest())
             longest.steps.update(other["steps"])
@@ -152,12 +152,12 @@ class Watchdog:
 
 
 def _preemptions() -> int:
-    """Return how often this thread had to give up its core; always 0 where the system does not say."""
+    """Count this thread's losses of its core; always 0 on systems without this count."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw if sys.platform == "linux" else 0
 
 
 def _pace() -> float:
-    """Return how long a piece of work takes that is always the same."""
+    """Measure the seconds of a fixed piece of work."""
     began = thread_time()
     sum(range(50_000))
     return thread_time() - began

@@ -48,8 +48,8 @@ def test_a_script_that_ends_while_the_compiler_runs_waits_for_it_and_says_so(fam
 
 @pytest.mark.wide
 def test_what_comes_too_late_is_an_error_that_says_so_and_requests_are_served(families: Path) -> None:
-    status, said, complaints = ended("by another thread", families / "llama-tied")
-    assert said.splitlines() == [
+    status, output, complaints = ended("by another thread", families / "llama-tied")
+    assert output.splitlines() == [
         "open: ModelError NoneType",
         "update_weights: ModelError RuntimeError",
         "save: StorageError NoneType",

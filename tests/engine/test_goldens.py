@@ -24,14 +24,14 @@ WAYS: dict[str, SettingsOptions] = {
 NEW = 48
 PAGE = 16
 ALONE = 8
-"""The new tokens of a request on its own, whose steps are those of a batch with empty rows."""
+"""The new tokens of a request by itself: its steps are the steps of a batch with empty rows."""
 MARKS = {
     "chunks of 16, combined ticks, no overlap": pytest.mark.deep,  # the others have its parts too; it takes a minute
     "shortage, chunks of 16, combined ticks": pytest.mark.wide,
     "shortage, no overlap": pytest.mark.deep,
 }
 CORE = {"deepseek-v3", "gemma2", "gpt-oss", "qwen3"}
-"""Families between them with most of the layers that there are."""
+"""A few families with most kinds of layers."""
 
 
 def prompts(goldens: Sequence[Golden]) -> list[Any]:
@@ -42,8 +42,8 @@ def prompts(goldens: Sequence[Golden]) -> list[Any]:
 def test_smollm2_greedy_tokens_and_text(way: str, smollm2_goldens: list[Golden]) -> None:
     settings: SettingsOptions = {**SMOLLM2, "weights": "dequantized", **WAYS[way]}
     with rekindle.open_sync("smollm2-135m-instruct", progress=False, **settings) as session:
-        asked: dict[str, Any] = {"logprobs": 5, "prompt_logprobs": 0}
-        together = session.generate_sync(prompts(smollm2_goldens), max_tokens=NEW, **asked)
+        options: dict[str, Any] = {"logprobs": 5, "prompt_logprobs": 0}
+        together = session.generate_sync(prompts(smollm2_goldens), max_tokens=NEW, **options)
         shortage = session.stats.scheduler.preemptions
         for generation, golden in zip(together, smollm2_goldens, strict=True):
             _check(generation, golden, NEW)
@@ -51,7 +51,7 @@ def test_smollm2_greedy_tokens_and_text(way: str, smollm2_goldens: list[Golden])
             assert generation.finish_reason == ("length" if len(golden["new_ids"]) == NEW else "stop")
         if "shortage" not in way:
             for prompt, golden in zip(prompts(smollm2_goldens), smollm2_goldens, strict=True):
-                _check(session.generate_sync(prompt, max_tokens=ALONE, **asked), golden, ALONE)
+                _check(session.generate_sync(prompt, max_tokens=ALONE, **options), golden, ALONE)
         assert (shortage > 0) == ("shortage" in way), "the pool was meant to be short, or not"
         stats = session.stats
         assert stats.unexpected_compilations == 0
@@ -60,16 +60,16 @@ def test_smollm2_greedy_tokens_and_text(way: str, smollm2_goldens: list[Golden])
 
 def test_smollm2_draws_the_same_tokens_with_packed_weights(smollm2_goldens: list[Golden]) -> None:
     with rekindle.open_sync("smollm2-135m-instruct", progress=False, weights="packed", **SMOLLM2) as session:
-        asked: dict[str, Any] = {"logprobs": 5, "prompt_logprobs": 0}
+        options: dict[str, Any] = {"logprobs": 5, "prompt_logprobs": 0}
         for generation, golden in zip(
-            session.generate_sync(prompts(smollm2_goldens), max_tokens=NEW, **asked), smollm2_goldens, strict=True
+            session.generate_sync(prompts(smollm2_goldens), max_tokens=NEW, **options), smollm2_goldens, strict=True
         ):
             _check(generation, golden, NEW, 1e-2)
         assert session.stats.unexpected_compilations == 0
 
 
 def _check(generation: rekindle.Generation, golden: Golden, new: int, most: float = 1e-3) -> None:
-    """Check the tokens, that they rank first, and the log-probabilities of the first and of the prompt."""
+    """Check the tokens, their first ranks, and the log-probabilities of the first token and of the prompt."""
     assert list(generation.token_ids) == golden["new_ids"][:new]
     assert generation.usage.prompt_tokens == len(golden["prompt_ids"])
     assert generation.logprobs is not None
@@ -77,14 +77,14 @@ def _check(generation: rekindle.Generation, golden: Golden, new: int, most: floa
     first, prompt = generation.logprobs[0], generation.prompt_logprobs
     assert [top.token_id for top in first.top] == golden["first_top5_ids"]
     np.testing.assert_allclose([top.logprob for top in first.top], golden["first_top5_logprobs"], atol=most)
-    assert [scored.token_id for scored in generation.logprobs] == golden["new_ids"][:new]
-    assert {scored.rank for scored in generation.logprobs} == {1}
-    assert [scored and scored.token_id for scored in prompt] == [None, *golden["prompt_ids"][1:]]
-    np.testing.assert_allclose([scored.logprob for scored in prompt if scored], golden["prompt_logprobs"], atol=most)
+    assert [score.token_id for score in generation.logprobs] == golden["new_ids"][:new]
+    assert {score.rank for score in generation.logprobs} == {1}
+    assert [score and score.token_id for score in prompt] == [None, *golden["prompt_ids"][1:]]
+    np.testing.assert_allclose([score.logprob for score in prompt if score], golden["prompt_logprobs"], atol=most)
 
 
 def marks(family: str) -> pytest.MarkDecorator | tuple[()]:
-    """Return the mark of the tier that a family is in."""
+    """Return the mark of a family's tier."""
     if family in CORE:
         return ()
     return pytest.mark.wide if family in COVERING else pytest.mark.deep
@@ -93,17 +93,17 @@ def marks(family: str) -> pytest.MarkDecorator | tuple[()]:
 @pytest.mark.parametrize("family", [pytest.param(family, marks=marks(family)) for family in MODELS])
 @pytest.mark.filterwarnings("ignore:.*separate head")
 def test_families_greedy_tokens(family: str, families: Path) -> None:
-    """Check a request alone, in chunks, among others and preempted by them, and with its prefix from each tier."""
+    """Check a request alone, in chunks, in a batch with preemptions, and with its prefix from each tier."""
     golden = np.load(families / family / "golden.npz")
     prompt, expected = golden["greedy_prompt"].tolist(), tuple(golden["greedy_new"].tolist())
-    asked: dict[str, Any] = {"max_tokens": len(expected), "ignore_eos": True}
+    options: dict[str, Any] = {"max_tokens": len(expected), "ignore_eos": True}
     with rekindle.open_sync(families / family, progress=False, **FEW_PAGES) as session:
-        alone = session.generate_sync(token_ids=prompt, **asked)
-        batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:], prompt[1:]], **asked)
+        alone = session.generate_sync(token_ids=prompt, **options)
+        batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:], prompt[1:]], **options)
         assert session.stats.scheduler.preemptions > 0
-        again = session.generate_sync(token_ids=prompt, **asked)
+        again = session.generate_sync(token_ids=prompt, **options)
     with rekindle.open_sync(families / family, progress=False, **FEW_PAGES) as session:
-        restarted = session.generate_sync(token_ids=prompt, **asked)
+        restarted = session.generate_sync(token_ids=prompt, **options)
         assert session.stats.unexpected_compilations == 0
     assert [each.token_ids for each in (alone, batch[1], again, restarted)] == [expected] * 4
     assert (alone.cached_tokens, again.cached_tokens, restarted.cached.disk) == (0, PAGE, PAGE)

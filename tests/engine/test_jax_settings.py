@@ -1,4 +1,4 @@
-"""A session works under whatever settings of JAX a notebook has, and they change nothing of what it answers."""
+"""A session works under any of JAX's settings, and its answers stay the same."""
 
 import json
 import os
@@ -35,7 +35,7 @@ OTHERS: dict[str, Any] = {
     "jax_debug_key_reuse": True,
     "jax_enable_checks": True,
 }
-"""Settings, each with another value than its default or than that of these tests."""
+"""Settings of JAX, each with a value other than its default and the suite's."""
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def model(families: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(model: Path, module_cache: None) -> dict[str, Any]:
-    """Return the answers under the settings of these tests."""
+    """Return the answers under the suite's settings."""
     with opened(model) as session:
         report = answered(session, model)
     assert report["onloaded"] > 0
@@ -63,7 +63,7 @@ def expected(model: Path, module_cache: None) -> dict[str, Any]:
 
 
 def those_of_a_key_are_deep(names: Iterable[str]) -> list[Any]:
-    """Return parameters of which those that are in the key are deep: programs are compiled for each."""
+    """Return a parameter for each name; a name in the key is deep, because its programs are compiled anew."""
     return [
         pytest.param(name, marks=pytest.mark.deep) if name in COMPILED_IN and name not in OVERRIDES else name
         for name in names
@@ -146,12 +146,12 @@ def with_jax_cache(model: Path, directory: Path, restore: str, precompile: str =
 def test_nothing_of_jaxs_persistent_cache_reaches_the_executable_store(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check this because what JAX loads from its cache is serialized without its code, and would fail later."""
+    """Check this because a program from JAX's cache is serialized without its code, and would fail later."""
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "rekindle"))
     (tmp_path / "jax").mkdir()
     first = with_jax_cache(model, tmp_path / "jax", "off", "lazy")
-    left = sorted(os.listdir(tmp_path / "jax"))
-    assert [name for name in left if "rekindle" in name] == []
+    files = sorted(os.listdir(tmp_path / "jax"))
+    assert [name for name in files if "rekindle" in name] == []
     second = with_jax_cache(model, tmp_path / "jax", "auto")
     third = with_jax_cache(model, tmp_path / "jax", "require")
     assert first[0] == second[0] == third[0]

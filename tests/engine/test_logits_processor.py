@@ -23,13 +23,13 @@ SETTINGS: dict[str, Any] = {
     "decode_buckets": (4,),
     "precompile": "all",
 }
-"""Settings with pages for one request of these tests, or for almost two."""
+"""Settings with pages for one request, or almost two."""
 PROMPT = list(range(3, 40))
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a cache directory of these tests alone, in which no processor's programs are stored yet."""
+    """Make a cache directory for this module, without programs of a processor."""
     directory = tmp_path_factory.mktemp("cache")
     directory.chmod(0o700)
     return directory
@@ -40,8 +40,8 @@ def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REKINDLE_CACHE", str(cache))
 
 
-def opened(model: Path, strength: float, **settings: Any) -> rekindle.Session:
-    """Open a session with a processor that is a function of its own each time, and penalizes what the output has."""
+def open_session(model: Path, strength: float, **settings: Any) -> rekindle.Session:
+    """Open a session with a new function as its processor, which penalizes the tokens of the output."""
 
     def penalize(logits: jax.Array, row: rekindle.LogitsRow) -> jax.Array:
         return logits - strength * row.args[0] * (row.counts > 0).astype(jnp.float32)
@@ -53,13 +53,13 @@ def test_it_does_what_the_parameter_does_and_is_loaded_by_the_next_session(
     families: Path, compilations: list[str]
 ) -> None:
     model = families / "llama-tied"
-    asked: dict[str, Any] = {"token_ids": PROMPT, "max_tokens": 60, "ignore_eos": True}
+    request: dict[str, Any] = {"token_ids": PROMPT, "max_tokens": 60, "ignore_eos": True}
     ways: list[dict[str, Any]] = [{"processor_args": [1.5]}, {"processor_args": [0.5], "temperature": 0.8, "seed": 5}]
-    with opened(model, strength=1.0) as session:
+    with open_session(model, strength=1.0) as session:
         programs = session.stats.compilations + session.stats.loads
-        plain = session.generate_sync(**asked, processor_args=None)
-        same = [session.generate_sync(**asked, **way) for way in ways]
-        together = [session.submit(**asked, **way) for way in [*ways, {"processor_args": None}]]
+        plain = session.generate_sync(**request, processor_args=None)
+        same = [session.generate_sync(**request, **way) for way in ways]
+        together = [session.submit(**request, **way) for way in [*ways, {"processor_args": None}]]
         assert [handle.result().token_ids for handle in together] == [
             *(answer.token_ids for answer in same),
             plain.token_ids,
@@ -67,27 +67,27 @@ def test_it_does_what_the_parameter_does_and_is_loaded_by_the_next_session(
         for way, answer in zip(ways, same, strict=True):
             penalty = {name: value for name, value in way.items() if name != "processor_args"}
             penalty |= {"presence_penalty": way["processor_args"][0], "processor_args": None}
-            assert session.generate_sync(**asked, **penalty).token_ids == answer.token_ids != plain.token_ids
-        scored = session.generate_sync(**asked, processor_args=[1.5], logprobs=2, logprobs_of="sampled")
-        assert all(each.rank == 1 for each in scored.logprobs), "at temperature 0, ranks are those after the processor"
+            assert session.generate_sync(**request, **penalty).token_ids == answer.token_ids != plain.token_ids
+        generation = session.generate_sync(**request, processor_args=[1.5], logprobs=2, logprobs_of="sampled")
+        assert all(each.rank == 1 for each in generation.logprobs), "at temperature 0, ranks are of processed logits"
     compilations.clear()
-    with opened(model, strength=1.0, restore="require") as session:
-        assert session.generate_sync(**asked, **ways[0]).token_ids == same[0].token_ids
+    with open_session(model, strength=1.0, restore="require") as session:
+        assert session.generate_sync(**request, **ways[0]).token_ids == same[0].token_ids
         assert (session.stats.loads, session.stats.compilations, compilations.count(COMPILED)) == (programs, 0, 0)
     with pytest.raises(NotRestored, match=r'"logits_processor": "penalize #[0-9a-f]{16}"'):
-        opened(model, strength=2.0, restore="require")
-    with opened(model, strength=2.0) as session:
-        half = session.generate_sync(**asked, processor_args=[0.75])
+        open_session(model, strength=2.0, restore="require")
+    with open_session(model, strength=2.0) as session:
+        half = session.generate_sync(**request, processor_args=[0.75])
         assert half.token_ids == same[0].token_ids
 
 
 def test_one_that_lost_its_pages_still_knows_what_it_generated(families: Path) -> None:
-    asked: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "processor_args": [1.5]}
+    options: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "processor_args": [1.5]}
     prompts = [[token + number for token in PROMPT] for number in range(4)]
-    with opened(families / "llama-tied", strength=1.0, prefix_cache=False) as session:
-        alone = [session.generate_sync(token_ids=prompt, **asked).token_ids for prompt in prompts]
+    with open_session(families / "llama-tied", strength=1.0, prefix_cache=False) as session:
+        alone = [session.generate_sync(token_ids=prompt, **options).token_ids for prompt in prompts]
         assert not session.stats.scheduler.preemptions
-        assert [answer.token_ids for answer in session.generate_sync(token_ids=prompts, **asked)] == alone
+        assert [answer.token_ids for answer in session.generate_sync(token_ids=prompts, **options)] == alone
         assert session.stats.scheduler.preemptions
 
 

@@ -1,4 +1,4 @@
-"""A request that grows beyond the length up to which positions are plain goes on as one that was always so long."""
+"""A request goes on beyond the length of plain positions as if it had always been so long."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ NEW, ROOM = 16, 96
 
 
 class Causal:
-    """A mixer that attends causally among the tokens of one call."""
+    """A causal mixer among the tokens of one call."""
 
     def attend(self, q: jax.Array, kv: jax.Array, pages: Any, scores: ScoreOptions) -> tuple[jax.Array, Any]:
         k, v = jnp.repeat(kv, q.shape[1] // kv.shape[2], axis=2).swapaxes(0, 1)
@@ -41,7 +41,7 @@ class Causal:
 
 
 def greedy(model: Path, prompt: list[int], new: int, *, grows: bool) -> tuple[int, ...]:
-    """Compute each token from all before it, anew, turned by the length of the request, or by each one's own."""
+    """Compute each token anew from all before it, rotated for the request's length or for its own."""
     checkpoint = open_checkpoint(model)
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
     mixer: Any = Causal()
@@ -49,10 +49,10 @@ def greedy(model: Path, prompt: list[int], new: int, *, grows: bool) -> tuple[in
     positions = jnp.arange(ROOM, dtype=jnp.int32)
 
     @jax.jit
-    def following(tokens: jax.Array, known: jax.Array) -> jax.Array:
-        lengths = jnp.maximum(positions + 1, len(prompt)) if grows else jnp.full(ROOM, known)
+    def following(tokens: jax.Array, count: jax.Array) -> jax.Array:
+        lengths = jnp.maximum(positions + 1, len(prompt)) if grows else jnp.full(ROOM, count)
         hidden, _ = decoder(tokens, positions, nothing, mixer, lengths)
-        return jnp.argmax(decoder.logits(hidden[known - 1][None])[0])
+        return jnp.argmax(decoder.logits(hidden[count - 1][None])[0])
 
     tokens = list(prompt)
     for _ in range(new):
@@ -70,17 +70,17 @@ def test_tokens_are_those_of_a_request_computed_anew(
     rng = np.random.default_rng(0)
     prompts = [rng.integers(3, 512, length).tolist() for length in lengths]
     expected = [greedy(families / family, prompt, NEW, grows=grows) for prompt in prompts]
-    asked: dict[str, Any] = {"max_tokens": NEW, "ignore_eos": True}
+    options: dict[str, Any] = {"max_tokens": NEW, "ignore_eos": True}
     with rekindle.open_sync(families / family, progress=False, **SETTINGS) as session:
-        alone = [session.generate_sync(token_ids=prompt, **asked).token_ids for prompt in prompts]
-        together = [each.token_ids for each in session.generate_sync(token_ids=prompts, **asked)]
+        alone = [session.generate_sync(token_ids=prompt, **options).token_ids for prompt in prompts]
+        together = [each.token_ids for each in session.generate_sync(token_ids=prompts, **options)]
         crossing = len(prompts[0]) + NEW - 1
         preempted = session.stats.scheduler.preemptions
-        grown = session.generate_sync(token_ids=[*prompts[0], *expected[0]][:crossing], max_tokens=1, ignore_eos=True)
+        answer = session.generate_sync(token_ids=[*prompts[0], *expected[0]][:crossing], max_tokens=1, ignore_eos=True)
         assert session.stats.unexpected_compilations == 0
     assert alone == expected
     assert together == expected
     assert (preempted > 0) != grows, "a LongRoPE request is computed again when it becomes long"
     if not grows:
-        assert grown.cached_tokens > 0, "the pages of the long form are published"
-        assert grown.token_ids == expected[0][-1:], "and those of the short form are not found"
+        assert answer.cached_tokens > 0, "the pages of the long form are published"
+        assert answer.token_ids == expected[0][-1:], "and those of the short form are not found"

@@ -1,4 +1,4 @@
-"""The real compilers take the steps of eight TPUs and of eight GPUs that are absent, with our kernels in them."""
+"""The real compilers take the steps of eight absent TPUs and of eight absent GPUs, with our kernels."""
 
 import re
 from dataclasses import replace
@@ -69,7 +69,7 @@ def test_a_step_of_eight_devices_compiles_and_sums_twice_a_layer(target: str, bu
 
 
 def check_collectives(text: str, bucket: Bucket) -> None:
-    """Count what is sent in the text of a program before it is compiled, which each version of libtpu can give."""
+    """Count the collectives in the text of a lowered program, as any version of libtpu can give it."""
     rows, kinds = bucket.size, re.findall(r"stablehlo\.(all_\w+|collective_\w+|reduce_scatter)", text)
     samples = bucket.decode_rows or bucket.prefill_tokens // 16
     gathered = 2 if bucket.prefill_tokens else 1  # the log-probabilities of a prompt are another

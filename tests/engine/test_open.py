@@ -1,4 +1,4 @@
-"""What `open` is told decides where and by what a session computes; what cannot be had is refused with the reason."""
+"""The arguments of `open` choose the device and the kernels of a session; a refusal has its reason."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +24,7 @@ def model(families: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("device", "said"),
+    ("device", "message"),
     [
         ("gpu", r"device 'gpu' does not exist; JAX has cpu:0"),
         ("cpu:7", r"device 'cpu:7' does not exist; JAX has 1 of 'cpu', counted from 0"),
@@ -32,8 +32,8 @@ def model(families: Path) -> Path:
         (3, r'device must be a platform such as "gpu", "gpu:1", or a jax.Device; got 3'),
     ],
 )
-def test_a_device_that_is_not_there_is_refused(device: Any, said: str, model: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_device_that_is_not_there_is_refused(device: Any, message: str, model: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
         opened(model, device=device)
 
 
@@ -58,8 +58,8 @@ def test_a_session_has_facts_about_its_model(model: Path) -> None:
 def test_the_kernels_can_be_named(model: Path) -> None:
     answers = {}
     short: SettingsOptions = {"max_prefill_tokens": 16, "prefill_chunk": 16, "prefill_buckets": (16,)}
-    named: list[Implementation] = ["xla", "reference"]
-    for implementation in named:
+    implementations: list[Implementation] = ["xla", "reference"]
+    for implementation in implementations:
         with opened(model, **(short | SettingsOptions(implementation=implementation))) as session:
             programs = programs_of(session._loaded_engine).executables[0].builder._programs
             assert programs.statics["kernels"] == implementation
@@ -82,6 +82,6 @@ def test_kernels_of_another_platform_are_refused(implementation: Any, model: Pat
 
 
 def test_a_pool_that_does_not_fit_is_refused_with_its_size(model: Path) -> None:
-    said = r"out of memory: a pool of 9,999,999 pages needs \d+ GB, .* has [\d.]+ GB in all; lower"
-    with pytest.raises(ConfigError, match=said):
+    message = r"out of memory: a pool of 9,999,999 pages needs \d+ GB, .* has [\d.]+ GB in all; lower"
+    with pytest.raises(ConfigError, match=message):
         rekindle.open_sync(model, num_pages=10_000_000, precompile="lazy", progress=False)

@@ -1,4 +1,4 @@
-"""Any mix of sampling parameters gives the same on a real model alone, in a batch, in chunks, and started again."""
+"""Any mix of sampling parameters gives the same answers alone, in a batch, in chunks and after a restart."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,9 +46,9 @@ OPTIONS = st.fixed_dictionaries(
 
 
 def make_ask(prompt: list[int], options: dict[str, Any]) -> Ask:
-    """Return a request whose first token to score, if any, is in its prompt."""
-    scored = options.get("prompt_logprobs") is not None
-    first = min(options.get("prompt_logprobs_from", 0), len(prompt) - 1) if scored else 0
+    """Return a request; its first token with a score, if any, is in its prompt."""
+    has_scores = options.get("prompt_logprobs") is not None
+    first = min(options.get("prompt_logprobs_from", 0), len(prompt) - 1) if has_scores else 0
     return prompt, {**options, "prompt_logprobs_from": first}
 
 
@@ -57,7 +57,7 @@ SMALL: dict[str, Any] = {"page_size": 16, "max_running": 4, "max_prefill_tokens"
 
 
 def penalize(logits: jax.Array, row: rekindle.LogitsRow) -> jax.Array:
-    """Penalize the tokens that the request has, and a token by what came before it."""
+    """Penalize the tokens of the request, and a token by the position and the last token."""
     there = row.in_prompt | (row.counts > 0)
     penalized = logits - row.args[0] * there.astype(jnp.float32)
     return penalized.at[(row.recent[-1] + row.position) % len(logits)].add(row.args[0])
@@ -65,7 +65,7 @@ def penalize(logits: jax.Array, row: rekindle.LogitsRow) -> jax.Array:
 
 @pytest.fixture(scope="module")
 def roomy(families: Path) -> Iterator[rekindle.Session]:
-    """Open a session with pages for all, and a bucket for a row alone beside that for a batch."""
+    """Open a session with pages for all requests, a bucket for one row and a bucket for a batch."""
     ways: dict[str, Any] = {"max_running": 4, "decode_buckets": (1, 4), "logits_processor": penalize}
     ways |= {"max_prefill_tokens": 128, "prefill_buckets": (128,)}
     with rekindle.open_sync(families / "qwen2", progress=False, **ways) as session:
@@ -83,7 +83,7 @@ def crowded(families: Path) -> Iterator[rekindle.Session]:
 
 @pytest.fixture(scope="module")
 def several(families: Path) -> Iterator[rekindle.Session]:
-    """Open a session that decodes up to 5 steps in one tick, on pages of 16."""
+    """Open a session with up to 5 decode steps in one tick, on pages of 16."""
     ways: dict[str, Any] = {"decode_steps": 5, "logits_processor": penalize, "prefill_buckets": (64,)}
     with rekindle.open_sync(families / "qwen2", progress=False, decode_buckets=(4,), **ways, **SMALL) as session:
         yield session
@@ -154,14 +154,14 @@ def test_any_of_many_mixes_is_the_same_everywhere(
 
 
 def test_the_crowded_session_did_start_requests_again(crowded: rekindle.Session) -> None:
-    """Check that the tests above restart requests, as they must to prove anything."""
+    """Check the restarts of the tests above: without any they prove nothing."""
     prompts = [[i + 1] * 60 for i in range(4)]
     crowded.generate_sync(token_ids=prompts, max_tokens=60, ignore_eos=True)
     assert crowded.stats.scheduler.preemptions > 0
 
 
 def test_the_session_of_several_steps_did_take_them(several: rekindle.Session) -> None:
-    """Check that the tests above decode several steps in one tick, over the ends of pages too."""
+    """Check the ticks of the tests above: some had several steps, also over the ends of pages."""
     before = several.stats.scheduler.ticks
     generation = several.generate_sync(token_ids=[1, 2, 3], max_tokens=41, ignore_eos=True)
     assert len(generation.token_ids) == 41

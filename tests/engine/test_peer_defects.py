@@ -1,9 +1,9 @@
-"""Defects that were seen in other engines are not in Rekindle; they have numbers from 1 to 20.
+"""Defects of other engines, numbered from 1 to 20, are not in Rekindle.
 
-These are tested in other files:
+Some have their tests in other files:
 
 - 3, `min_p` of negative logits: unit/test_sampling.py
-- 4, stop strings that are tokenized otherwise: unit/test_stop_strings*.py
+- 4, stop strings with another tokenization: unit/test_stop_strings*.py
 - 5 and 20, blocking calls and interrupts in a notebook: notebook/
 - 6, 7, 8, 12, 16 and 18, the ends, cancels, token ids and streams of requests: test_requests.py
 - 11, a prompt close: notebook/test_exit.py
@@ -61,9 +61,9 @@ def test_2_logit_bias_and_repetition_penalty_are_applied(session: rekindle.Sessi
         token_ids=PROMPT, max_tokens=40, ignore_eos=True, logit_bias={free[0]: float("-inf")}
     ).token_ids
     assert free[0] not in banned
-    wanted = next(token for token in range(512) if token not in free)
-    forced = session.generate_sync(token_ids=PROMPT, max_tokens=5, ignore_eos=True, logit_bias={wanted: 1e6}).token_ids
-    assert forced == (wanted,) * 5
+    target = next(token for token in range(512) if token not in free)
+    forced = session.generate_sync(token_ids=PROMPT, max_tokens=5, ignore_eos=True, logit_bias={target: 1e6}).token_ids
+    assert forced == (target,) * 5
     unrepeated = session.generate_sync(token_ids=PROMPT, max_tokens=40, ignore_eos=True, repetition_penalty=1000.0)
     assert len(set(unrepeated.token_ids)) == 40
     assert not set(unrepeated.token_ids) & set(PROMPT)
@@ -76,7 +76,7 @@ def test_9_a_greedy_row_beside_sampled_rows_takes_the_likeliest(session: rekindl
     beside = session.generate_sync(token_ids=PROMPT, max_tokens=20, ignore_eos=True, logprobs=0)
     assert beside.token_ids == alone
     assert beside.logprobs is not None
-    assert {scored.rank for scored in beside.logprobs} == {1}
+    assert {score.rank for score in beside.logprobs} == {1}
     for stranger in strangers:
         stranger.result(timeout=PATIENCE)
 
@@ -86,9 +86,9 @@ def test_10_seed_and_log_probabilities_do_something(session: rekindle.Session) -
         return session.generate_sync(token_ids=PROMPT, max_tokens=20, temperature=1.5, seed=seed, logprobs=2)
 
     assert draw(1).token_ids == draw(1).token_ids != draw(2).token_ids
-    scored = draw(1).logprobs
-    assert scored is not None
-    assert all(one.logprob < 0 and len(one.top) == 2 and one.top[0].logprob >= one.logprob for one in scored)
+    scores = draw(1).logprobs
+    assert scores is not None
+    assert all(one.logprob < 0 and len(one.top) == 2 and one.top[0].logprob >= one.logprob for one in scores)
 
 
 IMPORT = """
@@ -110,7 +110,7 @@ def test_11_importing_changes_nothing_and_loads_nothing_heavy() -> None:
 
 @pytest.mark.wide
 def test_19_keys_of_prefixes_are_the_same_in_every_process() -> None:
-    """Check that keys have tokens as bytes, because Python's `hash` is salted."""
+    """Check the bytes of tokens in keys: Python's `hash` is salted."""
     code = (
         "from rekindle.core.scheduler.cache.tree import PrefixTree; print(PrefixTree(4).next_page('', [1, 2, 3, 400]))"
     )

@@ -1,4 +1,4 @@
-"""Whatever the prefix cache finds, in any tier, the tokens of the tiny models are those without a cache."""
+"""Whatever the prefix cache finds, in any tier, the tiny models give the same tokens as without a cache."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -42,8 +42,8 @@ Ask = tuple[list[int], dict[str, Any]]
 
 
 def tokens(seed: int, count: int) -> list[int]:
-    drawn: list[int] = np.random.default_rng(seed).integers(0, 512, count).tolist()
-    return drawn
+    ids: list[int] = np.random.default_rng(seed).integers(0, 512, count).tolist()
+    return ids
 
 
 DOCUMENT = tokens(0, 5 * PAGE)
@@ -60,19 +60,19 @@ class Pair:
 
     cached: rekindle.Session
     plain: rekindle.Session
-    known: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    answers: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def expected(self, ask: Ask) -> tuple[int, ...]:
         """Return the answer of the session without a cache."""
         key = repr(ask)
-        if key not in self.known:
+        if key not in self.answers:
             answer = self.plain.generate_sync(token_ids=ask[0], max_tokens=NEW, ignore_eos=True, **ask[1])
             assert answer.cached_tokens == 0
-            self.known[key] = answer.token_ids
-        return self.known[key]
+            self.answers[key] = answer.token_ids
+        return self.answers[key]
 
     def check_together(self, asks: Sequence[Ask]) -> list[int]:
-        """Ask all at once and check the answers; return how many tokens each found in the cache."""
+        """Submit all requests at once and check the answers; return the number of tokens each found in the cache."""
         handles = [
             self.cached.submit(token_ids=prompt, max_tokens=NEW, ignore_eos=True, **options) for prompt, options in asks
         ]
@@ -87,7 +87,7 @@ class Pair:
             self.cached.generate_sync(token_ids=tokens(seed + turn, 7 * PAGE), max_tokens=1)
 
     def assert_nothing_is_left(self) -> None:
-        """Check that each page is free or can be evicted, each host entry is known, and all tokens add up."""
+        """Check the pages (each free or evictable), the host entries (each known) and the sums of tokens."""
         scheduler, host_tier = (
             self.cached._loaded_engine.lanes[0].actors.scheduler,
             self.cached._loaded_engine.lanes[0].actors.host_tier,
@@ -191,8 +191,8 @@ def test_the_next_turn_finds_what_was_generated_and_penalties_know_all_of_it(pai
     turn = tokens(70, 40)
     for place in range(4):
         ask: Ask = (turn, MIXED)
-        (found,) = pair.check_together([ask])
-        assert found == (len(turn) - 5) // PAGE * PAGE if place else found == 0
+        (hits,) = pair.check_together([ask])
+        assert hits == (len(turn) - 5) // PAGE * PAGE if place else hits == 0
         turn = [*turn, *pair.expected(ask), *tokens(71 + place, 4)]
 
 
@@ -244,13 +244,13 @@ def test_statistics_count_every_prompt_token_once_and_say_where_it_was(pair: Pai
     prompts = [[*tokens(110, 48), *tokens(111 + place, place)] for place in range(6)]
     answers = [pair.cached.generate_sync(token_ids=prompt, max_tokens=3, ignore_eos=True) for prompt in prompts]
     after = pair.cached.stats.scheduler
-    asked = sum(map(len, prompts))
-    found = sum(answer.cached_tokens for answer in answers)
-    assert found == 48 * 5, "the first is a miss, and the others share three pages"
-    assert after.prompt_tokens - before.prompt_tokens == asked
-    assert after.device_hit_tokens - before.device_hit_tokens == found
+    total = sum(map(len, prompts))
+    hits = sum(answer.cached_tokens for answer in answers)
+    assert hits == 48 * 5, "the first is a miss, and the others share three pages"
+    assert after.prompt_tokens - before.prompt_tokens == total
+    assert after.device_hit_tokens - before.device_hit_tokens == hits
     assert after.host_hit_tokens == before.host_hit_tokens
-    assert after.computed_tokens - before.computed_tokens == asked - found
+    assert after.computed_tokens - before.computed_tokens == total - hits
     assert (after.ended - before.ended, after.generated_tokens - before.generated_tokens) == (6, 18)
     assert after.cached_pages <= after.pages
 
@@ -267,20 +267,20 @@ def test_the_hottest_prefix_survives_and_is_shown_first(pair: Pair) -> None:
     assert pair.cached.stats.scheduler.host_hit_tokens == before, "it never left the device"
     hottest = pair.cached.cache.hottest[0]
     assert (list(hottest.tokens), hottest.hits, hottest.device_pages, hottest.held_pages) == (hot, 40, 4, 0)
-    shown = repr(pair.cached.cache).splitlines()
-    assert shown[0].startswith(f"<rekindle prefix cache: {pair.cached.cache.nodes} pages of 16 tokens; ")
-    assert shown[1].startswith(f"  <40 hits, 4 pages: token ids [{hot[0]}, {hot[1]}, ")
+    lines = repr(pair.cached.cache).splitlines()
+    assert lines[0].startswith(f"<rekindle prefix cache: {pair.cached.cache.nodes} pages of 16 tokens; ")
+    assert lines[1].startswith(f"  <40 hits, 4 pages: token ids [{hot[0]}, {hot[1]}, ")
 
 
 @ONE_WAY
 def test_a_held_prefix_stays_on_the_device_while_others_need_all_other_pages(pair: Pair) -> None:
     document = tokens(130, 10 * PAGE)
-    with pair.cached.prefix_sync(token_ids=document) as held:
+    with pair.cached.prefix_sync(token_ids=document) as prefix:
         storm = [(tokens(140 + place, 100), GREEDY) for place in range(12)]
         longest = [(tokens(160, 16 * PAGE - NEW), GREEDY)]
         pair.check_together([*storm, *longest])
         host_hits = pair.cached.stats.scheduler.host_hit_tokens
-        answer = held.generate_sync(token_ids=[7], max_tokens=NEW, ignore_eos=True)
+        answer = prefix.generate_sync(token_ids=[7], max_tokens=NEW, ignore_eos=True)
         assert answer.cached_tokens == 160
         assert answer.token_ids == pair.expected(([*document, 7], {}))
         assert pair.cached.stats.scheduler.host_hit_tokens == host_hits

@@ -47,7 +47,7 @@ def crowd_out(session: rekindle.Session, seed: int, requests: int) -> None:
 
 
 def check_goldens(session: rekindle.Session, goldens: Sequence[Golden], new: int) -> None:
-    """Check that the tokens are the reference's, and the log-probabilities after a prompt to 1e-3."""
+    """Check the tokens against the reference's, and the log-probabilities after a prompt to 1e-3."""
     prompts: Any = [golden.get("prompt") or golden["messages"] for golden in goldens]
     for answer, golden in zip(session.generate_sync(prompts, max_tokens=new, logprobs=5), goldens, strict=True):
         assert list(answer.token_ids) == golden["new_ids"][:new]
@@ -58,7 +58,7 @@ def check_goldens(session: rekindle.Session, goldens: Sequence[Golden], new: int
 
 
 def check_samplings(session: rekindle.Session, expected: Sequence[rekindle.Generation]) -> list[int]:
-    """Check that seeded tokens are those without a cache; return how many tokens of each prompt were found."""
+    """Check seeded tokens against a session without a cache; return the number of cached tokens of each prompt."""
     handles = [session.submit(TEXT, max_tokens=12, **sampling) for sampling in SAMPLINGS]
     answers = [handle.result(timeout=PATIENCE) for handle in handles]
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
@@ -107,8 +107,8 @@ def test_log_probabilities_of_a_prompt_that_is_cached_are_the_reference_s(
     for _ in range(2):
         answer = session.generate_sync(golden["messages"], max_tokens=1, prompt_logprobs=0)
         assert answer.prompt_logprobs is not None
-        scored = [score.logprob for score in answer.prompt_logprobs if score]
-        np.testing.assert_allclose(scored, golden["prompt_logprobs"], atol=1e-2)
+        logprobs = [score.logprob for score in answer.prompt_logprobs if score]
+        np.testing.assert_allclose(logprobs, golden["prompt_logprobs"], atol=1e-2)
         assert session.generate_sync(golden["messages"], max_tokens=1).cached_tokens == 32
 
 
@@ -129,11 +129,11 @@ def test_a_held_conversation_goes_on_with_words_or_messages_and_a_text_with_text
     system = [
         {"role": "system", "content": "You are a geographer who answers in one short sentence, and nothing else."}
     ]
-    asked = {"role": "user", "content": "What is the capital of France?"}
-    whole = session.generate_sync([*system, asked], max_tokens=10, cache_salt="whole")
+    question = {"role": "user", "content": "What is the capital of France?"}
+    whole = session.generate_sync([*system, question], max_tokens=10, cache_salt="whole")
     with session.prefix_sync(system) as geographer:
         assert 16 < geographer.tokens < whole.usage.prompt_tokens
-        for more in (asked["content"], [asked]):
+        for more in (question["content"], [question]):
             answer = geographer.generate_sync(more, max_tokens=10)
             assert answer == whole
             assert answer.cached_tokens >= 16

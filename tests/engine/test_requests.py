@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE
 
 @pytest.fixture(scope="module")
 def session(families: Path) -> Iterator[rekindle.Session]:
-    """Open a session whose pool has room for any request, with two buckets of each kind, which have to agree."""
+    """Open a session with room in its pool for any request, and two buckets of each kind, which must agree."""
     with rekindle.open_sync(
         families / "qwen3",
         progress=False,
@@ -50,25 +50,25 @@ def test_tokens_are_the_same_alone_and_beside_others(
 
 
 def test_an_unseeded_request_draws_afresh(session: rekindle.Session) -> None:
-    drawn = {session.generate_sync(token_ids=[9, 8, 7], max_tokens=12, temperature=1.5).token_ids for _ in range(4)}
-    assert len(drawn) > 1
+    answers = {session.generate_sync(token_ids=[9, 8, 7], max_tokens=12, temperature=1.5).token_ids for _ in range(4)}
+    assert len(answers) > 1
 
 
 def test_log_probabilities_are_of_the_model_or_of_what_was_drawn_from(session: rekindle.Session) -> None:
-    """Check a draw from one token, which is certain, and one that bans the model's first choice."""
-    asked: dict[str, Any] = {"token_ids": [9, 8, 7], "max_tokens": 1, "temperature": 1.0, "seed": 3, "logprobs": 5}
-    sampled: dict[str, Any] = {**asked, "logprobs_of": "sampled"}
+    """Check a draw from one token, which is certain, and a draw without the model's first choice."""
+    request: dict[str, Any] = {"token_ids": [9, 8, 7], "max_tokens": 1, "temperature": 1.0, "seed": 3, "logprobs": 5}
+    sampled: dict[str, Any] = {**request, "logprobs_of": "sampled"}
 
-    def scored(**options: Any) -> rekindle.TokenLogprob:
+    def score(**options: Any) -> rekindle.TokenLogprob:
         generation = session.generate_sync(**options, top_k=1)
         scores: tuple[rekindle.TokenLogprob, ...] = generation.logprobs
         return scores[0]
 
-    own, certain = scored(**asked), scored(**sampled)
+    own, certain = score(**request), score(**sampled)
     assert [other.rank for other in own.top] == [1, 2, 3, 4, 5]
     assert own.logprob < 0.0 == certain.logprob
     assert [other.token_id for other in certain.top] == [certain.token_id] == [own.token_id]
-    second = scored(**sampled, logit_bias={own.token_id: -math.inf})
+    second = score(**sampled, logit_bias={own.token_id: -math.inf})
     assert (second.token_id, second.logprob, second.rank) == (own.top[1].token_id, 0.0, 1)
 
 
@@ -91,7 +91,7 @@ def test_a_stop_token_ends_at_once_and_is_the_last(session: rekindle.Session) ->
 
 
 def test_the_models_end_tokens_end_unless_ignored(session: rekindle.Session, families: Path) -> None:
-    """Check also that a stop id that equals the goldens' eos, 2, still ends with ignore_eos."""
+    """Check also a stop id equal to the goldens' eos, 2: it still ends the request with ignore_eos."""
     hot: dict[str, Any] = {"max_tokens": 30, "temperature": 20.0, "seed": 1}
     prompts: list[list[int]] = np.random.default_rng(0).integers(0, 512, (400, 8)).tolist()
     for seed, prompt in enumerate(prompts):
@@ -125,20 +125,20 @@ def test_token_id_0_is_a_token_like_any_other(session: rekindle.Session) -> None
 
 @pytest.mark.parametrize("token", [-1, 512, 513, 2**31])
 def test_token_ids_outside_the_vocabulary_are_rejected(session: rekindle.Session, token: int) -> None:
-    """Check also the vocabulary size itself, which another engine let pass."""
+    """Check also the vocabulary size itself: another engine let it pass."""
     with pytest.raises(rekindle.InvalidRequest, match="from 0 to 511"):
         session.generate_sync(token_ids=[1, token])
 
 
 def test_streamed_pieces_are_the_generation(session: rekindle.Session) -> None:
-    """Check that each token comes as it is settled; another engine's came in lumps."""
+    """Check one piece for each token; another engine's tokens came in lumps."""
     whole = session.generate_sync(token_ids=[3, 1, 4], max_tokens=25, ignore_eos=True)
     pieces = list(session.stream_sync(token_ids=[3, 1, 4], max_tokens=25, ignore_eos=True))
     assert [piece.token_ids for piece in pieces] == [(token,) for token in whole.token_ids]
 
 
 def test_cancelling_frees_that_request_and_no_other(session: rekindle.Session) -> None:
-    """Check this because another engine cancelled all requests whose ids began with the given one."""
+    """Check this because another engine compared only the beginnings of ids, and cancelled other requests too."""
     session.pause_sync()  # or a request might end before it is cancelled
     handles = [session.submit(token_ids=[i + 1], max_tokens=60, ignore_eos=True) for i in range(12)]
     handles[1].cancel()
@@ -164,12 +164,12 @@ def test_two_sessions_in_one_process_do_not_disturb_each_other(session: rekindle
 def test_close_frees_the_device_memory_and_is_idempotent(families: Path) -> None:
     before = {id(array) for array in jax.live_arrays()}
 
-    def held() -> int:
+    def live_bytes() -> int:
         return sum(a.nbytes for a in jax.live_arrays() if id(a) not in before and not a.is_deleted())
 
     session = rekindle.open_sync(families / "llama-tied", progress=False, precompile="lazy", **SMALL)
     session.generate_sync(token_ids=[1, 2], max_tokens=3)
-    open_bytes = held()
+    open_bytes = live_bytes()
     session.pause_sync()  # or the request might end before the session is closed
     running = session.submit(token_ids=[1, 2], max_tokens=200, ignore_eos=True)
     while not running.record.pieces.items:
@@ -181,5 +181,5 @@ def test_close_frees_the_device_memory_and_is_idempotent(families: Path) -> None
     with pytest.raises(rekindle.SessionClosed, match="open another"):
         session.generate_sync(token_ids=[1, 2])
     # The outputs of the last tick may still be with the thread that waits for them.
-    assert held() < open_bytes / 50, "weights, pages and slots are gone"
+    assert live_bytes() < open_bytes / 50, "weights, pages and slots are gone"
     assert "closed" in repr(session)

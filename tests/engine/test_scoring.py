@@ -1,4 +1,4 @@
-"""Scores of options, perplexities and ranks are those of the log-probabilities that the reference gives."""
+"""Scores of options, perplexities and ranks agree with the reference's log-probabilities."""
 
 import math
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ LONG = "A lighthouse keeper wrote every day in a blue book, and nobody ever read
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[rekindle.Session]:
-    with rekindle.open_sync("smollm2-135m-instruct", progress=False, **SMOLLM2) as opened:
-        yield opened
-        assert opened.stats.unexpected_compilations == 0
+    with rekindle.open_sync("smollm2-135m-instruct", progress=False, **SMOLLM2) as smollm2:
+        yield smollm2
+        assert smollm2.stats.unexpected_compilations == 0
 
 
 def total_after(session: rekindle.Session, prompt: str, option: str) -> float:
@@ -92,7 +92,7 @@ def test_an_option_after_a_conversation_or_token_ids_follows_its_tokens(session:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "options", "said"),
+    ("prompt", "options", "message"),
     [
         (QUESTION, [], "options is empty"),
         (QUESTION, [""], "options must be a text or a sequence of texts"),
@@ -103,8 +103,8 @@ def test_an_option_after_a_conversation_or_token_ids_follows_its_tokens(session:
         (None, [" a"], "the prompt is None; give a text"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(session: rekindle.Session, prompt: Any, options: Any, said: str) -> None:
-    with pytest.raises(rekindle.InvalidRequest, match=said):
+def test_what_cannot_be_scored_is_refused(session: rekindle.Session, prompt: Any, options: Any, message: str) -> None:
+    with pytest.raises(rekindle.InvalidRequest, match=message):
         session.score_sync(prompt, options)
 
 
@@ -112,11 +112,11 @@ def test_the_perplexity_of_a_text_is_that_of_the_reference(
     session: rekindle.Session, smollm2_goldens: list[dict[str, Any]]
 ) -> None:
     golden = max(smollm2_goldens, key=lambda each: len(each["prompt_ids"]))
-    found = session.perplexity_sync(token_ids=golden["prompt_ids"])
+    result = session.perplexity_sync(token_ids=golden["prompt_ids"])
     expected = -np.mean(golden["prompt_logprobs"])
-    assert found.nll == pytest.approx(expected, abs=1e-3)
-    assert found.perplexity == float(found) == pytest.approx(math.exp(expected), rel=1e-3)
-    assert (found.scored, found.windows, found.bits_per_byte) == (len(golden["prompt_ids"]) - 1, 1, None)
+    assert result.nll == pytest.approx(expected, abs=1e-3)
+    assert result.perplexity == float(result) == pytest.approx(math.exp(expected), rel=1e-3)
+    assert (result.scored, result.windows, result.bits_per_byte) == (len(golden["prompt_ids"]) - 1, 1, None)
     text = session.perplexity_sync(LONG)
     assert text.bits_per_byte == pytest.approx(text.nll * text.scored / math.log(2) / len(LONG))
     assert f"perplexity {text.perplexity:.4f}" in repr(text)
@@ -125,7 +125,7 @@ def test_the_perplexity_of_a_text_is_that_of_the_reference(
 def test_windows_give_what_each_gives_by_itself(families: Path) -> None:
     ids = np.load(families / "qwen2" / "golden.npz")["input_ids"].reshape(-1).tolist() * 2
     with rekindle.open_sync(families / "qwen2", progress=False, precompile="lazy", **SMALL) as session:
-        found = session.perplexity_sync(token_ids=ids, window=100, stride=40)
+        result = session.perplexity_sync(token_ids=ids, window=100, stride=40)
         expected: list[float] = []
         for begin in range(0, len(ids), 40):  # as the guide of transformers has it
             window = ids[begin : begin + 100]
@@ -135,9 +135,9 @@ def test_windows_give_what_each_gives_by_itself(families: Path) -> None:
             expected += [score.logprob for score in scores[len(window) - new :] if score is not None]
             if begin + 100 >= len(ids):
                 break
-        assert found.scored == len(expected) == len(ids) - 1
-        assert found.nll == pytest.approx(-np.mean(expected), abs=1e-5)
-        assert found.windows == 1 + math.ceil((len(ids) - 100) / 40)
+        assert result.scored == len(expected) == len(ids) - 1
+        assert result.nll == pytest.approx(-np.mean(expected), abs=1e-5)
+        assert result.windows == 1 + math.ceil((len(ids) - 100) / 40)
         whole = session.perplexity_sync(token_ids=ids[:200])
         assert (whole.windows, whole.scored) == (1, 199)
         bad: list[dict[str, Any]] = [{"window": 256}, {"window": 1}, {"stride": 0}, {"window": 50, "stride": 50}]
@@ -160,8 +160,8 @@ DOCUMENTS = ["Paris is the capital of France.", "Cows eat grass.", "Lyon is in F
 def test_documents_are_ranked_by_the_probability_of_a_yes(session: rekindle.Session) -> None:
     ranking = session.rerank_sync("capital of France", DOCUMENTS, instruction="Find the answer")
     for document, score in zip(DOCUMENTS, ranking.scores, strict=True):
-        asked = f"<Instruct>: Find the answer\n<Query>: capital of France\n<Document>: {document}"
-        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": asked}]
+        text = f"<Instruct>: Find the answer\n<Query>: capital of France\n<Document>: {document}"
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
         assert score == pytest.approx(session.score_sync(messages, ["yes", "no"]).probabilities[0], abs=1e-4)
     raw = session.rerank_sync("capital of France", DOCUMENTS, instruction="Find the answer", activation=False)
     np.testing.assert_allclose(1 / (1 + np.exp(-np.array(raw.scores))), ranking.scores, atol=1e-5)
@@ -185,14 +185,14 @@ def test_a_head_with_one_class_ranks_documents(families: Path, tmp_path: Path) -
         tmp_path / "model", progress=False, precompile="lazy", max_context=512, page_size=16
     ) as session:
         ranking = session.rerank_sync("q", DOCUMENTS)
-        asked = [
+        conversations = [
             [
                 {"role": "system", "content": SYSTEM},
                 {"role": "user", "content": f"<Instruct>: {INSTRUCTION}\n<Query>: q\n<Document>: {document}"},
             ]
             for document in DOCUMENTS
         ]
-        logits = [each.logits[0] for each in session.classify_sync(asked)]
+        logits = [each.logits[0] for each in session.classify_sync(conversations)]
     np.testing.assert_allclose(ranking.scores, 1 / (1 + np.exp(-np.array(logits))), atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Among clients that leave, flood, stall and err, all others get what is theirs, and nothing is left of any."""
+"""Clients may leave, flood, stall and err: all others get their answers, and no client leaves anything behind."""
 
 import asyncio
 import ctypes
@@ -30,14 +30,14 @@ pytestmark = pytest.mark.anyio
 LOG = logging.getLogger("rekindle.soak")
 SECONDS = 600.0
 WARM_UP = 1 / 3
-"""The part of the time after which memory may grow no more."""
-MOST_GROWN = 16 << 20
-"""The most bytes that memory may grow by after that. Some 8,000 clients come then with 11,000 requests, each of which
-has tens of kB, so that 2 kB that stayed of each would be more."""
+"""The fraction of the time that is the warm-up; afterwards memory may not grow."""
+MOST_GROWTH = 16 << 20
+"""The most bytes of growth after the warm-up. Some 8,000 clients then send 11,000 requests of tens of kB each: a leak
+of 2 kB per request would be more."""
 ASKING, STAYING = 12, 12
-"""How many clients of either kind there are at once."""
+"""The number of clients of either kind at once."""
 LEFT_SECONDS = 180.0
-"""How long the server may take until it has forgotten the last client."""
+"""Seconds for the server to forget the last client."""
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 PREFIX = "Some texts begin alike, so that they share pages of the cache. "
@@ -49,18 +49,18 @@ CONSTRAINTS: tuple[dict[str, Any], ...] = (
 
 
 def cases(session: Session, count: int, chance: random.Random) -> list[Case]:
-    """Return requests of all kinds, with what the session answers."""
-    made = []
+    """Return requests of all kinds, with the session's answers."""
+    result = []
     for number in range(count):
         text = PREFIX * chance.randrange(2) + "".join(chance.choices("abc xyz.", k=chance.randrange(1, 90)))
         if number % 6 == 0:
             vectors = session.embed_sync([text, text[:9]], normalize=True)
-            made.append(Case("/v1/embeddings", {"input": [text, text[:9]]}, [], vectors.tolist()))
-            made.append(further_case(session, number, text))
+            result.append(Case("/v1/embeddings", {"input": [text, text[:9]]}, [], vectors.tolist()))
+            result.append(further_case(session, number, text))
             continue
-        asked: dict[str, Any] = {"max_tokens": chance.randrange(1, 60)}
+        options: dict[str, Any] = {"max_tokens": chance.randrange(1, 60)}
         if number % 2:
-            asked |= {"temperature": 1.0, "seed": number}
+            options |= {"temperature": 1.0, "seed": number}
         constraint: dict[str, Any] = chance.choice(CONSTRAINTS) if number % 3 == 1 else {}
         own = {
             name.replace("guided_json", "json_schema").removeprefix("guided_"): of for name, of in constraint.items()
@@ -68,13 +68,13 @@ def cases(session: Session, count: int, chance: random.Random) -> list[Case]:
         n = chance.randrange(1, 4) if number % 2 else None
         chats = number % 4 < 2
         prompt: Any = [{"role": "user", "content": text}] if chats else text
-        answers = session.generate_sync(prompt, n=n or 1, logprobs=0, **asked, **own)
-        body = {**asked, **constraint, "n": n or 1, "messages" if chats else "prompt": prompt}
+        answers = session.generate_sync(prompt, n=n or 1, logprobs=0, **options, **own)
+        body = {**options, **constraint, "n": n or 1, "messages" if chats else "prompt": prompt}
         scores = {"logprobs": True, "top_logprobs": 0} if chats else {"logprobs": 0}
         path = "/v1/chat/completions" if chats else "/v1/completions"
         numbers = [[token.logprob for token in answer.logprobs or ()] for answer in answers]
-        made.append(Case(path, {**body, **scores}, [answer.text for answer in answers], numbers))
-    return made
+        result.append(Case(path, {**body, **scores}, [answer.text for answer in answers], numbers))
+    return result
 
 
 def further_case(session: Session, number: int, text: str) -> Case:
@@ -98,14 +98,14 @@ def further_case(session: Session, number: int, text: str) -> Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """The things that a process has while nobody asks.
+class Resources:
+    """The resources of a process without clients.
 
     Attributes:
         files: open files of the process.
         threads: names of Rekindle's threads.
         tasks, connections: of the server.
-        used: requests that run or wait, and pages that are not free.
+        used: requests in flight or in the queue, and pages in use.
     """
 
     files: int
@@ -115,8 +115,8 @@ class Left:
     used: int
 
     @classmethod
-    def now(cls, session: Session, server: Server) -> "Left":
-        """Count what there is."""
+    def now(cls, session: Session, server: Server) -> "Resources":
+        """Count the resources now."""
         counts = session.stats.scheduler
         state, loop = server._uvicorn.server_state, server._uvicorn.servers[0].get_loop()
         return cls(
@@ -129,7 +129,7 @@ class Left:
 
 
 def memory() -> int:
-    """Return the bytes of memory that this process has, without garbage and what the allocator keeps."""
+    """Return the bytes of memory of this process, without garbage and the allocator's reserve."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
@@ -137,18 +137,18 @@ def memory() -> int:
 
 
 class Errors(logging.Handler):
-    """Counts the errors that are logged."""
+    """Counts the logged errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.said = Counter[str]()
+        self.messages = Counter[str]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said[record.getMessage()] += 1
+        self.messages[record.getMessage()] += 1
 
 
 async def soaked(clients: Clients, seconds: float) -> None:
-    """Have clients of all kinds do what they do for some time."""
+    """Run clients of all kinds for some time."""
     asking: Sequence[Callable[[], Any]] = (
         *(clients.asks,) * 24,
         *(clients.leaves_in_the_body, clients.leaves_before_a_token, clients.leaves_in_the_stream) * 3,
@@ -174,11 +174,11 @@ async def soaked(clients: Clients, seconds: float) -> None:
 async def forgotten(session: Session, server: Server, files: int) -> None:
     """Wait until nothing is left of any client."""
     threads = ("rekindle-engine", "rekindle-server", "rekindle-watchdog")
-    rest = Left(files, threads, tasks=2, connections=0, used=0)  # the server's, and that of its app's lifespan
+    rest = Resources(files, threads, tasks=2, connections=0, used=0)  # the server's, and that of its app's lifespan
     with anyio.move_on_after(LEFT_SECONDS):
-        while Left.now(session, server) != rest:  # noqa: ASYNC110
+        while Resources.now(session, server) != rest:  # noqa: ASYNC110
             await anyio.sleep(0.1)
-    assert Left.now(session, server) == rest
+    assert Resources.now(session, server) == rest
 
 
 @pytest.mark.deep
@@ -195,24 +195,24 @@ async def test_a_server_holds(families: Path, tmp_path: Path, caplog: pytest.Log
     logging.getLogger().addHandler(errors)
     async with session, session.serve(port=0) as server:
         await session.precompiled(progress=False)
-        asked = await anyio.to_thread.run_sync(cases, session, 60, chance)
+        requests = await anyio.to_thread.run_sync(cases, session, 60, chance)
         url = urlsplit(server.url)
-        clients = Clients((url.hostname or "", url.port or 0), asked, chance.randrange(2**32))
+        clients = Clients((url.hostname or "", url.port or 0), requests, chance.randrange(2**32))
         for _ in range(9):
             await clients.asks()
-        await until(lambda: not Left.now(session, server).connections, "the clients' connections were closed")
-        files = Left.now(session, server).files
+        await until(lambda: not Resources.now(session, server).connections, "the clients' connections were closed")
+        files = Resources.now(session, server).files
         await soaked(clients, SECONDS * WARM_UP)
         await forgotten(session, server, files)
         warm, did = memory(), clients.did.copy()
         await soaked(clients, SECONDS * (1 - WARM_UP))
         await forgotten(session, server, files)
-        grown = memory() - warm
+        growth = memory() - warm
     logging.getLogger().removeHandler(errors)
     LOG.warning("%s after the warm-up; %s; %s", (clients.did - did).total(), dict(clients.did), dict(clients.statuses))
-    LOG.warning("%d files; %.1f MB and then %+.1f MB", files, warm / 2**20, grown / 2**20)
-    assert grown < MOST_GROWN
+    LOG.warning("%d files; %.1f MB and then %+.1f MB", files, warm / 2**20, growth / 2**20)
+    assert growth < MOST_GROWTH
     assert set(clients.statuses) == {200, 400, 413}
-    assert set(errors.said) <= {"ASGI callable returned without completing response."}  # to clients that stall
+    assert set(errors.messages) <= {"ASGI callable returned without completing response."}  # to clients that stall
     assert len(clients.did) == 11
     assert not [thread for thread in threading.enumerate() if thread.name == "rekindle-server"]

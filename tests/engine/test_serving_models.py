@@ -20,11 +20,11 @@ def test_two_models_take_turns_and_come_back_warm(
     families: Path, module_cache: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(serving, "ROOM", 1e-12)  # any two models are too large for it together
-    opened: list[rekindle.Session] = []
+    sessions: list[rekindle.Session] = []
 
     async def open_and_note(source: serving.Source) -> rekindle.Session:
-        opened.append(await rekindle.open(**source.options, progress=False))
-        return opened[-1]
+        sessions.append(await rekindle.open(**source.options, progress=False))
+        return sessions[-1]
 
     monkeypatch.setattr(serving.Source, "open", open_and_note)
     names = ("llama-tied", "gpt2")
@@ -35,9 +35,9 @@ def test_two_models_take_turns_and_come_back_warm(
             prompt, new = golden["greedy_prompt"].tolist(), golden["greedy_new"].tolist()
             answer = _complete(server.url, {"model": name, "prompt": prompt, "max_tokens": 4, "return_token_ids": True})
             assert answer["choices"][0]["token_ids"] == new[:4]
-            assert opened[-1].name.endswith(name)
-            opened[-1].precompiled_sync()
-    assert [session.stats.compilations > 0 for session in opened] == [True, True, False, False]
+            assert sessions[-1].name.endswith(name)
+            sessions[-1].precompiled_sync()
+    assert [session.stats.compilations > 0 for session in sessions] == [True, True, False, False]
 
 
 def _complete(url: str, body: dict[str, Any]) -> Any:

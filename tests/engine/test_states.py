@@ -33,8 +33,8 @@ Bits = tuple[tuple[int, float], ...]
 
 def tokens(seed: int, count: int) -> list[int]:
     """Return random token ids."""
-    drawn: list[int] = np.random.default_rng(seed).integers(0, 512, count).tolist()
-    return drawn
+    ids: list[int] = np.random.default_rng(seed).integers(0, 512, count).tolist()
+    return ids
 
 
 DOCUMENT = tokens(0, 5 * PAGE)

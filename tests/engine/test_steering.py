@@ -43,7 +43,7 @@ def golden(family: str) -> Any:
     return {name.partition("/")[2]: inside[name] for name in inside if name.startswith(f"{family}/")}
 
 
-def asked(values: Any) -> dict[str, Any]:
+def options_of(values: Any) -> dict[str, Any]:
     return {"token_ids": values["ids"][:20].tolist(), "max_tokens": 12, "ignore_eos": True, "logprobs": 0}
 
 
@@ -66,7 +66,7 @@ def session(families: Path) -> Iterator[rekindle.Session]:
 @pytest.mark.filterwarnings("ignore:.*separate head")
 def test_steered_tokens_are_those_of_hooks_and_neighbours_keep_their_bits(family: str, families: Path) -> None:
     values = golden(family)
-    options, changes = asked(values), changed(values)
+    options, changes = options_of(values), changed(values)
     with begin(family, families) as session:
         alone = session.generate_sync(**options)
         session.pause_sync()
@@ -82,7 +82,7 @@ def test_steered_tokens_are_those_of_hooks_and_neighbours_keep_their_bits(family
 
 def test_the_second_steering_compiles_nothing_and_slots_forget_their_steering(session: rekindle.Session) -> None:
     values = golden("llama-tied")
-    options, changes = asked(values), changed(values)
+    options, changes = options_of(values), changed(values)
     alone, steered = session.generate_sync(**options), session.generate_sync(**options, **changes)
     session.generate_sync(**options, **changes)
     events, compilations = listen(), session.stats.compilations
@@ -118,7 +118,7 @@ def test_cached_prefixes_belong_to_the_changes(session: rekindle.Session) -> Non
 def test_lanes_and_several_steps_a_tick_draw_the_same_tokens(families: Path, more: Any) -> None:
     values = golden("llama-tied")
     with begin("llama-tied", families, **more) as session:
-        handles = [session.submit(**asked(values), **changed(values)) for _ in range(3)]
+        handles = [session.submit(**options_of(values), **changed(values)) for _ in range(3)]
         for handle in handles:
             assert list(handle.result(timeout=PATIENCE).token_ids) == values["greedy"].tolist()
 
@@ -136,10 +136,10 @@ def test_a_look_has_the_activations_of_transformers_and_the_lens_predicts_what_i
     np.testing.assert_allclose(look.patterns, [values["patterns"][1, 0], values["patterns"][2, 1]], rtol=0, atol=1e-5)
     assert (look.layers, look.parts, look.attention) == ((0, 2), ("residual", "mlp"), None)
     lens = session.logit_lens_sync(look, top=3)
-    drawn = session.generate_sync(token_ids=ids, max_tokens=1, logprobs=2)
+    answer = session.generate_sync(token_ids=ids, max_tokens=1, logprobs=2)
     assert lens.token_ids.shape == (2, len(ids), 3)
-    assert lens.token_ids[-1, -1, 0] == drawn.token_ids[0]
-    assert lens.logprobs[-1, -1, 0] == pytest.approx(logprobs(drawn)[0], abs=1e-4)
+    assert lens.token_ids[-1, -1, 0] == answer.token_ids[0]
+    assert lens.logprobs[-1, -1, 0] == pytest.approx(logprobs(answer)[0], abs=1e-4)
     steered = session.look_sync(token_ids=ids, **changed(values))
     assert session.logit_lens_sync(steered).token_ids[-1, 19, 0] == values["greedy"][0]
     with pytest.raises(rekindle.InvalidRequest, match="activations of 'residual', 'mlp'"):
@@ -219,7 +219,7 @@ def test_models_with_several_streams_are_refused(families: Path) -> None:
 
 
 def test_embeddings_are_changed_where_no_factor_follows(session: rekindle.Session, families: Path) -> None:
-    """Patch all embeddings, which gives the prompt other tokens."""
+    """Patch all embeddings, as if the prompt had other tokens."""
     hello, other = [5, 6, 7, 8], [9, 10, 11, 12]
     patch = rekindle.Patch("embedding", session.look_sync(token_ids=other).embedding, tokens=[0, 1, 2, 3])
     answers = [session.generate_sync(token_ids=ids, max_tokens=1, logprobs=0) for ids in (hello, other)]

@@ -58,7 +58,7 @@ class Device:
         return dispatched
 
     async def decode(self, dispatched: Dispatched, table: tuple[int, ...]) -> list[TokenLogprob]:
-        """Return the new tokens of a request whose prompt was completed by the dispatched tick."""
+        """Return the new tokens of a request after the dispatched tick completed its prompt."""
         logprobs = [await self._settle(dispatched)]
         for position in range(len(PROMPT), len(PROMPT) + MORE):
             row = Row(1, 0, table[position // PAGE], PARAMS.logprobs)
@@ -66,15 +66,15 @@ class Device:
         return logprobs
 
     async def _settle(self, dispatched: Message) -> TokenLogprob:
-        settled = await only(self.settler, dispatched)
-        assert isinstance(settled, Settled)
-        return settled.logprobs[1][0]
+        reply = await only(self.settler, dispatched)
+        assert isinstance(reply, Settled)
+        return reply.logprobs[1][0]
 
 
 async def only(actor: Actor, message: Message) -> Message:
-    """Return the one message with which an actor answers."""
-    said = actor.handle(message)
-    (answer,) = await said if isinstance(said, Awaitable) else said
+    """Return an actor's only reply to a message."""
+    reply = actor.handle(message)
+    (answer,) = await reply if isinstance(reply, Awaitable) else reply
     return answer
 
 

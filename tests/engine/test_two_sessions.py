@@ -20,14 +20,14 @@ PROMPTS = [[(number * place) % 499 for number in range(1, 40 + place)] for place
 @pytest.mark.skipif(unavailable_reason() is not None, reason=f"no native kernels: {unavailable_reason()}")
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.deep)])
 def test_two_sessions_that_compute_at_once_answer_as_each_does_alone(families: Path, dtype: Any) -> None:
-    def opened(family: str) -> rekindle.Session:
+    def open_session(family: str) -> rekindle.Session:
         return rekindle.open_sync(families / family, dtype=dtype, prefix_cache=False, progress=False, **SMALL)
 
     def ask(session: rekindle.Session) -> list[tuple[int, ...]]:
         return [answer.token_ids for answer in session.generate_sync(token_ids=PROMPTS, **OPTIONS)]
 
-    with opened("llama-tied") as one, opened("qwen2") as other, ThreadPoolExecutor(4) as client:
+    with open_session("llama-tied") as one, open_session("qwen2") as other, ThreadPoolExecutor(4) as client:
         alone = {session: ask(session) for session in (one, other)}
-        asked = [(session, client.submit(ask, session)) for _ in range(ROUNDS) for session in (one, other)]
-        for session, answers in asked:
+        futures = [(session, client.submit(ask, session)) for _ in range(ROUNDS) for session in (one, other)]
+        for session, answers in futures:
             assert answers.result() == alone[session]

@@ -51,7 +51,7 @@ def session(model: Path) -> Iterator[rekindle.Session]:
 
 
 def started(session: rekindle.Session) -> rekindle.Handle:
-    """Submit a long request, and pause the engine when the first token has come, so that it cannot end too early."""
+    """Submit a long request, and pause the engine at its first token, before it can end."""
     session.pause_sync()
     running = session.submit(**LONG)
     while not running.record.pieces.items:
@@ -60,7 +60,7 @@ def started(session: rekindle.Session) -> rekindle.Handle:
 
 
 def update_meanwhile(session: rekindle.Session, weights: Any, *, leave: bool = False, **options: Any) -> None:
-    """Ask a paused session for other weights; once that is said, leave the wait, or let the engine go on."""
+    """Request other weights of a paused session; once the message is sent, leave the wait or resume the engine."""
 
     async def update() -> None:
         async with anyio.create_task_group() as tasks:
@@ -80,7 +80,7 @@ def update_meanwhile(session: rekindle.Session, weights: Any, *, leave: bool = F
 def test_weights_that_diverged_fail_each_request_with_words_and_sound_ones_give_the_same_tokens_as_before(
     session: rekindle.Session, model: Path
 ) -> None:
-    """Ask in each way whose numbers come from the logits or the states; what they left in pages harms nobody."""
+    """Ask in each way with numbers of the logits or the states; their leftovers in pages harm nobody."""
     tensors = load_file(model / "model.safetensors")
     name = next(name for name in tensors if "layers.1" in name and "v_proj.weight" in name)
     ways: list[dict[str, Any]] = [
@@ -145,16 +145,16 @@ def test_what_has_started_goes_on_with_the_new_weights_as_if_its_tokens_were_its
 ) -> None:
     running = started(session)
     update_meanwhile(session, others, in_flight="keep")
-    kept = running.result(timeout=PATIENCE).token_ids
+    tokens = running.result(timeout=PATIENCE).token_ids
     compilations = session.stats.compilations
-    drawn = len(running.record.pieces.items[0].token_ids)
+    start = len(running.record.pieces.items[0].token_ids)
     suffixes = {
         before: session.generate_sync(
-            token_ids=[*LONG["token_ids"], *kept[:before]], max_tokens=150 - before, ignore_eos=True
+            token_ids=[*LONG["token_ids"], *tokens[:before]], max_tokens=150 - before, ignore_eos=True
         ).token_ids
-        for before in range(drawn, drawn + 4)  # a few ticks were in flight
+        for before in range(start, start + 4)  # a few ticks were in flight
     }
-    assert any(kept[before:] == suffix for before, suffix in suffixes.items())
+    assert any(tokens[before:] == suffix for before, suffix in suffixes.items())
     assert session.stats.compilations == compilations
     assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
 

@@ -1,4 +1,4 @@
-"""A session finds the pages and programs that earlier ones stored, right and of the same model, or none."""
+"""A session finds the valid pages and programs of earlier sessions with the same model, or none."""
 
 import errno
 import gc
@@ -55,7 +55,7 @@ from tests.engine.restart_child import (
 from tests.waiting import PATIENCE, until
 
 MOMENTS = [(1, 0.6), (2, 0.1), (3, 0.02), (3, 0.1), (4, 0.1), (5, 0.1), (6, 0.1)]
-"""Moments to kill a process: (the steps of `serve_until_killed` that it has done, at most so many seconds later)."""
+"""Moments to kill a process: (finished steps of `serve_until_killed`, the longest wait after the last one)."""
 NUMBERS = [0, 1]
 FAMILIES = pytest.mark.parametrize(
     "model",
@@ -67,7 +67,7 @@ Answers = dict[int, tuple[int, ...]]
 
 
 def all_told(*runs: tuple[BaseProcess, Connection]) -> list[dict[str, Any]]:
-    """Return the reports of processes, and check that these ended well."""
+    """Return the reports of processes, and check their exits."""
     reports = []
     for process, connection in runs:
         (report,) = told(connection)
@@ -79,14 +79,14 @@ def all_told(*runs: tuple[BaseProcess, Connection]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module", params=["llama-tied"])
 def model(families: Path, request: pytest.FixtureRequest) -> Path:
-    """Return the directory of a tiny model, which tests with `FAMILIES` choose by its name."""
+    """Return the directory of a tiny model; tests with `FAMILIES` choose it by its name."""
     name: str = request.param
     return families / name
 
 
 @pytest.fixture(scope="module")
 def first_runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """Start two processes at once with an empty cache directory; return that directory and their reports."""
+    """Start two processes at once with an empty cache directory; return the directory and their reports."""
     cache = tmp_path_factory.mktemp("first") / "cache"
     return cache, all_told(*(start(serve, cache, model, NUMBERS) for _ in range(2)))
 
@@ -110,19 +110,19 @@ def cold(model: Path, first_runs: tuple[Path, Any]) -> Answers:
 
 
 def answers(model: Path, numbers: Iterable[int], **settings: Unpack[SettingsOptions]) -> Answers:
-    """Return the tokens of these requests from a new session."""
+    """Return a new session's tokens for some requests."""
     with open_session(model, **settings) as session:
         return {number: session.generate_sync(**asked(number)).token_ids for number in numbers}
 
 
 def ask(session: rekindle.Session, number: int, **options: Any) -> tuple[tuple[int, ...], int]:
-    """Return the tokens of the answer, and how many tokens of the prompt were found."""
+    """Return the tokens of the answer and the number of cached tokens."""
     answer = session.generate_sync(**asked(number, **options))
     return answer.token_ids, answer.cached_tokens
 
 
 def save_some(model: Path, numbers: Sequence[int] = NUMBERS, **settings: Unpack[SettingsOptions]) -> None:
-    """Store the prefixes of these requests, in a session of its own that leaves nothing going on."""
+    """Store the prefixes of some requests, in a session of its own, and let its work end."""
     with open_session(model, **settings) as session:
         for number in numbers:
             session.generate_sync(**asked(number))
@@ -139,12 +139,12 @@ def recorded() -> Iterator[list[warnings.WarningMessage]]:
 
 def files(directory: Path) -> dict[str, tuple[int, int]]:
     """Return the size and the time of change of every file."""
-    found = {str(path.relative_to(directory)): path.stat() for path in directory.rglob("*") if path.is_file()}
-    return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
+    statuses = {str(path.relative_to(directory)): path.stat() for path in directory.rglob("*") if path.is_file()}
+    return {name: (status.st_size, status.st_mtime_ns) for name, status in statuses.items()}
 
 
 def programs(cache: Path, *keys: Key) -> list[Entry]:
-    """Return the stored programs of these keys."""
+    """Return the stored programs of some keys."""
     names = set(map(program_name, keys))
     return [entry for entry in ProgramCatalog(cache / "programs").entries() if entry.parts["program"] in names]
 
@@ -156,7 +156,7 @@ def lose(cache: Path, *keys: Key) -> None:
 
 
 def flip(directory: Path, chance: random.Random) -> None:
-    """Change one bit of the largest file, which is not the seal."""
+    """Change one bit of the largest file, except the seal."""
     file = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     content = bytearray(file.read_bytes())
     content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
@@ -222,29 +222,29 @@ imported = "orbax.checkpoint" in sys.modules
 print(json.dumps([answer.token_ids, answer.cached_tokens, session.stats.compilations, imported]))
 """
     command = [sys.executable, "-c", code, str(first_runs[0]), str(model)]
-    told = json.loads(subprocess.check_output(command, text=True, timeout=PATIENCE, cwd=Path(__file__).parents[2]))
-    assert told == [list(cold[0]), CACHED, 0, False]
+    reply = json.loads(subprocess.check_output(command, text=True, timeout=PATIENCE, cwd=Path(__file__).parents[2]))
+    assert reply == [list(cold[0]), CACHED, 0, False]
 
 
 def test_open_tells_what_came_back_where_it_draws_progress(
     cache: Path, model: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def told() -> list[str]:
+    def messages() -> list[str]:
         lines = [line for line in caplog.messages if line.startswith(f"{model}: ")]
         caplog.clear()
         return lines
 
     caplog.set_level(logging.INFO, "rekindle")
     with open_session(model):
-        assert told() == []
+        assert messages() == []
     with rekindle.open_sync(model, **SETTINGS):
-        (line,) = told()
+        (line,) = messages()
         assert re.search(rf": {PROGRAMS} .*, 0 compiled; .*; saved .* of compiling$", line)
     with rekindle.open_sync(model, **(SETTINGS | {"restore": "off", "precompile": "lazy"})):
-        (line,) = told()
+        (line,) = messages()
         assert ": 0 programs loaded" in line
     with rekindle.open_sync(model, progress=False, show_restored=True, **SETTINGS):
-        assert f": {PROGRAMS} " in told()[0]
+        assert f": {PROGRAMS} " in messages()[0]
     assert capsys.readouterr().err == ""
 
 
@@ -255,15 +255,15 @@ def test_goldens_come_from_a_warm_session_too(cache: Path, model: Path) -> None:
     settings: SettingsOptions = {"restore": "require", "precompile": "all"}
     in_pages = (len(prompt) - 1) // PAGE * PAGE
     assert in_pages > 0
-    for found in (0, in_pages):
+    for cached in (0, in_pages):
         with open_session(model, **settings) as session:
             answer = session.generate_sync(token_ids=prompt, max_tokens=len(new), ignore_eos=True)
-            assert (list(answer.token_ids), answer.cached_tokens) == (new, found)
+            assert (list(answer.token_ids), answer.cached_tokens) == (new, cached)
             session.save_sync()
 
 
 def test_a_closed_session_holds_no_program_and_leaves_none_to_the_collector(cache: Path, model: Path) -> None:
-    """Check it, as the code of a program has mappings of memory, and too many of them end the process."""
+    """Check it, as the code of a program has mappings of memory, and too many mappings end the process."""
     client = jax.devices()[0].client
     gc.collect()
     gc.disable()
@@ -301,7 +301,7 @@ def test_restore_require_opens_where_everything_is_there(cache: Path, model: Pat
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "part"),
     [
         ({"page_size": 32}, "page_size"),
         ({"num_pages": 33}, "num_pages"),
@@ -311,10 +311,10 @@ def test_restore_require_opens_where_everything_is_there(cache: Path, model: Pat
     ],
 )
 def test_restore_require_says_which_part_of_the_key_differs(
-    settings: SettingsOptions, said: str, cache: Path, model: Path
+    settings: SettingsOptions, part: str, cache: Path, model: Path
 ) -> None:
     before = files(cache)
-    with pytest.raises(rekindle.NotRestored, match=said):
+    with pytest.raises(rekindle.NotRestored, match=part):
         open_session(model, **(settings | {"restore": "require"}))
     assert files(cache) == before
 
@@ -386,15 +386,15 @@ def test_save_writes_what_is_new_and_says_how_much(cache: Path, model: Path) -> 
         assert session.save_sync() == 0
         session.generate_sync(**asked(0))
         assert session.save_sync() == 0
-        written = {name for name, found in files(cache).items() if before.get(name) != found}
-        assert all(name.endswith(store_entries.SEAL) for name in written), "more than the time of the last use"
+        changes = {name for name, status in files(cache).items() if before.get(name) != status}
+        assert all(name.endswith(store_entries.SEAL) for name in changes), "more than the time of the last use"
     with open_session(model) as session:
         assert session.restored.nodes == (CACHED + 5 + 49) // PAGE
         assert session.save_sync() == 0
 
 
 async def save_and_resume(session: rekindle.Session) -> int:
-    """Save, and let a paused engine go on as soon as it is to hear of that."""
+    """Save, and resume a paused engine as soon as the message is under way."""
     saved = []
 
     async def save() -> None:
@@ -459,8 +459,8 @@ def test_the_directory_stays_within_its_bound_and_the_latest_pages_stay(
         assert anyio.run(save_in_time, session) == 0
     with open_session(model, disk_cache_bytes=bound) as session:
         assert session.restored.nodes == 3 * PAGES
-        for number, found in ((7, CACHED), (6, CACHED), (5, CACHED), (4, 0)):
-            assert ask(session, number) == (cold[number], found)
+        for number, cached in ((7, CACHED), (6, CACHED), (5, CACHED), (4, 0)):
+            assert ask(session, number) == (cold[number], cached)
 
 
 async def save_in_time(session: rekindle.Session) -> int:
@@ -478,7 +478,7 @@ def test_a_cache_that_others_can_write_to_is_refused(place: str, cache: Path, mo
 
 
 def test_an_empty_store_that_others_can_write_to_is_refused_too(cache: Path, model: Path) -> None:
-    """Check that it is refused before anything is compiled for it."""
+    """Check the refusal, which comes before any compilation."""
     shutil.rmtree(cache / "programs")
     (cache / "programs").mkdir()
     (cache / "programs").chmod(0o777)
@@ -510,8 +510,8 @@ def test_a_cache_that_cannot_be_written_to_costs_one_warning_for_each_store(
             session.save_sync()
         assert session.stats.scheduler.disk_pages == 0
         assert ask(session, 0) == (cold[0], CACHED)
-    said = sorted(str(each.message).partition(" to ")[0] for each in warned)
-    assert said == ["compiled programs cannot be saved", "pages cannot be saved"]
+    messages = sorted(str(each.message).partition(" to ")[0] for each in warned)
+    assert messages == ["compiled programs cannot be saved", "pages cannot be saved"]
     assert all(os.strerror(error) in str(each.message) for each in warned)
 
 
@@ -539,10 +539,10 @@ def test_damaged_files_cost_warnings_and_are_made_again(cache: Path, model: Path
         session.precompiled_sync(progress=False)
         assert (session.stats.compilations, session.stats.loads) == (len(damaged), PROGRAMS - len(damaged))
         session.save_sync()
-    said = [str(each.message) for each in warned]
-    assert all("they are dropped and will be created again" in each for each in said)
-    assert sum("the compiled programs in" in each for each in said) == len(damaged) == 2
-    assert sum("the pages in" in each for each in said) == len(said) - 2 > 0
+    messages = [str(each.message) for each in warned]
+    assert all("they are dropped and will be created again" in each for each in messages)
+    assert sum("the compiled programs in" in each for each in messages) == len(damaged) == 2
+    assert sum("the pages in" in each for each in messages) == len(messages) - 2 > 0
     with open_session(model, restore="require", precompile="all") as session:
         assert [ask(session, number) for number in NUMBERS] == [(cold[number], CACHED) for number in NUMBERS]
         assert session.stats.compilations == 0
@@ -577,13 +577,13 @@ def test_a_damaged_program_that_takes_pages_with_it_is_made_anew_and_answers_are
     with recorded() as warned, open_session(model) as session:
         handles = [session.submit(**asked(number)) for number in (0, 1)]
         handles.append(session.submit(**asked(2, **banned)))
-        found = [handle.result() for handle in handles]
-        assert [answer.token_ids for answer in found] == [cold[0], cold[1], adjusted]
+        results = [handle.result() for handle in handles]
+        assert [answer.token_ids for answer in results] == [cold[0], cold[1], adjusted]
         assert session.stats.scheduler.device_losses == len(donated)
         session.precompiled_sync(progress=False)
         assert (session.stats.compilations, session.stats.unexpected_compilations) == (len(donated), 0)
-    said = [str(each.message) for each in warned]
-    assert sum("Function not found" in each for each in said) == len(said) == len(donated)
+    messages = [str(each.message) for each in warned]
+    assert sum("Function not found" in each for each in messages) == len(messages) == len(donated)
     with open_session(model, restore="require", precompile="all") as session:
         assert session.stats.compilations == 0
 
@@ -617,13 +617,13 @@ def test_whatever_a_kill_interrupts_the_next_session_is_right_and_has_all_that_w
 def killed(cache: Path, model: Path, first: int, steps: int, longest: float, chance: random.Random) -> list[int]:
     """Run a process from a number on, and kill it; return the numbers that it reported as saved."""
     process, connection = start(serve_until_killed, cache, model, first)
-    heard = told(connection)
-    steps_done = [next(heard) for _ in range(steps)]
+    reports = told(connection)
+    steps_done = [next(reports) for _ in range(steps)]
     process.join(chance.uniform(0, longest))
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL, "it had ended by itself"
-    return [step for step in (*steps_done, *heard) if isinstance(step, int)]
+    return [step for step in (*steps_done, *reports) if isinstance(step, int)]
 
 
 @pytest.mark.wide

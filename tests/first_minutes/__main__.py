@@ -16,17 +16,17 @@ from tests.first_minutes.step import LONGEST_SILENCE, Log, Run
 
 FACES: Final = ("terminal", "ipython", "kernel", "jupyterlab")
 TYPED: Final = {"rekindle chat": "What is the capital of France?\nAnd of Italy?\n/stats\n"}
-"""The standard input of commands that take one."""
+"""The standard input of interactive commands."""
 ASK: Final = "curl -sf {}/v1/models > /dev/null"
 READY: Final = (
     "import asyncio\n\nwhile session.restored.to_compile:\n    await asyncio.sleep(0.2)\n\nprint(session.restored)"
 )
-"""A last cell, which waits for the programs that are compiled in the background, as a newcomer does who reads."""
+"""The last cell: it waits for the background compilations, as a newcomer does while reading."""
 NOTES: Final = "The meeting is on Monday at ten. Bring the plans of the lighthouse and a pen.\n"
 
 
 def main() -> int:
-    """Run what is asked for."""
+    """Run the steps of some environments, as the arguments ask; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.first_minutes", description=__doc__)
     parser.add_argument("--environments", default=",".join(NAMES), help="names, separated by commas (%(default)s)")
     parser.add_argument("--faces", default=",".join(FACES), help="names, separated by commas (%(default)s)")
@@ -107,13 +107,13 @@ def _command(line: str, folder: Path, variables: dict[str, str]) -> Run:
 
 
 def readme_commands() -> list[str]:
-    """Return the commands of README that start Rekindle, and what README says of `rekindle info`."""
+    """Return README's commands that start Rekindle, and its words on `rekindle info`."""
     lines = [line for line in commands(ROOT / "README.md") if "rekindle " in line and "pip " not in line]
     return [*lines, "rekindle info smollm2-135m-instruct"]
 
 
 def readme_cells() -> list[str]:
-    """Return the cells of README, with one that waits for the programs at the end."""
+    """Return the cells of README and a last one to wait for the programs."""
     return [*(block.text.strip("\n") for block in blocks(ROOT / "README.md", "python") if not block.reason), READY]
 
 
@@ -131,7 +131,7 @@ def table(logs: list[Log]) -> str:
 
 
 def _words(runs: list[tuple[Run, int]]) -> str:
-    """Return what is to be said of a step: that it failed, was silent, or was not warm."""
+    """Return the words for a step: failed, silent, or not warm."""
     words = [f"FAILED ({run.status})" for run, _ in runs if run.status]
     words += ["silent"] if any(run.silence > LONGEST_SILENCE for run, _ in runs) else []
     return ", ".join([*words, *(["not warm"] if len(runs) > 1 and runs[1][1] else [])])

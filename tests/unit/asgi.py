@@ -36,20 +36,20 @@ class Reply:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error that the body tells of."""
-        said: dict[str, Any] = self.json["error"]
-        return said
+        """The error of the body."""
+        error: dict[str, Any] = self.json["error"]
+        return error
 
     @property
     def events(self) -> list[Any]:
-        """The data of the events of a stream, the last of which is [DONE]."""
+        """The data of a stream's events, without the final [DONE]."""
         lines = [line for line in self.body.decode().removesuffix("\n\n").split("\n\n") if line != ": ping"]
         assert all(line.startswith("data: ") for line in lines)
         assert lines[-1] == "data: [DONE]"
         return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Take what the app sends."""
+        """Take a message from the app."""
         if message["type"] == "http.response.start":
             assert self.status == 0, "an answer begins once"
             self.status = message["status"]
@@ -70,8 +70,8 @@ class Caller:
             until `read_on` is set.
 
     Attributes:
-        reply: what has come.
-        gone: set it, and the client goes away.
+        reply: the reply so far.
+        disconnect: set it, and the client disconnects.
         read_on: see above.
     """
 
@@ -87,7 +87,7 @@ class Caller:
     ):
         self._app, self._stops_at = app, stops_at
         self._body = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        given = {"content-type": JSON, **(headers or {})}
+        all_headers = {"content-type": JSON, **(headers or {})}
         path, _, query = path.partition("?")
         self._scope = {
             "type": "http",
@@ -99,13 +99,13 @@ class Caller:
             "raw_path": path.encode(),
             "query_string": query.encode(),
             "root_path": "",
-            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+            "headers": [(name.encode(), value.encode()) for name, value in all_headers.items()],
             "server": ("localhost", 80),
             "client": ("localhost", 1),
         }
         self.reply = Reply()
-        self.gone, self.read_on = anyio.Event(), anyio.Event()
-        self._sent = False
+        self.disconnect, self.read_on = anyio.Event(), anyio.Event()
+        self._body_sent = False
 
     async def run(self) -> Reply:
         """Serve the request to its end, and return the reply."""
@@ -113,10 +113,10 @@ class Caller:
         return self.reply
 
     async def _receive(self) -> dict[str, Any]:
-        if not self._sent:
-            self._sent = True
+        if not self._body_sent:
+            self._body_sent = True
             return {"type": "http.request", "body": self._body, "more_body": False}
-        await self.gone.wait()
+        await self.disconnect.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Mixes of requests, whose answers are compared between sessions that lay them out in different ways."""
+"""Mixes of requests, for comparisons of the answers of sessions with different layouts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,14 +25,15 @@ ASK = st.tuples(
         },
     ),
 )
-"""Parts of a prompt, of which each is 11 tokens, and the keywords of a call."""
+"""The parts of a prompt, 11 tokens each, and the keywords of a call."""
 
 
 def check(alone: Session, session: Session, asks: Asks, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Check that a session gives all of them what another one gives each by itself.
+    """Compare a session's answers to concurrent requests with those of another session to each request by itself.
 
     Args:
-        meanwhile: called when all of them are submitted.
+        alone: answers each request by itself.
+        meanwhile: called after the submission of all requests.
     """
     handles = []
     for parts, options in asks:

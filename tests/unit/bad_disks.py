@@ -1,4 +1,4 @@
-"""Disks that cannot be written to, for tests of the stores; `small_disk` in conftest.py is a real one."""
+"""Disks without room or access for writes, for tests of the stores; `small_disk` in conftest.py is a real one."""
 
 import errno
 import os
@@ -14,12 +14,12 @@ EVERY_PROBLEM = pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, e
 EVERY_CALL = pytest.mark.parametrize(
     "call", ["shutil.disk_usage", "tempfile.mkdtemp", "os.fsync", "pathlib.Path.rename"]
 )
-"""All system calls that a store makes when it writes an entry."""
+"""All system calls of a store's write of an entry."""
 
 
 @contextmanager
 def failing(call: str, problem: int) -> Iterator[None]:
-    """Let every call of this function fail with this error number."""
+    """Let every call of a function fail with an error number."""
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(problem, os.strerror(problem))
@@ -31,7 +31,7 @@ def failing(call: str, problem: int) -> Iterator[None]:
 
 @contextmanager
 def filling_up() -> Iterator[None]:
-    """Let the second half of what Orbax writes fail because the disk is full."""
+    """Let Orbax's writes fail halfway, as on a full disk."""
 
     def write_half(entry: Path, _: object, compressed: bool) -> None:
         (entry / "half").write_bytes(b"x")

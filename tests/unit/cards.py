@@ -1,4 +1,4 @@
-"""Read what cells show, and compare it with the files in goldens/cards.
+"""Read the cards of cells, and compare each with its file in goldens/cards.
 
 `REKINDLE_WRITE_CARDS=1 python -m pytest -n 0 tests/unit/test_cards.py` rewrites the files; review the difference.
 """
@@ -23,7 +23,7 @@ ALLOWED = {"div", "span", "b", "pre", "table", "tr", "td", "th", "ul", "li", "de
 DRAWN = {"svg", "g", "title", "rect", "text", "path"}
 _LINES = {"div", "pre", "table", "tr", "ul", "li", "details", "summary"}
 _MEASURED = re.compile(r"\b\d[\d.,]* m?s\b")
-"""A measured time, which is another one in each run."""
+"""A measured time, different in each run."""
 
 
 class Page(HTMLParser):
@@ -46,11 +46,11 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.open.append(tag)
         self.tags.add(tag)
-        given = {name: value or "" for name, value in attrs}
-        self.attributes += given.items()
+        values = {name: value or "" for name, value in attrs}
+        self.attributes += values.items()
         self.lines += "\n" if tag in _LINES else " | " if tag in {"td", "th"} else ""
-        self.lines += "  " if "inline-block" in given.get("style", "") else ""
-        self.lines += f"{{{given['title']}}}" if "title" in given else ""
+        self.lines += "  " if "inline-block" in values.get("style", "") else ""
+        self.lines += f"{{{values['title']}}}" if "title" in values else ""
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -70,7 +70,7 @@ class Page(HTMLParser):
 
 
 def read(html: str, tags: set[str] = ALLOWED) -> Page:
-    """Parse what a cell would show, and check the rules for all HTML."""
+    """Parse the HTML of a cell, and check the rules for all HTML."""
     html.encode()  # a lone surrogate would fail here, and in the file of a notebook
     page = Page(html)
     assert page.tags <= tags
@@ -81,7 +81,7 @@ def read(html: str, tags: set[str] = ALLOWED) -> Page:
     return page
 
 
-def shown(thing: object) -> Page:
+def page_of(thing: object) -> Page:
     bundle = thing._repr_mimebundle_()  # type: ignore[attr-defined]
     assert set(bundle) == {"text/plain", "text/html"}
     assert bundle["text/plain"]
@@ -95,7 +95,7 @@ def picture(svg: str) -> ElementTree.Element:
 
 
 def as_read(page: Page) -> str:
-    """Return the lines of a page that are not empty."""
+    """Return the nonempty lines of a page."""
     return "\n".join(line.strip() for line in page.lines.splitlines() if line.strip())
 
 
@@ -103,8 +103,8 @@ def readable(thing: object, *, measured: bool = False) -> str:
     """Return a thing as its repr, as text, and as its HTML or its picture is read.
 
     Args:
-        thing: what a cell shows; text is taken as it is.
-        measured: whether its times were measured, which leaves them out.
+        thing: the value of a cell; text is taken as it is.
+        measured: whether its times are measured; the text leaves measured times out.
     """
     if isinstance(thing, str):
         text = thing
@@ -114,13 +114,13 @@ def readable(thing: object, *, measured: bool = False) -> str:
         if isinstance(thing, Drawing):
             text += "\n\n---- picture\n\n" + "\n".join(filter(None, picture(thing.svg).itertext()))
         else:
-            text += f"\n\n---- HTML\n\n{as_read(shown(thing))}"
+            text += f"\n\n---- HTML\n\n{as_read(page_of(thing))}"
     text = _MEASURED.sub("…", text) if measured else text
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
 def assert_card(name: str, states: Mapping[str, str]) -> None:
-    """Compare how a card is read, by words for its states, with the file of its name; fail with what differs."""
+    """Compare the text of a card, by names for its states, with the file of its name; fail with the difference."""
     text = "".join(f"==== {state}\n\n{shows}\n\n" for state, shows in states.items())
     path = CARDS / f"{name}.txt"
     if os.environ.get("REKINDLE_WRITE_CARDS"):

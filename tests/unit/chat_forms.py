@@ -1,6 +1,6 @@
 """Chat templates in the forms of model families: how each writes a conversation with reasoning and calls.
 
-They are short ones of our own. Their marks, and what stands around calls and thoughts, are those of the families.
+They are short ones of our own, with the marks and the delimiters of the families.
 """
 
 from functools import cache
@@ -17,8 +17,8 @@ class Form(NamedTuple):
 
     Attributes:
         template: a chat template.
-        end: the token that ends a turn.
-        tokens: the marks that are tokens of its vocabulary, by whether they are special.
+        end: the token at the end of a turn.
+        tokens: the marks with tokens of their own, by whether they are special.
         thinks: whether the template writes reasoning beside calls.
         content: whether it writes content beside calls.
         several: whether an answer has more than one call.
@@ -32,11 +32,11 @@ class Form(NamedTuple):
     several: bool = True
 
 
-def _chatml(thought: str, call: str) -> str:
+def _chatml(reasoning: str, call: str) -> str:
     return (
         "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
         "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-        f"{{% if m.reasoning_content %}}{thought}{{% endif %}}"
+        f"{{% if m.reasoning_content %}}{reasoning}{{% endif %}}"
         "{{ m.content or '' }}"
         f"{{% for call in m.tool_calls or [] %}}{{% set f = call.function %}}{call}{{% endfor %}}<|im_end|>\n"
         "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -447,12 +447,12 @@ MARKS: Final[tuple[Any, ...]] = (
     *("</tool_call>", "<tool_call>", "</think>", "[TOOL_CALLS]", "</function>", "</parameter>", "<|im_end|>", "</s>"),
     *("<|tool_call|>", "</TOOLCALL>", "<|END_ACTION|>", "<｜tool▁call▁end｜>", "```", '"', "\\", "]", "}", "\n"),
 )
-"""What an argument may have in it."""
+"""Texts for the inside of an argument."""
 
 
 @cache
 def tokenizer_of(name: str) -> Tokenizer:
-    """Make a tokenizer of bytes, and of the marks that are tokens in a family's vocabulary."""
+    """Make a tokenizer of bytes, and of the marks with tokens of their own in a family's vocabulary."""
     form = FORMS[name]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))

@@ -1,4 +1,4 @@
-"""Tiny models that write text, and the command line in a process of its own."""
+"""Tiny models for text, and the command line in a process of its own."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def patient_model(families: Path, directory: Path) -> str:
 
 
 def fake_opening(byte_tokenizer: Tokenizer, template: str | None = TEMPLATE) -> Any:
-    """Return a function like `open_sync`, which opens the fake device, writing bytes, for every model."""
+    """Return a stand-in for `open_sync`: it opens the fake device, writing bytes, for every model."""
     writing = Tokenizer(byte_tokenizer.backend, template)
 
     def open_fake(

@@ -21,7 +21,7 @@ from tests.unit.scripted import HERMES, Serve, scripted_session
 
 @pytest.fixture(scope="session", autouse=True)
 def _slow_pulse() -> Iterator[None]:
-    """Slow the pulse, because `wait_all_tasks_blocked` looks every 100 ms and would always find that pulse at work."""
+    """Slow the pulse, because `wait_all_tasks_blocked` looks every 100 ms and would always find it at work."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mailbox, "PULSE_SECONDS", 3600.0)
         yield
@@ -39,8 +39,8 @@ def session() -> Iterator[Session]:
 
 
 @pytest.fixture
-def held(settler: FakeSettler) -> Iterator[Session]:
-    """Open a session with one slot and two places in the queue; no tick settles before the settler is told to."""
+def held_session(settler: FakeSettler) -> Iterator[Session]:
+    """Open a session with one slot and two places in the queue; its ticks wait for the settler."""
     limits = fake_limits(max_running=1)
     with fake_session(fake_loaded_engine(limits, settler=settler), max_waiting=2) as session:
         yield session
@@ -54,7 +54,7 @@ def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Yield a function that opens a session whose model answers a text."""
+    """Yield a function to open a session with a scripted model."""
     with ExitStack() as sessions:
 
         def open_session(answer: str | Callable[[str], str], template: str = HERMES) -> Session:
@@ -66,7 +66,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system of 2 MiB, which is full soon."""
+    """Mount a file system of 2 MiB, soon full."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = shutil.which("mount")
@@ -79,7 +79,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let an interrupt be heard here and in child processes, also where the shell that began the tests ignores it."""
+    """Enable interrupts here and in child processes, also under a shell with interrupts ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -87,7 +87,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def links() -> Iterator[tuple[list[Link], list[Link]]]:
-    """Return both ends of two links, those of the leader first."""
+    """Return both ends of two links, the leader's first."""
     pairs = []
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         for _ in range(2):

@@ -38,7 +38,7 @@ class RayTaskError(RayError):
 
 
 class Ref:
-    """An answer to come, for a thread that blocks or a task of any loop."""
+    """A future answer, for a blocking thread or a task of any loop."""
 
     def __init__(self) -> None:
         self._future: Future[Any] = Future()
@@ -51,11 +51,11 @@ class Ref:
 
 
 class Stream:
-    """The items that a method yields."""
+    """The items of a method's iterator."""
 
     def __init__(self) -> None:
         self._items: list[Ref] = [Ref()]
-        self._read = 0
+        self._position = 0
 
     def put(self, item: Any) -> None:
         self._items.append(Ref())
@@ -67,8 +67,8 @@ class Stream:
 
     async def __aiter__(self) -> AsyncIterator[Ref]:
         while True:
-            ref = self._items[self._read]
-            self._read += 1
+            ref = self._items[self._position]
+            self._position += 1
             try:
                 await asyncio.shield(asyncio.wrap_future(ref.future()))
             except StopAsyncIteration:
@@ -100,11 +100,11 @@ class Life:
         self._began = threading.Event()
         threading.Thread(target=asyncio.run, args=(self._run(),), daemon=True).start()
         self._began.wait()
-        self.made = kind(*arguments)
+        self.instance = kind(*arguments)
 
     @property
     def failed(self) -> bool:
-        return isinstance(self.made._engine.error, EngineFailed)
+        return isinstance(self.instance._engine.error, EngineFailed)
 
     async def _run(self) -> None:
         self.loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
@@ -113,7 +113,7 @@ class Life:
 
     def end(self, error: BaseException) -> None:
         self.loop.call_soon_threadsafe(self._ended.set)
-        self.made._engine.stop()  # a process would be gone; nothing that it says is heard any more
+        self.instance._engine.stop()  # a process would be gone; nothing that it says is heard any more
         for each in self.open:
             if isinstance(each, Stream):
                 each.fail(error)
@@ -122,7 +122,7 @@ class Life:
 
 
 class Actor:
-    """An object that answers calls on a loop of its own, and is made anew when it was killed."""
+    """A remote object with a loop of its own, made anew after a kill."""
 
     def __init__(self, kind: type, arguments: tuple[Any, ...]):
         self._kind, self._arguments = kind, pickle.dumps(arguments)
@@ -151,11 +151,11 @@ class Actor:
                 arguments = pickle.loads(pickle.dumps(arguments))
             life = self._life
             life.open.append(answer)
-            method = getattr(life.made, name)
+            method = getattr(life.instance, name)
             work = method(*arguments)
             streamed = isinstance(answer, Stream)
-            settled = self._streamed(life, work, answer) if streamed else self._answered(life, work, answer)
-            asyncio.run_coroutine_threadsafe(settled, life.loop)
+            coroutine = self._streamed(life, work, answer) if streamed else self._answered(life, work, answer)
+            asyncio.run_coroutine_threadsafe(coroutine, life.loop)
             return answer
 
     def kill(self, *, restart: bool) -> None:
@@ -191,10 +191,10 @@ class Actor:
 
 
 class FakeRay:
-    """The functions of ray that Rekindle uses.
+    """The functions of ray in use by Rekindle.
 
     Attributes:
-        actors: all that were started, by name.
+        actors: the started actors, by name.
     """
 
     exceptions = SimpleNamespace(
@@ -204,7 +204,7 @@ class FakeRay:
     def __init__(self) -> None:
         self.actors: dict[str, Actor] = {}
         self.options: dict[str, dict[str, Any]] = {}
-        self.util = SimpleNamespace(list_named_actors=self._named)
+        self.util = SimpleNamespace(list_named_actors=self._list_actors)
 
     def is_initialized(self) -> bool:
         return True
@@ -251,5 +251,5 @@ class FakeRay:
     def get(self, refs: Sequence[Ref]) -> list[Any]:
         return [ref.future().result() for ref in refs]
 
-    def _named(self, *, all_namespaces: bool) -> list[dict[str, str]]:
+    def _list_actors(self, *, all_namespaces: bool) -> list[dict[str, str]]:
         return [{"name": name, "namespace": "rekindle"} for name in self.actors]

@@ -1,4 +1,4 @@
-"""A watch over what a store flushes: whatever it names must outlast a power cut."""
+"""A watch over the flushes of a store: its new entries must outlast a power cut."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,33 +10,33 @@ import pytest
 
 
 class Flushes:
-    """The files and directories that are flushed, and those that get a name in one directory.
+    """The flushes of files and directories, and the renames into one directory.
 
     Attributes:
-        named: what got one; names that begin with a dot are temporary, and do not count.
-        unflushed: what got one, or lies below what did, before it was flushed as it is.
-        due: whether one was given since the directory was flushed.
+        targets: the new names; temporary ones, which begin with a dot, do not count.
+        unflushed: the files and directories in a rename without a flush of their last state before it.
+        dirty: whether the directory has a new name since its last flush.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._flushed: set[tuple[int, int]] = set()
-        self.named: list[Path] = []
+        self.targets: list[Path] = []
         self.unflushed: list[Path] = []
-        self.due = False
+        self.dirty = False
 
     def flush(self, descriptor: int) -> None:
-        """Note that a file or directory is flushed as it is."""
+        """Record the flush of a file or directory."""
         status = os.fstat(descriptor)
         self._flushed.add((status.st_ino, status.st_mtime_ns))
         if self._directory.exists() and self._directory.stat().st_ino == status.st_ino:
-            self.due = False
+            self.dirty = False
 
     def name(self, source: Path, target: Path) -> None:
-        """Note that something is about to get a name."""
+        """Record the rename of a file or directory."""
         if target.parent == self._directory and not target.name.startswith("."):
-            self.named.append(target)
-            self.due = True
+            self.targets.append(target)
+            self.dirty = True
             self.unflushed += [path for path in (source, *source.rglob("*")) if _state(path) not in self._flushed]
 
 
@@ -51,7 +51,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def watched(directory: Path) -> Iterator[Flushes]:
-    """Watch what this process flushes, and what it names in a directory, which need not be there yet."""
+    """Watch the flushes of this process, and its renames into a directory, which need not exist yet."""
     flushes, fsync = Flushes(directory), os.fsync
 
     def flushing(descriptor: int) -> None:

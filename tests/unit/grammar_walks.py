@@ -19,15 +19,15 @@ def walk(
     closing: Collection[str] = (),
     endings: Collection[str] = (),
 ) -> list[int]:
-    """Return the tokens of a random text of a grammar, which is as likely to end as to go on where it may end.
+    """Return the tokens of a random text of a grammar; at each possible end, it ends with a chance of one half.
 
-    After 60 tokens, ends of parts are chosen wherever the grammar allows them.
+    After 60 tokens, parts end wherever the grammar allows it.
 
     Args:
-        end: the token that ends an answer.
-        rare: characters that are chosen only where there is no other, as exponents that are too large for numbers.
-        closing: marks that end a part beside brackets and quotes.
-        endings: texts that end a free text, written whole after 60 tokens where the grammar allows them.
+        end: the token at the end of an answer.
+        rare: characters for places without another choice, like exponents too large for numbers.
+        closing: marks at the end of a part, beside brackets and quotes.
+        endings: texts at the end of a free text, written whole after 60 tokens where the grammar allows it.
     """
     random, tokens = Random(seed), list[int]()
     ends = [token for mark in (*"\"},]\n<>/')", *closing) for token in text.encode_chat(mark)]

@@ -1,4 +1,4 @@
-"""A prefix tree over texts with pages of two letters, so that tests are easy to read."""
+"""A prefix tree over texts with pages of two letters, for readable tests."""
 
 from rekindle.core.page import StoredPage
 from rekindle.core.scheduler.cache.nodes import Evicted, Node
@@ -14,22 +14,22 @@ class Letters(PrefixTree):
 
     def __init__(self) -> None:
         super().__init__(page_size=2)
-        self.made = 0
+        self.page_count = 0
 
-    def found(self, text: str, namespace: str = "") -> list[Node]:
+    def nodes_of(self, text: str, namespace: str = "") -> list[Node]:
         return self.match(namespace, ids(text))
 
     def tip(self, text: str) -> Node:
-        return self.found(text)[-1]
+        return self.nodes_of(text)[-1]
 
     def hold(self, text: str, namespace: str = "") -> Node:
-        """Lock what is cached of a text and publish the rest, as a request does; return the locked tip."""
-        nodes = self.found(text, namespace)
+        """Lock the cached pages of a text and publish the rest, as a request does; return the locked tip."""
+        nodes = self.nodes_of(text, namespace)
         tip = nodes[-1] if nodes else self.root(namespace)
         self.lock(tip)
         rest = text[2 * len(nodes) :]
-        pages = list(range(self.made, self.made + len(rest) // 2))
-        self.made += len(pages)
+        pages = list(range(self.page_count, self.page_count + len(rest) // 2))
+        self.page_count += len(pages)
         return self.publish(tip, ids(rest), pages)[0]
 
     def use(self, text: str, namespace: str = "") -> Node:
@@ -69,7 +69,7 @@ class Letters(PrefixTree):
         return tip
 
     def tiers(self, text: str) -> list[tuple[int | None, int | None, int | None]]:
-        return [(node.page, node.host, node.disk) for node in self.found(text)]
+        return [(node.page, node.host, node.disk) for node in self.nodes_of(text)]
 
     def stored(self) -> list[StoredPage]:
         """Return all pages on disk, as a store would report them."""
@@ -85,11 +85,11 @@ class Letters(PrefixTree):
         return sorted(node.disk for node in self.walk() if node.disk is not None)
 
     def lose(self, record: int) -> Evicted:
-        """Drop the copy on disk that has this record."""
+        """Drop a record's copy on disk."""
         return self.drop_disk(next(node for node in self.walk() if node.disk == record))
 
     def lose_all(self) -> list[StoredPage]:
-        """Forget all pages on disk, and return them."""
+        """Forget and return all pages on disk."""
         pages = self.stored()
         for page in pages:
             if page.record in self.on_disk():

@@ -1,4 +1,4 @@
-"""The limits that all random stories share."""
+"""The limits of all random stories."""
 
 from typing import Any
 

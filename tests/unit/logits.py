@@ -1,4 +1,4 @@
-"""Logits of tiny models through the paged attention of the step, and how far rounding may move them."""
+"""Logits of tiny models through the paged attention of the step, and the bounds of their rounding errors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,13 +22,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 ALL: Final = slice(None)
 KNOWN: Final = slice(-16, None)
-"""The positions whose logits a golden has."""
+"""The positions of a golden's logits."""
 LAST_DIGIT: Final = 1e-7
 """A change of a float32 number by its last digit, of the number."""
 ROUNDINGS: Final = 8
-"""How many times farther than such a change of all weights the roundings of all operations may move a result.
+"""The bound of the effect of all roundings on a result, in effects of a last-digit change of all weights.
 
-On the CPUs where that was measured, they move it 0.1 to 1.7 times as far.
+Measured on CPUs, the effect itself is 0.1 to 1.7.
 """
 
 
@@ -73,8 +73,8 @@ class PagedLogits:
     def __call__(self, decoder: Decoder, ids: Array) -> Array:
         """Return the logits of a prompt by a decoder of the same structure."""
         logits = np.asarray(self._run(nnx.state(decoder), self._pages, self._packed(ids)))
-        known: Array = logits[: len(ids)]
-        return known
+        prompt_logits: Array = logits[: len(ids)]
+        return prompt_logits
 
     def _packed(self, ids: Array) -> jax.Array:
         used, padding = -(-len(ids) // QUERY_BLOCK), self._layout.padding()
@@ -100,16 +100,16 @@ def paged_logits(
 
 
 def logits_within(decoder: Decoder, prompts: Sequence[Array], positions: slice = ALL) -> tuple[list[Array], float]:
-    """Return the logits of prompts at some positions, and how far rounding may move them, of the largest."""
+    """Return the logits of prompts at some positions, and the bound of rounding errors, relative to the largest one."""
     program = PagedLogits(decoder, max(map(len, prompts)))
     return within_rounding(decoder, lambda decoder: [program(decoder, ids)[positions] for ids in prompts])
 
 
 def within_rounding(decoder: Decoder, compute: Callable[[Decoder], Sequence[Array]]) -> tuple[list[Array], float]:
-    """Return the results of a float32 decoder, and how far rounding may move them, of the largest number of each.
+    """Return the results of a float32 decoder, and the bound of their rounding errors, relative to the largest of each.
 
-    Rounding differs between CPUs, instruction sets and compilers, and what a model makes of it depends on its weights
-    and on its prompt. So the bound is measured: by the results of weights that differ in their last digits.
+    Rounding differs between CPUs, instruction sets and compilers, and its effect depends on the weights and on
+    the prompt. So the bound is measured: by the results of weights with other last digits.
     """
     results = list(compute(decoder))
     moved = [

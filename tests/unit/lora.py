@@ -19,17 +19,17 @@ def random_parts(
     config: ModelConfig,
     rank: int = 3,
     seed: int = 0,
-    wanted: Callable[[str], bool] = lambda name: True,
+    selects: Callable[[str], bool] = lambda name: True,
     scale: float = 0.0625,
 ) -> dict[str, LowRank]:
-    """Return summands of all linear layers of a model with wanted names; they change its logits clearly."""
+    """Return summands of the selected linear layers of a model; they change its logits clearly."""
     chance = np.random.default_rng(seed)
     parts = {}
     for product in products_of(config):
         for name, rows in product.parts.items():
             a = chance.standard_normal((rank, product.inputs)).astype(np.float32)
             b = chance.standard_normal((rows, rank)).astype(np.float32)
-            if wanted(name):
+            if selects(name):
                 parts[name] = LowRank(a, b, scale)
     return parts
 

@@ -1,4 +1,4 @@
-"""Answers of model families, as their models write them, with the marks of the chat template that each is read by."""
+"""Answers of model families, as their models write each, with the marks of the chat template for its parsing."""
 
 from typing import Any, NamedTuple
 
@@ -17,10 +17,10 @@ class Case(NamedTuple):
     """An answer.
 
     Attributes:
-        marks: what the chat template has.
+        marks: the marks of the chat template.
         text: the answer with its special tokens.
-        prompt: the end of what it follows.
-        own: the checkpoint's own response template, which the marks mean nothing beside.
+        prompt: the end of the prompt.
+        own: the checkpoint's own response template, which replaces the marks.
     """
 
     marks: str

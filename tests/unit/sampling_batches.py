@@ -1,4 +1,4 @@
-"""Make batches of requests for the step's sampling, as the intake and the packing make them."""
+"""Make batches of requests for the step's sampling, as the intake and the packing do."""
 
 import math
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 HALF, QUARTER = -math.log(2), -math.log(4)
-"""How far the logits are below the largest of tokens that are half and a quarter as likely."""
+"""The logits of tokens half and a quarter as likely as the likeliest one, relative to its logit."""
 BOUNDS: list[tuple[list[float], dict[str, Any], int]] = [
     ([0, HALF, HALF], {"top_p": 0.5}, 1),
     ([0, HALF, HALF], {"top_p": 0.501}, 3),
@@ -72,7 +72,7 @@ BOUNDS: list[tuple[list[float], dict[str, Any], int]] = [
     ([math.log(p) for p in (0.5, 0.3, 0.15, 0.05)], {"min_p": 0.2, "top_p": 0.79}, 2),
     ([math.log(p) for p in (0.5, 0.3, 0.15, 0.05)], {"min_p": 0.2, "top_p": 0.81}, 3),
 ]
-"""Logits, what bounds the draws, and how many of the first tokens are kept: at a bound, just below it, just above."""
+"""Logits, the bounds of the draws, and the number of first tokens kept: at a bound, just below it, just above."""
 
 
 OPTIONS = st.fixed_dictionaries(
@@ -96,7 +96,7 @@ OPTIONS = st.fixed_dictionaries(
 
 
 def bounded_logits(logits: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return these logits, and those of tokens that are never drawn, as the prompt has some of them."""
+    """Return the logits, followed by the logits of tokens never drawn, some of which are in the prompt."""
     return np.array([*logits, *[-100.0] * (11 - len(logits))], np.float32)
 
 
@@ -110,7 +110,7 @@ def request_of(options: dict[str, Any]) -> Request:
 def batch_of(
     requests: Sequence[Request], outputs: Sequence[Sequence[int]], vocabulary: int
 ) -> tuple[jax.Array, Adjustments]:
-    """Pack the parameters and enter them into slots; a request that adjusts nothing leaves its slot as it was."""
+    """Pack the parameters and enter them into slots; a request without adjustments leaves its slot as it was."""
     adjustments = Adjustments.empty(len(requests), vocabulary)
     for slot, (request, output) in enumerate(zip(requests, outputs, strict=True)):
         if request.params.adjusts:

@@ -1,4 +1,4 @@
-"""Compute the distribution that the step must draw from by its definition: in float64, with sorts and loops."""
+"""Compute the distribution of the step's draws by its definition: in float64, with sorts and loops."""
 
 import math
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ def adjusted_logits(logits: Array, request: Request, output: Sequence[int]) -> A
         x[token] = x[token] / params.repetition_penalty if x[token] > 0 else x[token] * params.repetition_penalty
     for token in set(output):
         x[token] -= params.frequency_penalty * output.count(token) + params.presence_penalty
-    known = [*request.prompt, *output]
+    context = [*request.prompt, *output]
     for word in request.bad_words:
-        if known[len(known) - len(word) + 1 :] == list(word[:-1]):
+        if context[len(context) - len(word) + 1 :] == list(word[:-1]):
             x[word[-1]] = -math.inf
     if len(output) < params.min_tokens:
         x[list(request.end_ids)] = -math.inf

@@ -1,4 +1,4 @@
-"""Sessions whose model says what a test wants it to say: the fake device, and a tokenizer of characters and marks."""
+"""Sessions with scripted models: the fake device, and a tokenizer of characters and marks."""
 
 import string
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,7 +17,7 @@ from rekindle.testing.model import FAKE_MODEL
 
 END = "<|im_end|>"
 OTHERS = "你好こん"
-"""Characters beyond ASCII that a script may have."""
+"""Characters beyond ASCII for scripts."""
 HERMES = (
     "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t.function.name }} {% endfor %}<|im_end|>\n{% endif %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -25,11 +25,11 @@ HERMES = (
     "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""A chat template with reasoning and tool calls, which writes an answer as a model of the tests does."""
+"""A chat template with reasoning and tool calls; it renders an answer as a model of the tests writes it."""
 ANSWER = "<|im_start|>assistant\n"
-"""What an answer begins after."""
+"""The text before an answer."""
 FORGETFUL = HERMES.replace("{% if m.reasoning_content %}", "{% if m.reasoning_content and loop.last %}")
-"""The same, but for the reasoning of earlier turns, which it leaves out."""
+"""The same without the reasoning of earlier turns."""
 
 Script = Callable[[str], str]
 """Returns the answer to a conversation as the model reads it."""
@@ -38,18 +38,18 @@ Serve = Callable[..., Session]
 
 
 def tokenizer(template: str = HERMES, *, every_byte: bool = False) -> Tokenizer:
-    """Make a tokenizer whose tokens are ASCII's printable characters, parts of `OTHERS`, pairs, and the marks of turns.
+    """Make a tokenizer of ASCII's printable characters, parts of `OTHERS`, pairs, and the marks of turns.
 
     Args:
-        every_byte: its tokens are all bytes, which are more than the fake device knows.
+        every_byte: use all bytes as tokens, more than the fake device knows.
     """
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    shown = [each for each in letters if every_byte or each in string.printable]
-    shown += [] if every_byte else ["Ġ", "Ċ"]
+    characters = [each for each in letters if every_byte or each in string.printable]
+    characters += [] if every_byte else ["Ġ", "Ċ"]
     pairs = ["th", "he", "an"]
     (others, _), *_ = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(OTHERS)
-    more = [] if every_byte else sorted({*others} - {*shown})
-    vocabulary = {token: place for place, token in enumerate([*shown, *pairs, *more])}
+    more = [] if every_byte else sorted({*others} - {*characters})
+    vocabulary = {token: place for place, token in enumerate([*characters, *pairs, *more])}
     backend = Backend(models.BPE(vocab=vocabulary, merges=[("t", "h"), ("h", "e"), ("a", "n")]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -65,29 +65,29 @@ def scripted_session(
     by_letters: bool = False,
     max_context: int = 1024,
 ) -> Iterator[Session]:
-    """Yield a session whose model answers by a script, which is asked once for each conversation, and ends its turn.
+    """Yield a session with a model that answers by a script, called once for each conversation, and ends its turn.
 
-    As a real device, it chooses among the tokens of a constraint: texts of its form that a script leaves out, as line
-    breaks around calls, are written between those of the script.
+    Like a real device, the model chooses among the tokens of a constraint. It adds the parts of the form missing in the
+    script, such as line breaks around calls.
 
     Args:
-        by_letters: the model writes its answers letter by letter, which its tokenizer would not.
+        by_letters: the model writes its answers letter by letter, unlike its tokenizer.
         max_context: the longest conversation, in tokens.
     """
     text = tokenizer(template)
     (end,), mark = text.encode_chat(END), text.encode_chat(ANSWER)
 
     @cache
-    def answer_to(asked: tuple[int, ...]) -> list[int]:
-        answer = script(text.decode(asked, skip_special_tokens=False))
+    def answer_to(conversation: tuple[int, ...]) -> list[int]:
+        answer = script(text.decode(conversation, skip_special_tokens=False))
         parts = answer if by_letters else [answer]
         return [*(token for part in parts for token in text.encode_chat(part)), end]
 
     def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = ()) -> int:
         begins = next(at for at in range(len(tokens), 0, -1) if [*tokens[max(0, at - len(mark)) : at]] == mark)
-        said, written = answer_to(tuple(tokens[:begins])), list(tokens[begins:])
-        as_said = written == said[: len(written)]
-        token = said[min(len(written), len(said) - 1)] if as_said else _next_of(said, written, text.backend)
+        answer, prefix = answer_to(tuple(tokens[:begins])), list(tokens[begins:])
+        follows = prefix == answer[: len(prefix)]
+        token = answer[min(len(prefix), len(answer) - 1)] if follows else _next_of(answer, prefix, text.backend)
         return token if token not in banned else min(set(range(text.vocab_size)) - set(banned), default=token)
 
     patch.setattr("rekindle.testing.device.next_token", next_token)
@@ -98,11 +98,11 @@ def scripted_session(
         yield session
 
 
-def _next_of(said: Sequence[int], written: Sequence[int], backend: Backend) -> int:
-    """Return the next token of an answer that is written in other tokens, with others between its own."""
+def _next_of(answer: Sequence[int], prefix: Sequence[int], backend: Backend) -> int:
+    """Return the next token of an answer after a prefix in other tokens, with additions between its own."""
     texts = {token: text for text, token in backend.get_vocab().items()}
-    rest = "".join(texts[token] for token in said)
-    for token in written:
+    rest = "".join(texts[token] for token in answer)
+    for token in prefix:
         rest = rest.removeprefix(texts[token])
     fitting = (token for token, text in texts.items() if rest.startswith(text))
-    return max(fitting, key=lambda token: len(texts[token])) if rest else said[-1]
+    return max(fitting, key=lambda token: len(texts[token])) if rest else answer[-1]

@@ -10,19 +10,19 @@ from tests.waiting import until, until_blocking
 
 
 def thread_of(session: Session) -> threading.Thread:
-    """Return the thread of a session's engine; those of sessions that were closed may just be on their way out."""
+    """Return the thread of a session's engine; threads of closed sessions may just be on their way out."""
     works = [thread for thread in threading.enumerate() if isinstance(thread, Work)]
     (engine,) = [work for work in works if work.stop == session._engine.stop]
     return engine
 
 
 def reason(answer: object) -> object:
-    """Return why a batch failed, and every other answer as it is."""
+    """Return the reason of a batch's failure, and any other answer unchanged."""
     return answer.__cause__ if isinstance(answer, BatchFailed) else answer
 
 
 async def ended(session: Session) -> None:
-    """Wait until the engine has freed what the last request had."""
+    """Wait until the engine has freed the resources of the last request."""
     await until(lambda: _is_idle(session), "the engine had freed what the last request had")
 
 
@@ -32,13 +32,13 @@ def ended_blocking(session: Session) -> None:
 
 
 async def assert_all_ends_free(session: Session) -> None:
-    """Check that every page is free once the engine has freed what the last request had."""
+    """Wait until the engine has freed the resources of the last request, and check that every page is free."""
     await ended(session)
     assert_all_is_free(session)
 
 
 async def submitted(session: Session, count: int = 1) -> list[Handle]:
-    """Wait until so many requests are there, and return them."""
+    """Wait until the session has a number of requests, and return their handles."""
     await until(lambda: len(session.requests) >= count, f"{count} requests were submitted")
     return list(session.requests.values())
 
@@ -49,6 +49,6 @@ def _is_idle(session: Session) -> bool:
 
 
 def assert_all_is_free(session: Session) -> None:
-    """Check that no request runs or waits, and that every page is free."""
+    """Check the counters of the scheduler: no request runs or waits, and every page is free."""
     stats = session.stats.scheduler
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)

@@ -1,4 +1,4 @@
-"""How many ticks pass over a request that decodes."""
+"""The number of ticks that pass over a decoding request."""
 
 from collections.abc import Collection, Iterable
 
@@ -6,12 +6,12 @@ from rekindle.core.messages import Plan
 
 
 class Silences:
-    """Follows plans in order, and counts for each request the ticks since its prompt was complete or it had a row.
+    """A count of the ticks of each request since the end of its prompt or its last row, over plans in order.
 
-    A request that loses its pages is not counted until its tokens are complete again.
+    A request without its pages counts again once its tokens are complete.
 
     Attributes:
-        longest: the most ticks in a row that passed over a request which had a row before and after them.
+        longest: the most ticks in a row between two rows of a request.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Silences:
         self._since: dict[int, int] = {}
 
     def see(self, plans: Iterable[Plan], late: Collection[int] = ()) -> None:
-        """Take in the next plans; ticks may pass over late requests, whose grammars have not answered."""
+        """Take in the next plans; ticks may pass over late requests, with grammars yet to answer."""
         for plan in plans:
             for request_id in plan.preempted:
                 self._since.pop(request_id, None)

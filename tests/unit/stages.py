@@ -1,4 +1,4 @@
-"""Run an engine without its loop: its stages take one message at a time, in an order that a test chooses."""
+"""Run an engine without its loop: its stages take one message at a time, in an order of the test's choice."""
 
 import random
 from collections import deque
@@ -22,7 +22,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.testing import constrained, fake_limits, fake_loaded_engine
 
 Choose = Callable[[int], int]
-"""A function that chooses which of so many stages that have mail goes next."""
+"""A function from the number of stages with mail to the index of the next one."""
 
 
 def shuffled(seed: int) -> Choose:
@@ -55,7 +55,7 @@ class Stages:
         return self._client.submit(submission, self.post, wait=False)
 
     def post(self, message: Message) -> None:
-        """Put a message into the mailbox of the stage that takes it."""
+        """Put a message into the mailbox of its stage."""
         stage = self._routes.get(type(message))
         if stage is None:
             self._client.deliver(message)
@@ -70,12 +70,12 @@ class Stages:
         return constrained(request, compiler.compile(constraint))
 
     def step(self, choose: Choose) -> bool:
-        """Let one stage that has mail handle one message; False if none has."""
+        """Let one stage with mail handle one message; False if no stage has mail."""
         ready = [stage for stage, mail in self._mail.items() if mail]
         if ready:
             stage = ready[choose(len(ready))]
-            for said in _said_by(stage, self._mail[stage].popleft()):
-                self.post(said)
+            for answer in _answers_by(stage, self._mail[stage].popleft()):
+                self.post(answer)
         return bool(ready)
 
     def run(self, choose: Choose = lambda ready: 0) -> None:
@@ -84,7 +84,7 @@ class Stages:
             pass
 
     def assert_nothing_is_left(self) -> SchedulerStats:
-        """Check that every page and slot is free, and that no text or handle is left."""
+        """Check the engine at its end: every page and slot is free, and no text or handle is left."""
         stats = self._loaded_engine.stats().scheduler
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
         assert not vars(self._loaded_engine.lanes[0].actors.detokenizer)["_growing_texts"]
@@ -96,14 +96,14 @@ class Stages:
 def request_of(
     prompt: Sequence[int], options: SamplingOptions, capacity: int, end_ids: Collection[int] = ()
 ) -> Request:
-    """Make the request that the intake makes of these options, for `expected_of`; bad words are token ids here."""
+    """Make a request of options as the intake does, for `expected_of`; bad words are token ids here."""
     params = SamplingParams.from_options(options)
     words = tuple(word for word in params.bad_words if not isinstance(word, str))
     assert len(words) == len(params.bad_words), "texts take a tokenizer"
     return Request(0, tuple(prompt), params, params.stop_token_ids | frozenset(end_ids), capacity, words)
 
 
-def _said_by(stage: Actor, message: Message) -> Iterable[Message]:
+def _answers_by(stage: Actor, message: Message) -> Iterable[Message]:
     if isinstance(stage, Tokenizing | Grammars):  # they wait for threads of their own
         return anyio.run(answers, stage, message)
     outcome = stage.handle(message)
@@ -112,6 +112,6 @@ def _said_by(stage: Actor, message: Message) -> Iterable[Message]:
     try:
         next(iter(outcome.__await__()))
     except StopIteration as done:
-        said: list[Message] = done.value
-        return said
+        messages: list[Message] = done.value
+        return messages
     raise AssertionError(f"{stage} waits for something outside of the stages")

@@ -31,7 +31,7 @@ ARGUMENT = np.arange(256, dtype=np.float32)
 
 
 def some_key(number: int) -> ProgramKey:
-    """Make a key that no source, version or machine changes."""
+    """Make a key independent of sources, versions and machines."""
     target = Target("cpu", "1", "cpu", "cpu:0", "", "a cpu")
     return ProgramKey(f"program {number}", "{}", "x", "here", SharedKey("c", "m", "f", "j", "p", "3", target))
 
@@ -42,7 +42,7 @@ def nth(number: int) -> Bucket:
 
 
 def key_of(key: Key) -> ProgramKey:
-    """Return the key of a bucket that `nth` made."""
+    """Return the key of a bucket of `nth`."""
     assert isinstance(key, Bucket)
     return some_key(key.prefill_tokens)
 
@@ -58,7 +58,7 @@ def save_as(directory: Path, key: ProgramKey, program: Serialized, model: str = 
 
 
 def small_program(factor: float = 2.0) -> jax.stages.Compiled:
-    """Compile a program that multiplies `ARGUMENT`."""
+    """Compile a multiplication of `ARGUMENT`."""
     return jax.jit(lambda x: x * np.float32(factor)).lower(ARGUMENT).compile()
 
 
@@ -70,7 +70,7 @@ def serialized(program: jax.stages.Compiled | None = None) -> Serialized:
 
 
 def multiplies(program: Program, factor: float = 2.0) -> bool:
-    """Return whether a program does what `small_program` does."""
+    """Return True if a program multiplies as `small_program` does."""
     return np.array_equal(np.asarray(program(jax.device_put(ARGUMENT))), ARGUMENT * np.float32(factor))
 
 
@@ -87,7 +87,7 @@ def in_other_processes(count: int, work: Callable[..., None], *arguments: object
 
 
 def save_until_killed(directory: Path, log: Path, first: int, done: int, seconds: float) -> None:
-    """Save one program after the other, and note which are stored; be killed so many seconds after so many of them."""
+    """Save one program after the other, and log each stored one; be killed some seconds after the first `done` ones."""
     program, store = serialized(), open_programs(directory)
     store.save(nth(first), program)
     with log.open("a", buffering=1) as file:
@@ -136,7 +136,7 @@ def model_key(model: ModelConfig, shapes: tuple[Any, ...]) -> ProgramKey:
 
 
 def run_stored_step(directory: Path, model: ModelConfig, shapes: tuple[Any, ...], inputs: Path, outputs: Path) -> None:
-    """Run a stored step on stored inputs, alone and in four threads; write the outputs and what happened to a file."""
+    """Run a stored step on stored inputs, alone and in four threads; write the outputs and the counters to files."""
     jax.config.update("jax_numpy_dtype_promotion", "strict")  # as in conftest.py, because it is part of the key
     compilations = listen()
     program = ProgramStore(directory, lambda _: model_key(model, shapes), jax.devices()[:1]).load(nth(0))

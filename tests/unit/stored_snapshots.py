@@ -1,4 +1,4 @@
-"""Make pages whose content follows from their digest, and use the snapshot store from other processes."""
+"""Make pages with contents derived from their digests, and use the snapshot store from other processes."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from rekindle.core.store.snapshot_store import SnapshotStore, WriteOutcome
 from rekindle.core.store.snapshots import SnapshotCatalog
 
 SHAPE = (4, 2, 4, 8, 16)
-"""The shape of a page: 16 KiB in float32. The seal has no digest of a file with a few of them."""
+"""The shape of a page: 16 KiB in float32. The seal has no digest of a file with a few pages."""
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "uint16": np.uint16, "int8": np.int8}
 PAGE_SIZE = 4
 PATH_PAGES = 3
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def snapshot_key(number: int = 0) -> SnapshotKey:
-    """Make a key that no source, version or machine changes."""
+    """Make a key independent of sources, versions and machines."""
     return SnapshotKey("config", f"weights {number}", "float32", "4", "float32[4, 2, 4, 8, 16]", "code", "cpu", "")
 
 
@@ -38,7 +38,7 @@ def below(parent: str, number: int, namespace: str = "") -> NewPage:
 
 
 def path(number: int, length: int = PATH_PAGES, namespace: str = "") -> list[NewPage]:
-    """Make pages that follow each other from the root; no two numbers have a page in common."""
+    """Make a path of pages from the root; no two numbers have a page in common."""
     pages: list[NewPage] = []
     for depth in range(length):
         parent = pages[-1].digest if pages else root_digest(namespace)
@@ -48,8 +48,8 @@ def path(number: int, length: int = PATH_PAGES, namespace: str = "") -> list[New
 
 def content(digest: str, dtype: str = "float32") -> Array:
     """Return the content of the page with this digest."""
-    drawn = np.random.default_rng(int(digest, 16)).bytes(int(np.prod(SHAPE)) * np.dtype(DTYPES[dtype]).itemsize)
-    return np.frombuffer(drawn, DTYPES[dtype]).reshape(SHAPE)
+    data = np.random.default_rng(int(digest, 16)).bytes(int(np.prod(SHAPE)) * np.dtype(DTYPES[dtype]).itemsize)
+    return np.frombuffer(data, DTYPES[dtype]).reshape(SHAPE)
 
 
 def contents(pages: list[NewPage]) -> list[Array]:
@@ -57,9 +57,9 @@ def contents(pages: list[NewPage]) -> list[Array]:
     return [content(page.digest) for page in pages]
 
 
-def same(found: Array, expected: Array) -> bool:
+def same(actual: Array, expected: Array) -> bool:
     """Compare bit by bit: NaN is equal to itself, and zeros of two signs are not equal."""
-    return (found.dtype, found.shape, found.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
+    return (actual.dtype, actual.shape, actual.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
 
 
 def open_store(directory: Path, capacity_bytes: int = 1 << 30) -> SnapshotStore:
@@ -73,16 +73,16 @@ def write(store: SnapshotStore, pages: list[NewPage]) -> WriteOutcome:
 
 
 def readable(store: SnapshotStore) -> set[str]:
-    """Return the digests of all pages that can be read, after checking each page and its parent."""
+    """Return the digests of all readable pages, after a check of each page and its parent."""
     index = store.index()
-    known = {root_digest(page.namespace) for page in index}
+    parents = {root_digest(page.namespace) for page in index}
     for page in index:
-        assert page.parent in known, "a page was told before its parent"
-        known.add(page.digest)
+        assert page.parent in parents, "a page was told before its parent"
+        parents.add(page.digest)
     arrays = store.read([page.record for page in index])
-    found = {page.digest: array for page, array in zip(index, arrays, strict=True) if array is not None}
-    assert all(same(array, content(digest)) for digest, array in found.items()), "a page has another one's content"
-    return set(found)
+    by_digest = {page.digest: array for page, array in zip(index, arrays, strict=True) if array is not None}
+    assert all(same(array, content(digest)) for digest, array in by_digest.items()), "a page has another one's content"
+    return set(by_digest)
 
 
 def stored_bytes(directory: Path) -> int:
@@ -96,7 +96,7 @@ def digests(*numbers: int) -> set[str]:
 
 
 def write_until_killed(directory: Path, log: Path, first: int, done: int, seconds: float, capacity_bytes: int) -> None:
-    """Write one path after the other, and note which are stored; be killed so many seconds after so many of them."""
+    """Write one path after the other, and log each stored one; be killed some seconds after the first `done` ones."""
     store = open_store(directory, capacity_bytes)
     write(store, path(first))
     with log.open("a", buffering=1) as file:

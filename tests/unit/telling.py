@@ -1,4 +1,4 @@
-"""A settler that tests can follow and hold back, and a function that steps a session to its end."""
+"""A settler under the control of a test, and a function to step a session to its end."""
 
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.messages import Message
@@ -7,10 +7,10 @@ from rekindle.testing import FakeSettler
 
 
 class Telling(FakeSettler):
-    """A settler that reports what it took. Each tick waits until it is released.
+    """A settler with a feed of its messages. Each tick waits for its release.
 
     Args:
-        fails: whether it then raises an error instead of answering.
+        fails: whether it then raises an error instead of an answer.
     """
 
     def __init__(self, *, fails: bool = False) -> None:
@@ -20,10 +20,10 @@ class Telling(FakeSettler):
 
     async def handle(self, message: Message) -> list[Message]:
         self.took.put(message)
-        said = await super().handle(message)
+        messages = await super().handle(message)
         if self._fails:
             raise ZeroDivisionError("the device is gone")
-        return said
+        return messages
 
 
 async def run_to_the_end(session: Session) -> None:

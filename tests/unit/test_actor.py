@@ -219,12 +219,12 @@ def test_the_oldest_of_several_mailboxes_is_the_one_whose_first_item_was_put_fir
     order = [2, 0, 0, 1, 2, 1, 0, 2, 2, 1]
     for number, place in enumerate(order):
         mailboxes[place].put(number)
-    taken = []
+    numbers = []
     while waiting := [mailbox for mailbox in mailboxes if mailbox]:
-        taken.append(min(waiting, key=lambda mailbox: mailbox.oldest).take())
-        if taken[-1] == 4:
+        numbers.append(min(waiting, key=lambda mailbox: mailbox.oldest).take())
+        if numbers[-1] == 4:
             mailboxes[2].put(len(order))  # a later message is younger than all that wait
-    assert taken == [*range(len(order) + 1)]
+    assert numbers == [*range(len(order) + 1)]
 
 
 def test_any_thread_may_look_into_a_mailbox_while_others_put_and_take() -> None:
@@ -252,11 +252,11 @@ async def test_at_most_one_call_reaches_the_loop_of_a_waiter(monkeypatch: pytest
     calls: list[object] = []
     call_soon = waiter._call_soon
 
-    def counted(call: Callable[[], object]) -> object:
+    def record_call(call: Callable[[], object]) -> object:
         calls.append(call)
         return call_soon(call)
 
-    monkeypatch.setattr(waiter, "_call_soon", counted)
+    monkeypatch.setattr(waiter, "_call_soon", record_call)
 
     def wake() -> None:
         for _ in range(10):
@@ -283,35 +283,35 @@ async def test_a_callers_loop_keeps_turning_while_it_waits_and_the_engines_does_
     beats: list[asyncio.TimerHandle] = []
     beat = mailbox._Pulses._beat
 
-    def counted(pulses: mailbox._Pulses) -> None:
+    def record_beat(pulses: mailbox._Pulses) -> None:
         beat(pulses)
         beats.append(pulses._timer)
         if len(beats) == 3:
             waiter.wake()
 
     monkeypatch.setattr(mailbox, "PULSE_SECONDS", 0.001)
-    monkeypatch.setattr(mailbox._Pulses, "_beat", counted)
+    monkeypatch.setattr(mailbox._Pulses, "_beat", record_beat)
     waiter = Waiter()
     if anyio_backend_name == "trio":
         waiter.wake()
     await waiter.wait(pulse=True)
     assert len(beats) == (3 if anyio_backend_name == "asyncio" else 0)
     assert all(timer.cancelled() for timer in beats[-1:]), "a wait that is over leaves no timer behind"
-    seen = len(beats)
+    count = len(beats)
     waiter = Waiter()
     waiter.wake()
     await waiter.wait(pulse=False)
-    assert len(beats) == seen
+    assert len(beats) == count
 
 
 class Echo:
     """An actor that answers a Cancel with two messages, a Withdraw with none, and anything else with an error."""
 
     def __init__(self) -> None:
-        self.handled: list[Message] = []
+        self.messages: list[Message] = []
 
     def handle(self, message: Message) -> Iterator[Message]:
-        self.handled.append(message)
+        self.messages.append(message)
         match message:
             case Cancel(number):
                 yield Withdraw(number)
@@ -323,7 +323,7 @@ class Echo:
 
 
 class SlowEcho(Echo):
-    """An actor like `Echo` whose answers are awaitable."""
+    """An actor like `Echo` with awaitable answers."""
 
     def handle(self, message: Message) -> Awaitable[list[Message]]:  # type: ignore[override]
         async def answer() -> list[Message]:
@@ -335,51 +335,51 @@ class SlowEcho(Echo):
 
 @pytest.mark.parametrize("echo", [Echo(), SlowEcho()], ids=["synchronous", "awaitable"])
 async def test_an_actor_takes_one_message_after_the_other_and_its_answers_are_sent_on(echo: Any) -> None:
-    sent: list[Message] = []
-    seen: list[MessageRecord] = []
-    stage = Stage("echo", echo, sent.append, lambda message: None, seen.append)
+    answers: list[Message] = []
+    records: list[MessageRecord] = []
+    stage = Stage("echo", echo, answers.append, lambda message: None, records.append)
     messages: list[Message] = [Cancel(1), Withdraw(5), Cancel(2)]
-    echo.handled.clear()  # the same object serves both backends
+    echo.messages.clear()  # the same object serves both backends
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stage.run)
         for message in messages:
             stage.mailbox.put(message)
         await anyio.wait_all_tasks_blocked()
-        assert echo.handled == messages
-        assert sent == [Withdraw(1), Withdraw(-1), Withdraw(2), Withdraw(-2)]
-        assert [each.message for each in seen] == messages
+        assert echo.messages == messages
+        assert answers == [Withdraw(1), Withdraw(-1), Withdraw(2), Withdraw(-2)]
+        assert [each.message for each in records] == messages
         tasks.cancel_scope.cancel()
 
 
 class Several:
-    """An actor that takes two messages at a time, and answers each once it is told to."""
+    """An actor of two messages at a time; each answer waits for its release."""
 
     at_once = 2
 
     def __init__(self) -> None:
-        self.taken: dict[int, anyio.Event] = {}
+        self.releases: dict[int, anyio.Event] = {}
 
     async def handle(self, message: Message) -> list[Message]:
         (number,) = message.requests
-        self.taken[number] = anyio.Event()
-        await self.taken[number].wait()
+        self.releases[number] = anyio.Event()
+        await self.releases[number].wait()
         return [Withdraw(number)]
 
 
 async def test_an_actor_takes_as_many_messages_at_once_as_it_says_and_is_idle_when_all_are_done() -> None:
-    sent: list[Message] = []
+    answers: list[Message] = []
     actor = Several()
-    stage = Stage("several", actor, sent.append, lambda message: None, lambda handled: None)
+    stage = Stage("several", actor, answers.append, lambda message: None, lambda record: None)
     async with anyio.create_task_group() as tasks:
         for _ in range(stage.at_once):
             tasks.start_soon(stage.run)
         for number in range(4):
             stage.mailbox.put(Cancel(number))
         await anyio.wait_all_tasks_blocked()
-        assert [*actor.taken] == [0, 1]
-        actor.taken[1].set()
+        assert [*actor.releases] == [0, 1]
+        actor.releases[1].set()
         await anyio.wait_all_tasks_blocked()
-        assert ([*actor.taken], sent) == ([0, 1, 2], [Withdraw(1)])
+        assert ([*actor.releases], answers) == ([0, 1, 2], [Withdraw(1)])
         stage.mailbox.pause()
         idle = anyio.Event()
 
@@ -388,10 +388,10 @@ async def test_an_actor_takes_as_many_messages_at_once_as_it_says_and_is_idle_wh
             idle.set()
 
         tasks.start_soon(wait)
-        actor.taken[0].set()
+        actor.releases[0].set()
         await anyio.wait_all_tasks_blocked()
         assert not idle.is_set(), "one of the two is not done"
-        actor.taken[2].set()
+        actor.releases[2].set()
         await anyio.wait_all_tasks_blocked()
         assert idle.is_set()
         assert stage.mailbox.items == (Cancel(3),)

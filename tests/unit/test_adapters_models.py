@@ -27,7 +27,7 @@ FLOAT = jnp.dtype("float32")
 
 FEW = ("deepseek-v3", "gpt2", "llama-tied", "mistral-own-head", "qwen3-next")
 CHEAP = ("gpt2", "llama-tied", "mistral-own-head")
-"""Families with each way in which rows of weights are joined, ordered or turned."""
+"""Families with each way of joining, ordering or turning the rows of weights."""
 
 
 def cost(family: str) -> tuple[pytest.MarkDecorator, ...]:

@@ -1,4 +1,4 @@
-"""Adapters in PEFT's format are read with their scales and names; what is more than plain LoRA is refused by name."""
+"""Adapters in PEFT's format are read with their scales and names; anything beyond plain LoRA is refused by name."""
 
 import json
 from pathlib import Path
@@ -27,26 +27,26 @@ def model(families: Path) -> ModelConfig:
 
 @pytest.fixture(scope="module")
 def parts(model: ModelConfig) -> dict[str, LowRank]:
-    """Return summands of two projections, with a scale that is exact in any order of its factors."""
-    return random_parts(model, 4, scale=0.5, wanted=lambda name: name in (Q, DOWN))
+    """Return summands of two projections, with a scale exact in any order of its factors."""
+    return random_parts(model, 4, scale=0.5, selects=lambda name: name in (Q, DOWN))
 
 
 def test_a_directory_and_arrays_in_memory_are_the_same_adapter(
     model: ModelConfig, parts: dict[str, LowRank], tmp_path: Path
 ) -> None:
-    read = read_adapter(saved(tmp_path, parts), model)
+    adapter = read_adapter(saved(tmp_path, parts), model)
     jax_arrays = {name: jnp.asarray(array) for name, array in tensors_of(parts, prefix="").items()}
     short = {name.replace(".weight", ""): array for name, array in tensors_of(parts, "base_model.model.").items()}
-    named = {name.replace(".weight", ".default.weight"): array for name, array in tensors_of(parts).items()}
+    defaults = {name.replace(".weight", ".default.weight"): array for name, array in tensors_of(parts).items()}
     lone: dict[str, Any] = {"r": 4, "lora_alpha": 2}
-    others = [given_adapter(tensors, lone, model) for tensors in (jax_arrays, short, named)]
-    assert read.rank == 4
-    assert read.parts.keys() == {Q, DOWN}
-    assert {each.digest for each in others} == {read.digest}
+    others = [given_adapter(tensors, lone, model) for tensors in (jax_arrays, short, defaults)]
+    assert adapter.rank == 4
+    assert adapter.parts.keys() == {Q, DOWN}
+    assert {each.digest for each in others} == {adapter.digest}
     for name, part in parts.items():
-        np.testing.assert_array_equal(read.parts[name].a, part.a)
-        np.testing.assert_array_equal(read.parts[name].b, part.b)
-        assert read.parts[name].scale == 0.5
+        np.testing.assert_array_equal(adapter.parts[name].a, part.a)
+        np.testing.assert_array_equal(adapter.parts[name].b, part.b)
+        assert adapter.parts[name].scale == 0.5
 
 
 def test_every_number_is_in_the_digest(model: ModelConfig, parts: dict[str, LowRank]) -> None:

@@ -1,4 +1,4 @@
-"""Names, places and uses of adapters, on a device that asserts that each row has the adapter of its request."""
+"""Names, places and uses of adapters, on a device with an assertion of the adapter of each row."""
 
 import random
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ SHARED = list(range(48))
 Q = "model.layers.0.self_attn.q_proj"
 
 
-def given(number: int) -> dict[str, Any]:
+def arguments(number: int) -> dict[str, Any]:
     """Return the arguments for an adapter with a digest of its own."""
     array = np.full((1, 1), number, np.float32)
     return {"tensors": {f"{Q}.lora_{side}.weight": array for side in "AB"}, "config": {"r": 1, "lora_alpha": 1}}
@@ -62,7 +62,7 @@ async def test_adapters_come_and_go_while_requests_run(session: Session) -> None
             if name in session.adapters and chance.random() < 0.3:
                 await session.remove_adapter(name)
             else:
-                await session.add_adapter(name, **given(chance.randrange(3)))
+                await session.add_adapter(name, **arguments(chance.randrange(3)))
             await anyio.lowlevel.checkpoint()
         done = True
     await until(lambda: not any(info.requests for info in session.adapters.values()), "no request uses one")
@@ -74,13 +74,13 @@ async def test_an_adapter_waits_for_a_place_until_one_is_out_of_use() -> None:
     async with fake_session(fake_loaded_engine(fake_limits(**SMALL), settler=settler)) as session:
         handles = []
         for number in range(3):
-            await session.add_adapter("a", **given(number))
+            await session.add_adapter("a", **arguments(number))
             handles.append(session.submit(token_ids=[number], max_tokens=2, adapter="a"))
         assert session.adapters["a"].requests == 1
         added = anyio.Event()
 
         async def add() -> None:
-            await session.add_adapter("b", **given(7))
+            await session.add_adapter("b", **arguments(7))
             added.set()
 
         async with anyio.create_task_group() as tasks:
@@ -89,14 +89,14 @@ async def test_an_adapter_waits_for_a_place_until_one_is_out_of_use() -> None:
             assert not added.is_set()
             assert list(session.adapters) == ["a"]
             with anyio.move_on_after(0.05):
-                await session.add_adapter("a", **given(8))  # leaves the wait
+                await session.add_adapter("a", **arguments(8))  # leaves the wait
             settler.release()
             assert [len((await handle).token_ids) for handle in handles] == [2, 2, 2]
         assert added.is_set()
         assert list(session.adapters) == ["a", "b"]
         with pytest.raises(rekindle.InvalidRequest, match="has 2 adapters, as many as it has room for"):
-            await session.add_adapter("c", **given(9))
-        await session.add_adapter("b", **given(9))
+            await session.add_adapter("c", **arguments(9))
+        await session.add_adapter("b", **arguments(9))
 
 
 async def test_a_request_that_finds_no_room_in_the_queue_uses_no_adapter() -> None:
@@ -104,7 +104,7 @@ async def test_a_request_that_finds_no_room_in_the_queue_uses_no_adapter() -> No
     loaded_engine = fake_loaded_engine(fake_limits(**SMALL | {"max_running": 1}), settler=settler)
     loaded_engine = replace(loaded_engine, settings=replace(loaded_engine.settings, max_waiting=1))
     async with fake_session(loaded_engine, max_waiting=1) as session:
-        await session.add_adapter("a", **given(1))
+        await session.add_adapter("a", **arguments(1))
         handles = [session.submit(token_ids=[1], max_tokens=2, adapter="a")]
         await until(lambda: session.stats.scheduler.running == 1, "it runs")
         handles.append(session.submit(token_ids=[2], max_tokens=2, adapter="a"))
@@ -118,10 +118,10 @@ async def test_a_request_that_finds_no_room_in_the_queue_uses_no_adapter() -> No
 
 
 async def test_a_closed_session_takes_no_adapter(session: Session) -> None:
-    await session.add_adapter("a", **given(1))
+    await session.add_adapter("a", **arguments(1))
     await session.close()
     with pytest.raises(rekindle.SessionClosed):
-        await session.add_adapter("b", **given(2))
+        await session.add_adapter("b", **arguments(2))
     with pytest.raises(rekindle.SessionClosed):
         session.submit(token_ids=[1], adapter="a")
 
@@ -129,13 +129,13 @@ async def test_a_closed_session_takes_no_adapter(session: Session) -> None:
 async def test_adapters_need_programs_and_ticks_of_one_shape_have_none() -> None:
     async with fake_session(**SMALL | {"deterministic": True}) as session:
         with pytest.raises(rekindle.InvalidRequest, match="deterministic=True computes all rows by one program"):
-            await session.add_adapter("a", **given(1))
+            await session.add_adapter("a", **arguments(1))
     loaded_engine = fake_loaded_engine(fake_limits(**SMALL))
     most = loaded_engine.limits.program_count(adapters=True) - 1
     few = replace(loaded_engine, settings=replace(loaded_engine.settings, max_executables=most))
     async with fake_session(few) as session:
         with pytest.raises(rekindle.InvalidRequest, match=rf"need {most + 1} programs, and max_executables keeps"):
-            await session.add_adapter("a", **given(1))
+            await session.add_adapter("a", **arguments(1))
 
 
 def test_no_salt_has_the_namespace_of_an_adapter() -> None:

@@ -1,4 +1,4 @@
-"""The answers of a batch are a list, which a cell shows as a table of bounded size."""
+"""The answers of a batch are a list, shown by a cell as a table of bounded size."""
 
 import copy
 import json
@@ -36,9 +36,9 @@ def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 def table(answers: Answers[Any]) -> list[str]:
-    """Return the lines of the table that IPython shows in a terminal."""
-    shown: Any = DisplayFormatter().format
-    plain: str = shown(answers)[0]["text/plain"]
+    """Return the lines of IPython's table in a terminal."""
+    format_object: Any = DisplayFormatter().format
+    plain: str = format_object(answers)[0]["text/plain"]
     assert plain == answers._repr_mimebundle_()["text/plain"]
     return plain.splitlines()
 
@@ -124,9 +124,9 @@ def test_what_a_failed_batch_leaves_is_shown_as_a_table_too(settler: FakeSettler
 
 
 def test_long_texts_unfold_and_are_escaped(texts: Session) -> None:
-    made = replace(texts.generate_sync("a", max_tokens=2), text="One line.")
+    generation = replace(texts.generate_sync("a", max_tokens=2), text="One line.")
     long = "<b>" + "word " * 200
-    answers = Answers([made, made], [long, "short"])
+    answers = Answers([generation, generation], [long, "short"])
     assert max(map(len, table(answers))) < 120
     assert html(answers).count("<details>") == 1
     assert "<b>word" not in html(answers)
@@ -137,14 +137,14 @@ def test_an_answer_unfolds_to_its_heat_map(texts: Session) -> None:
     plain, shaded = (texts.generate_sync(["a", "b"], max_tokens=3, logprobs=each) for each in (None, 0))
     assert "less likely" not in html(plain)
     assert html(shaded).count("less likely") == 2
-    (made,) = texts.generate_sync(["a"], max_tokens=50, logprobs=0)
-    many = html(Answers([made] * MOST_ROWS * 2))
+    (generation,) = texts.generate_sync(["a"], max_tokens=50, logprobs=0)
+    many = html(Answers([generation] * MOST_ROWS * 2))
     assert many.count("less likely") == min(MOST_ROWS, MOST_SHADED // 50)
 
 
 def test_thousands_of_answers_are_counted(texts: Session) -> None:
-    (made,) = texts.generate_sync(["a"], max_tokens=2)
-    answers = Answers([made] * 5000, ["a"] * 5000)
+    (generation,) = texts.generate_sync(["a"], max_tokens=2)
+    answers = Answers([generation] * 5000, ["a"] * 5000)
     assert table(answers)[0] == "Answers: 5,000, 10,000 tokens"
     assert table(answers)[-1] == f"and {5000 - MOST_ROWS:,} more"
     assert len(table(answers)) == MOST_ROWS + 3
@@ -157,7 +157,7 @@ def test_thousands_of_answers_are_counted(texts: Session) -> None:
 
 
 class Frame:
-    """A stand-in for a data frame, which keeps what it is given."""
+    """A stand-in for a data frame, with a record of its arguments."""
 
     def __init__(self, rows: list[dict[str, Any]], columns: list[str], index: Any):
         self.rows, self.columns, self.index = rows, columns, index
@@ -214,8 +214,8 @@ def test_without_pandas_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyP
 
 
 def test_a_file_of_json_lines_has_all_of_each(texts: Session, tmp_path: Path) -> None:
-    given: Any = ["ab", "", "\ud800", CHAT]
-    answers = texts.generate_sync(given, max_tokens=3, logprobs=1, errors="return")
+    prompts: Any = ["ab", "", "\ud800", CHAT]
+    answers = texts.generate_sync(prompts, max_tokens=3, logprobs=1, errors="return")
     for _ in range(2):  # the second time it is replaced
         Answers([*answers, None], [*answers.prompts, "c"]).to_jsonl(tmp_path / "answers.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
@@ -227,5 +227,5 @@ def test_a_file_of_json_lines_has_all_of_each(texts: Session, tmp_path: Path) ->
     nested = texts.generate_sync(token_ids=[[1], [2]], n=2, seed=1, max_tokens=2)
     nested.to_jsonl(str(tmp_path / "draws.jsonl"))
     lines = [json.loads(line) for line in (tmp_path / "draws.jsonl").read_text().splitlines()]
-    found = [(line["place"], line["draw"], line["prompt"]) for line in lines]
-    assert found == [(0, 0, [1]), (0, 1, [1]), (1, 0, [2]), (1, 1, [2])]
+    rows = [(line["place"], line["draw"], line["prompt"]) for line in lines]
+    assert rows == [(0, 0, [1]), (0, 1, [1]), (1, 0, [2]), (1, 1, [2])]

@@ -1,4 +1,4 @@
-"""Errors about prompts name them as the caller counts them, over HTTP and in Python."""
+"""Errors about prompts name their places in the input of the caller, over HTTP and in Python."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ async def test_a_text_that_is_too_long_has_its_place_in_the_body(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("inputs", "message"),
     [
         ("", "the prompt is empty"),
         (["a", ""], "input[1]: the prompt is empty"),
@@ -65,8 +65,8 @@ async def test_a_text_that_is_too_long_has_its_place_in_the_body(
         (["a", "", [1]], "input[1]: token_ids is empty"),
     ],
 )
-async def test_a_bad_input_has_its_place_in_the_body(one_class: Session, given: Any, message: str) -> None:
-    reply = await ask(app(one_class), "/v1/embeddings", {"input": given})
+async def test_a_bad_input_has_its_place_in_the_body(one_class: Session, inputs: Any, message: str) -> None:
+    reply = await ask(app(one_class), "/v1/embeddings", {"input": inputs})
     assert reply.status == 400
     assert reply.error["message"].startswith(message)
 
@@ -122,25 +122,25 @@ async def test_a_text_that_the_server_cuts_has_the_default_prompt(path: str, opt
         expected = await session.embed(token_ids=ids, instruction="")
         match path:
             case "/api/embed":
-                found, count = body["embeddings"][0], body["prompt_eval_count"]
+                vector, count = body["embeddings"][0], body["prompt_eval_count"]
             case "/api/embeddings":
-                found, count = body["embedding"], len(ids)
+                vector, count = body["embedding"], len(ids)
             case _:
                 one = body["data"][0]
-                found, count = one["data" if path == "/pooling" else "embedding"], body["usage"]["prompt_tokens"]
-        assert found == pytest.approx(expected.tolist())
+                vector, count = one["data" if path == "/pooling" else "embedding"], body["usage"]["prompt_tokens"]
+        assert vector == pytest.approx(expected.tolist())
         assert count == len(ids)
 
 
 async def test_a_default_prompt_beside_token_ids_is_told_with_the_way_out() -> None:
     method = Embedding(pooling="last", prompts={"query": "Find: "}, default_prompt="query")
     with serving(Uses(embedding=method)) as session:
-        for given in ({"token_ids": [1, 2]}, {"texts": [{"role": "user", "content": "a"}]}):
+        for arguments in ({"token_ids": [1, 2]}, {"texts": [{"role": "user", "content": "a"}]}):
             with pytest.raises(InvalidRequest, match=r"puts its prompt 'query', 'Find: ', before texts"):
-                await session.embed(**given)
-            assert len(await session.embed(**given, instruction="")) == 1
+                await session.embed(**arguments)
+            assert len(await session.embed(**arguments, instruction="")) == 1
             with pytest.raises(InvalidRequest, match="an instruction applies to texts only"):
-                await session.embed(**given, instruction="query")
+                await session.embed(**arguments, instruction="query")
         whole = await session.embed(token_ids=session.encode("Find: a"), instruction="")
         assert whole.tolist() == (await session.embed("a")).tolist()
         error = (await ask(app(session), "/v1/embeddings", {"input": [1, 2]})).error

@@ -1,4 +1,4 @@
-"""A batch that takes a while says how far it is, how fast, and how long it will still take."""
+"""A long batch reports its progress, its speed and the time to its end."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -22,10 +22,10 @@ PROMPTS = [[3, 1, 4], [1], [5, 9]]
 
 
 class Bars:
-    """Stand-ins for progress bars, which keep what they are to show."""
+    """Stand-ins for progress bars, with a feed of their reports."""
 
     def __init__(self) -> None:
-        self.shown: Feed[Progress] = Feed()
+        self.reports: Feed[Progress] = Feed()
 
     def __call__(self, *, enabled: bool) -> "Bars":
         assert enabled
@@ -35,10 +35,10 @@ class Bars:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.shown.close()
+        self.reports.close()
 
     def show(self, progress: Progress) -> None:
-        self.shown.put(progress)
+        self.reports.put(progress)
 
 
 @pytest.fixture
@@ -74,16 +74,16 @@ async def test_a_bar_counts_what_has_ended(
             assert len(await one_by_one.generate(**ask, max_tokens=1, progress=True)) == 3
 
         for ended in range(3):
-            while not bars.shown.items or bars.shown.items[-1].done < ended:
-                await bars.shown.wait(len(bars.shown.items))
+            while not bars.reports.items or bars.reports.items[-1].done < ended:
+                await bars.reports.wait(len(bars.reports.items))
             settler.step()
-    reports = list(bars.shown.items)
+    reports = list(bars.reports.items)
     assert {(report.stage, report.total, report.unit.partition(",")[0]) for report in reports} == {
         ("generating", 3, "answers")
     }
     assert sorted({report.done for report in reports}) == [0, 1, 2, 3]
     assert reports[-1].done == 3
-    assert bars.shown.closed
+    assert bars.reports.closed
 
 
 async def test_a_quick_batch_prints_nothing(
@@ -92,31 +92,31 @@ async def test_a_quick_batch_prints_nothing(
     monkeypatch.setattr(paces, "DELAY_SECONDS", 3600.0)  # a second may pass on a busy machine
     await session.generate(token_ids=PROMPTS, max_tokens=2, progress=True)
     await to_thread.run_sync(lambda: session.generate_sync(token_ids=PROMPTS, max_tokens=2, progress=True))
-    assert not bars.shown.items
+    assert not bars.reports.items
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("opened", [False, True])
-async def test_the_default_is_what_open_was_told(opened: bool, settler: FakeSettler, bars: Bars) -> None:
+@pytest.mark.parametrize("default", [False, True])
+async def test_the_default_is_what_open_was_told(default: bool, settler: FakeSettler, bars: Bars) -> None:
     loaded_engine = fake_loaded_engine(fake_limits(), settler=settler)
     with fake_session(loaded_engine) as quiet:
-        session = Session(quiet._engine, loaded_engine, quiet._client, progress=opened)
-        prefix = await to_thread.run_sync(lambda: _held(session, settler))
+        session = Session(quiet._engine, loaded_engine, quiet._client, progress=default)
+        prefix = await to_thread.run_sync(lambda: _prefix_of(session, settler))
         for holder in (session, prefix):
-            for told in (None, not opened):
-                bars.shown = Feed()
-                generate = partial(holder.generate, token_ids=PROMPTS, max_tokens=5, progress=told)
+            for progress in (None, not default):
+                bars.reports = Feed()
+                generate = partial(holder.generate, token_ids=PROMPTS, max_tokens=5, progress=progress)
                 async with anyio.create_task_group() as tasks:  # it does not end, since no tick settles
                     tasks.start_soon(generate)
-                    drawn = opened if told is None else told
-                    await (bars.shown.wait(0) if drawn else anyio.wait_all_tasks_blocked())
-                    assert bool(bars.shown.items) == drawn
+                    expected = default if progress is None else progress
+                    await (bars.reports.wait(0) if expected else anyio.wait_all_tasks_blocked())
+                    assert bool(bars.reports.items) == expected
                     tasks.cancel_scope.cancel()
         settler.release()
 
 
-def _held(session: Session, settler: FakeSettler) -> Any:
+def _prefix_of(session: Session, settler: FakeSettler) -> Any:
     pending = session.prefix(token_ids=[1, 2])
     settler.step()
     return pending.wait()
@@ -132,7 +132,7 @@ async def test_progress_is_of_lists(session: Session) -> None:
 
 
 class Batch:
-    """A batch whose requests have so many tokens, of which some have ended."""
+    """A batch with the numbers of tokens of its requests, some of which have ended."""
 
     def __init__(self) -> None:
         self.ends: Feed[int] = Feed()

@@ -1,4 +1,4 @@
-"""A session measures its machine: with prompts that no cache has, and with what its programs and weights are."""
+"""A session measures its machine: with prompts in no cache, and with its own programs and weights."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from rekindle import Bench, InvalidRequest
 from rekindle.session import bench
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
-from tests.unit.cards import as_read, shown
+from tests.unit.cards import as_read, page_of
 from tests.unit.sessions import ended_blocking
 
 MEASURED = Bench("a-model", "cpu:0, float32", 128, 0.25, {1: 50.0, 8: 200.0}, 10**8, 10**10, 3, 2.0, 1)
@@ -25,12 +25,12 @@ def test_it_is_measured_with_as_many_as_run_at_once_and_leaves_nothing_in_caches
     with fake_session(fake_loaded_engine(limits)) as session:
         session.generate_sync(token_ids=[1, 2], max_tokens=2)
         before = session.stats.scheduler, session.metrics_text()
-        found = [session.bench_sync() for _ in range(2)]
+        results = [session.bench_sync() for _ in range(2)]
         ended_blocking(session)
         stats, metrics = session.stats.scheduler, session.metrics_text()
         (first_token,) = session._client.first_tokens
-    assert [list(each.speeds) for each in found] == [[1, 3]] * 2
-    for each in found:
+    assert [list(each.speeds) for each in results] == [[1, 3]] * 2
+    for each in results:
         assert each.first_token > 0
         assert min(each.speeds.values()) > 0
         assert each.prompt_tokens == bench.PROMPT
@@ -56,11 +56,11 @@ def test_what_runs_beside_it_is_said(session: Session) -> None:
     measured = session.bench_sync()
     other.cancel()
     assert measured.others == 1
-    assert "1 other request" in shown(measured).text
+    assert "1 other request" in page_of(measured).text
 
 
 def test_its_card_has_each_number_beside_its_limit() -> None:
-    text = as_read(shown(MEASURED))
+    text = as_read(page_of(MEASURED))
     assert "Bench · a-model · cpu:0, float32" in text
     for words in ("250 ms", "50 tokens/s", "50% of the memory bandwidth", "25% of the memory bandwidth", "100 steps/s"):
         assert words in text, words

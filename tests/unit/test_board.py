@@ -92,12 +92,12 @@ def test_the_facts_are_those_of_the_session(busy: Session) -> None:
     assert facts_of(busy).requests[0].state == "cancelling"
 
 
-def test_a_request_is_listed_with_what_it_has_got(held: Session, settler: FakeSettler) -> None:
-    stream = held.stream_sync(token_ids=[3, 1, 4], max_tokens=4000)
+def test_a_request_is_listed_with_what_it_has_got(held_session: Session, settler: FakeSettler) -> None:
+    stream = held_session.stream_sync(token_ids=[3, 1, 4], max_tokens=4000)
     for _ in range(10):
         settler.step()
     got = [token for _ in range(5) for token in next(stream).token_ids]
-    (now,) = facts_of(held).requests.values()
+    (now,) = facts_of(held_session).requests.values()
     assert (now.state, now.prompt_tokens) == ("running", 3)
     assert len(got) <= now.generated <= 10
     assert now.seconds > 0
@@ -112,11 +112,11 @@ def test_first_tokens_count_as_soon_as_they_have_come_and_once(busy: Session, se
     streams = [busy.stream_sync(token_ids=[3, 1, 4], max_tokens=500) for _ in range(2)]
     assert facts_of(busy, perf_counter()).first_tokens == ()
 
-    def begun() -> bool:
+    def have_first_tokens() -> bool:
         settler.step()
         return all(handle.record.pieces.wait_blocking(0, 0.02) for handle in busy.requests.values())
 
-    until_blocking(begun, "both have a first token")
+    until_blocking(have_first_tokens, "both have a first token")
     assert all(next(stream).token_ids for stream in streams)
     assert len(busy.requests) == 2
     until_blocking(  # it is noted just after the token is told

@@ -42,7 +42,7 @@ def board(**facts: Any) -> Board:
     return Board(replace(EMPTY, **facts), Rate())
 
 
-def asked(*ids: int, seconds: float = BUTTON_AFTER) -> dict[int, Standing]:
+def standings(*ids: int, seconds: float = BUTTON_AFTER) -> dict[int, Standing]:
     return {request_id: Standing("running", 3, 1, seconds) for request_id in ids}
 
 
@@ -52,25 +52,25 @@ def asked(*ids: int, seconds: float = BUTTON_AFTER) -> dict[int, Standing]:
 class FakeScreen:
     def __init__(self) -> None:
         self.was_viewed = self.viewed = self.closed = False
-        self.shown: list[Board] = []
-        self.said: list[str] = []
+        self.boards: list[Board] = []
+        self.events: list[str] = []
 
     def show(self, board: Board) -> None:
-        self.shown.append(board)
+        self.boards.append(board)
 
     def close(self) -> None:
-        self.said.append("closed")
+        self.events.append("closed")
 
 
 class Scene:
-    """A follower whose clock stands still, on a screen that nobody sees yet."""
+    """A follower with a stopped clock, on a screen without viewers."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.board = board()
         self.screen = FakeScreen()
         panel = cast(Panel, self.screen)
-        self.live = Live(lambda: self.board, panel, lambda: self.screen.said.append("left"), lambda: self.now)
+        self.live = Live(lambda: self.board, panel, lambda: self.screen.events.append("left"), lambda: self.now)
 
     def goes_on(self, after: float = 0.0) -> bool:
         self.now += after
@@ -84,7 +84,7 @@ def scene() -> Scene:
 
 def test_it_goes_on_where_no_front_end_counts_views(scene: Scene) -> None:
     assert all(scene.goes_on(after=3600) for _ in range(5))
-    assert scene.screen.shown == [scene.board] * 5
+    assert scene.screen.boards == [scene.board] * 5
 
 
 def test_it_stops_when_its_output_is_closed_but_not_when_that_is_shown_again_at_once(scene: Scene) -> None:
@@ -109,7 +109,7 @@ def test_it_stops_when_somebody_closes_its_widgets(scene: Scene) -> None:
 def test_it_stops_with_its_engine_and_shows_that(scene: Scene) -> None:
     scene.board = board(state="closed", has_ended=True)
     assert not scene.goes_on()
-    assert scene.screen.shown == [scene.board]
+    assert scene.screen.boards == [scene.board]
 
 
 @pytest.mark.parametrize("starts", [True, False], ids=["told", "by itself"])
@@ -124,7 +124,7 @@ def test_at_its_end_its_screen_is_left_and_then_closed_and_no_thread_is_there(
             scene.live.stop()
     else:
         scene.live._thread.join()
-    assert scene.screen.said == ["left", "closed"]
+    assert scene.screen.events == ["left", "closed"]
     assert threads() == []
 
 
@@ -132,42 +132,42 @@ def test_at_its_end_its_screen_is_left_and_then_closed_and_no_thread_is_there(
 
 
 class RecordingComm(BaseComm):
-    """A comm that records the messages which a kernel would send."""
+    """A comm with a record of a kernel's messages."""
 
-    sent: list[tuple[str, Mapping[str, Any]]]
+    messages: list[tuple[str, Mapping[str, Any]]]
 
     def publish_msg(
         self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
     ) -> None:
-        self.sent.append((msg_type, data or {}))
+        self.messages.append((msg_type, data or {}))
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Mapping[str, Any]]]:
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Mapping[str, Any]]]:
     recorded: list[tuple[str, Mapping[str, Any]]] = []
-    monkeypatch.setattr(RecordingComm, "sent", recorded, raising=False)
+    monkeypatch.setattr(RecordingComm, "messages", recorded, raising=False)
     monkeypatch.setattr(comm, "create_comm", RecordingComm)
     return recorded
 
 
 class FakeSource:
-    """An engine that only remembers the commands that it was told."""
+    """An engine with a record of its commands."""
 
     def __init__(self) -> None:
         self.facts = EMPTY
-        self.told: list[object] = []
+        self.commands: list[object] = []
 
     def look(self, at: float) -> Facts:
         return self.facts
 
     def pause(self) -> None:
-        self.told.append("pause")
+        self.commands.append("pause")
 
     def resume(self) -> None:
-        self.told.append("resume")
+        self.commands.append("resume")
 
     def cancel(self, request_id: int) -> None:
-        self.told.append(request_id)
+        self.commands.append(request_id)
 
 
 def buttons(panel: Panel) -> dict[str, ipywidgets.Button]:
@@ -179,30 +179,30 @@ def views(panel: Panel, count: int) -> None:
     panel.root.set_state({"_view_count": count})
 
 
-def test_only_what_has_changed_is_sent(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
+def test_only_what_has_changed_is_sent(messages: list[tuple[str, Mapping[str, Any]]]) -> None:
     panel = Panel(FakeSource())
     panel.show(board())
-    sent.clear()
+    messages.clear()
     panel.show(board())
-    assert sent == []
+    assert messages == []
     panel.show(board(state="paused"))
-    changed = [key for kind, data in sent for key in data["state"]]
+    changed = [key for kind, data in messages for key in data["state"]]
     assert changed == ["description"]
-    sent.clear()
-    panel.show(board(state="paused", requests=asked(4, seconds=0.0)))
-    assert sent == []
+    messages.clear()
+    panel.show(board(state="paused", requests=standings(4, seconds=0.0)))
+    assert messages == []
 
 
-def test_the_first_button_pauses_and_then_resumes(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
+def test_the_first_button_pauses_and_then_resumes(messages: list[tuple[str, Mapping[str, Any]]]) -> None:
     source = FakeSource()
     panel = Panel(source)
     for state in ("running", "paused"):
         panel.show(board(state=state))
         panel._toggle._handle_custom_msg({"event": "click"}, [])
-    assert source.told == ["pause", "resume"]
+    assert source.commands == ["pause", "resume"]
 
 
-def test_a_click_after_the_end_says_nothing(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
+def test_a_click_after_the_end_says_nothing(messages: list[tuple[str, Mapping[str, Any]]]) -> None:
     class Ended(FakeSource):
         def pause(self) -> None:
             raise SessionClosed("the session is closed")
@@ -211,30 +211,30 @@ def test_a_click_after_the_end_says_nothing(sent: list[tuple[str, Mapping[str, A
 
 
 def test_a_request_has_one_button_from_when_it_is_a_moment_old_until_it_ends(
-    sent: list[tuple[str, Mapping[str, Any]]],
+    messages: list[tuple[str, Mapping[str, Any]]],
 ) -> None:
     source = FakeSource()
     panel = Panel(source)
-    panel.show(board(requests=asked(7, 8) | asked(9, seconds=BUTTON_AFTER - 0.1)))
+    panel.show(board(requests=standings(7, 8) | standings(9, seconds=BUTTON_AFTER - 0.1)))
     assert list(buttons(panel)) == ["Pause", "Cancel 7", "Cancel 8"]
     seven, eight = buttons(panel)["Cancel 7"], buttons(panel)["Cancel 8"]
-    panel.show(board(requests=asked(8, 9)))
+    panel.show(board(requests=standings(8, 9)))
     assert list(buttons(panel)) == ["Pause", "Cancel 8", "Cancel 9"]
     assert buttons(panel)["Cancel 8"] is eight
     eight.click()
     seven.click()  # this click was pressed before the button went, and is heard after
-    assert source.told == [8, 7]
+    assert source.commands == [8, 7]
 
 
-def test_buttons_of_requests_that_ended_do_not_pile_up(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
+def test_buttons_of_requests_that_ended_do_not_pile_up(messages: list[tuple[str, Mapping[str, Any]]]) -> None:
     panel = Panel(FakeSource())
     for request_id in range(3 * RETIRED):
-        panel.show(board(requests=asked(request_id)))
-    assert [kind for kind, _ in sent].count("comm_close") == 2 * RETIRED - 1
+        panel.show(board(requests=standings(request_id)))
+    assert [kind for kind, _ in messages].count("comm_close") == 2 * RETIRED - 1
 
 
 def test_views_are_counted_by_one_widget_as_they_come_and_by_another_as_they_go(
-    sent: list[tuple[str, Mapping[str, Any]]],
+    messages: list[tuple[str, Mapping[str, Any]]],
 ) -> None:
     """Use two widgets, because a kernel hears only the first message of a widget while a cell awaits."""
     panel = Panel(FakeSource())
@@ -247,7 +247,7 @@ def test_views_are_counted_by_one_widget_as_they_come_and_by_another_as_they_go(
     assert (panel.was_viewed, panel.viewed) == (True, False)
 
 
-def test_a_view_that_goes_before_it_was_looked_at_has_been_seen(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
+def test_a_view_that_goes_before_it_was_looked_at_has_been_seen(messages: list[tuple[str, Mapping[str, Any]]]) -> None:
     panel = Panel(FakeSource())
     for count in (1, 0):
         views(panel, count)
@@ -256,17 +256,17 @@ def test_a_view_that_goes_before_it_was_looked_at_has_been_seen(sent: list[tuple
 
 
 def test_a_panel_is_closed_with_all_its_widgets_but_only_if_a_front_end_has_spoken_of_it(
-    sent: list[tuple[str, Mapping[str, Any]]],
+    messages: list[tuple[str, Mapping[str, Any]]],
 ) -> None:
     for viewed in (0, 1):
-        sent.clear()
+        messages.clear()
         panel = Panel(FakeSource())
-        panel.show(board(requests=asked(7)))
+        panel.show(board(requests=standings(7)))
         panel.show(board())
         if viewed:
             views(panel, viewed)
         panel.close()
-        counts = [kind for kind, _ in sent]
+        counts = [kind for kind, _ in messages]
         assert counts.count("comm_close") == viewed * counts.count("comm_open")
         assert panel.closed == bool(viewed)
 
@@ -275,20 +275,22 @@ def test_a_panel_is_closed_with_all_its_widgets_but_only_if_a_front_end_has_spok
 
 
 class FakeOutput:
-    """An output of a cell that records what it has shown."""
+    """An output of a cell with a record of its bundles."""
 
     outputs: list["FakeOutput"]
 
     def __init__(self) -> None:
-        self.shown: list[Mapping[str, object]] = []
+        self.bundles: list[Mapping[str, object]] = []
         self.outputs.append(self)
 
     def draw(self, bundle: Mapping[str, object]) -> None:
-        self.shown.append(bundle)
+        self.bundles.append(bundle)
 
 
 @pytest.fixture
-def drawn(sent: list[tuple[str, Mapping[str, Any]]], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeOutput]]:
+def cell_outputs(
+    messages: list[tuple[str, Mapping[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[FakeOutput]]:
     """Return the outputs of a process that takes itself for a kernel, a snapshot and its buttons in turn."""
     outputs: list[FakeOutput] = []
     monkeypatch.setattr(FakeOutput, "outputs", outputs, raising=False)
@@ -300,26 +302,26 @@ def drawn(sent: list[tuple[str, Mapping[str, Any]]], monkeypatch: pytest.MonkeyP
 
 
 def test_it_is_drawn_as_html_with_buttons_below_and_stays_without_them(
-    session: Session, drawn: list[FakeOutput]
+    session: Session, cell_outputs: list[FakeOutput]
 ) -> None:
     dashboard = session.dashboard()
-    assert drawn == []
+    assert cell_outputs == []
     dashboard._ipython_display_()
-    snapshot, buttons = drawn
-    assert set(snapshot.shown[0]) == {"text/plain", "text/html"}
-    assert set(buttons.shown[0]) == {"text/plain", VIEW}
+    snapshot, buttons = cell_outputs
+    assert set(snapshot.bundles[0]) == {"text/plain", "text/html"}
+    assert set(buttons.bundles[0]) == {"text/plain", VIEW}
     assert len(threads()) == 1
     for _ in range(2):
         dashboard.stop()
     assert threads() == []
-    assert len(drawn) == 2
-    assert "running when the dashboard stopped" in str(snapshot.shown[-1]["text/html"])
-    assert snapshot.shown[-1] == dashboard._repr_mimebundle_()
-    assert buttons.shown[1:] == [front_end.EMPTY]
+    assert len(cell_outputs) == 2
+    assert "running when the dashboard stopped" in str(snapshot.bundles[-1]["text/html"])
+    assert snapshot.bundles[-1] == dashboard._repr_mimebundle_()
+    assert buttons.bundles[1:] == [front_end.EMPTY]
 
 
 def test_at_the_end_of_each_cell_its_output_is_how_it_is_then(
-    session: Session, drawn: list[FakeOutput], monkeypatch: pytest.MonkeyPatch
+    session: Session, cell_outputs: list[FakeOutput], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = cast(Any, EventManager)(None, {"post_run_cell": None})
     monkeypatch.setattr(front_end, "kernel", lambda: SimpleNamespace(shell=SimpleNamespace(events=events)))
@@ -328,13 +330,13 @@ def test_at_the_end_of_each_cell_its_output_is_how_it_is_then(
     dashboard._ipython_display_()
     session.generate_sync(token_ids=[3, 1, 4], max_tokens=5)
     events.trigger("post_run_cell", None)
-    assert "100.0% computed of 3 tokens" in str(drawn[0].shown[-1]["text/plain"])
+    assert "100.0% computed of 3 tokens" in str(cell_outputs[0].bundles[-1]["text/plain"])
     dashboard.stop()
     assert events.callbacks["post_run_cell"] == []
 
 
 def test_where_there_are_no_widgets_it_is_drawn_once_and_without_a_word(
-    session: Session, drawn: list[FakeOutput], monkeypatch: pytest.MonkeyPatch
+    session: Session, cell_outputs: list[FakeOutput], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     dashboard = session.dashboard()
@@ -342,22 +344,22 @@ def test_where_there_are_no_widgets_it_is_drawn_once_and_without_a_word(
         with pytest.raises(NotImplementedError):  # IPython then tries the object's next method
             dashboard._ipython_display_()
     assert set(dashboard._repr_mimebundle_()) == {"text/plain", "text/html"}
-    assert drawn == []
+    assert cell_outputs == []
 
 
-def test_two_outputs_of_one_have_one_thread_and_both_stay(session: Session, drawn: list[FakeOutput]) -> None:
+def test_two_outputs_of_one_have_one_thread_and_both_stay(session: Session, cell_outputs: list[FakeOutput]) -> None:
     dashboard = session.dashboard()
     for _ in range(2):
         dashboard._ipython_display_()
-    first, buttons, second, others = drawn
-    assert buttons.shown[0][VIEW] == others.shown[0][VIEW]
+    first, buttons, second, others = cell_outputs
+    assert buttons.bundles[0][VIEW] == others.bundles[0][VIEW]
     assert len(threads()) == 1
     dashboard.stop()
-    assert first.shown[-1] == second.shown[-1]
-    assert buttons.shown[-1] == others.shown[-1] == front_end.EMPTY
+    assert first.bundles[-1] == second.bundles[-1]
+    assert buttons.bundles[-1] == others.bundles[-1] == front_end.EMPTY
 
 
-def test_another_one_stops_the_former(session: Session, drawn: list[FakeOutput]) -> None:
+def test_another_one_stops_the_former(session: Session, cell_outputs: list[FakeOutput]) -> None:
     session.dashboard()._ipython_display_()
     former = threads()
     second = session.dashboard()
@@ -367,21 +369,21 @@ def test_another_one_stops_the_former(session: Session, drawn: list[FakeOutput])
     second.stop()
 
 
-def test_it_ends_with_its_session(drawn: list[FakeOutput]) -> None:
+def test_it_ends_with_its_session(cell_outputs: list[FakeOutput]) -> None:
     session = fake_session()
     dashboard = session.dashboard()
     dashboard._ipython_display_()
     (thread,) = threads()
     session.close_sync()
     thread.join()
-    assert "closed" in str(drawn[0].shown[-1]["text/plain"])
-    assert drawn[1].shown[-1] == front_end.EMPTY
+    assert "closed" in str(cell_outputs[0].bundles[-1]["text/plain"])
+    assert cell_outputs[1].bundles[-1] == front_end.EMPTY
     with pytest.raises(NotImplementedError):
         dashboard._ipython_display_()
     assert "closed" in repr(session.dashboard())
 
 
-def test_a_session_that_is_dropped_ends_its_engine_and_its_dashboard(drawn: list[FakeOutput]) -> None:
+def test_a_session_that_is_dropped_ends_its_engine_and_its_dashboard(cell_outputs: list[FakeOutput]) -> None:
     session = fake_session()
     session.dashboard()._ipython_display_()
     (thread,) = threads()
@@ -393,7 +395,7 @@ def test_a_session_that_is_dropped_ends_its_engine_and_its_dashboard(drawn: list
     thread.join()
 
 
-def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(drawn: list[FakeOutput]) -> None:
+def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(cell_outputs: list[FakeOutput]) -> None:
     session = fake_session()
     dashboard = session.dashboard()
     dashboard._ipython_display_()
@@ -411,19 +413,19 @@ def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(drawn: list[FakeOutp
     assert "closed" in repr(dashboard)
 
 
-def test_buttons_act_on_the_engine(held: Session, settler: FakeSettler, drawn: list[FakeOutput]) -> None:
-    handle = held.submit(token_ids=[3, 1, 4])  # which does not end by itself, since no tick settles
-    dashboard = held.dashboard()
+def test_buttons_act_on_the_engine(held_session: Session, settler: FakeSettler, cell_outputs: list[FakeOutput]) -> None:
+    handle = held_session.submit(token_ids=[3, 1, 4])  # which does not end by itself, since no tick settles
+    dashboard = held_session.dashboard()
     dashboard._ipython_display_()
     assert dashboard._panel is not None
-    (number,) = held.requests
+    (number,) = held_session.requests
     dashboard._panel._source.cancel(number)
     with pytest.raises(RequestCancelled):
         handle.result(timeout=PATIENCE)
     settler.release()
     dashboard._panel._toggle.click()
-    held.step_sync()  # the answer to the cancel comes after the pause
-    assert held.paused
+    held_session.step_sync()  # the answer to the cancel comes after the pause
+    assert held_session.paused
     dashboard.stop()
 
 
@@ -441,9 +443,9 @@ with fake_session() as session:
 
 @pytest.mark.wide
 def test_in_a_script_it_is_a_table_of_text_and_imports_no_widgets() -> None:
-    said = subprocess.run(
+    lines = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert said[0] == "fake (int): running"
-    assert said[1] == "slots        0 of 32 in use, 0 waiting"
-    assert said[-1] == "[]"
+    assert lines[0] == "fake (int): running"
+    assert lines[1] == "slots        0 of 32 in use, 0 waiting"
+    assert lines[-1] == "[]"

@@ -42,11 +42,11 @@ def test_another_token_is_followed_by_what_follows_it(session: Session, name: st
     options = OPTIONS[name]
     whole = session.generate_sync(token_ids=PROMPT, **options)
     token = whole.logprobs[4].top[2].token_id if whole.logprobs else (whole.token_ids[4] + 100) % VOCAB_SIZE
-    begun = (*whole.token_ids[:4], token)
+    prefix = (*whole.token_ids[:4], token)
     other = whole.branch(at=4, token=token).result()
     request = request_of(PROMPT, options, capacity=100)
-    assert other.token_ids == expected_of(replace(request, output_prefix=begun))
-    assert other.token_ids[:5] == begun
+    assert other.token_ids == expected_of(replace(request, output_prefix=prefix))
+    assert other.token_ids[:5] == prefix
     if whole.logprobs is not None and other.logprobs is not None:
         assert other.logprobs[:4] == whole.logprobs[:4]
         assert [each.token_id for each in other.logprobs] == list(other.token_ids)
@@ -60,20 +60,20 @@ def test_a_branch_can_be_branched_streamed_and_asked_for_something_else(session:
     pieces = list(rekindle.Stream(branch.branch(6, 8)))  # type: ignore[arg-type]
     assert pieces[0].token_ids == (*branch.token_ids[:6], 8)
     assert len(pieces) == 1 + 13
-    drawn = branch.branch(6, 8, temperature=1.0, seed=3).result()
-    assert drawn.seed == 3
-    assert drawn.token_ids[:7] == pieces[0].token_ids
-    assert drawn.token_ids[7:] != tuple(token for piece in pieces[1:] for token in piece.token_ids)
+    sample = branch.branch(6, 8, temperature=1.0, seed=3).result()
+    assert sample.seed == 3
+    assert sample.token_ids[:7] == pieces[0].token_ids
+    assert sample.token_ids[7:] != tuple(token for piece in pieces[1:] for token in piece.token_ids)
 
 
 def test_the_text_of_a_branch_is_whole(texts: Session, byte_tokenizer: Tokenizer) -> None:
     whole = texts.generate_sync("One day", max_tokens=10, logprobs=4)
     assert whole.logprobs is not None
-    chosen = whole.logprobs[3].top[1]
-    branch = whole.branch(3, chosen.text)
+    alternative = whole.logprobs[3].top[1]
+    branch = whole.branch(3, alternative.text)
     text = "".join(piece.text for piece in rekindle.Stream(branch))  # type: ignore[arg-type]
     generation = branch.result()
-    assert generation.token_ids[3] == chosen.token_id
+    assert generation.token_ids[3] == alternative.token_id
     assert generation.text == text == byte_tokenizer.decode(generation.token_ids)
     plain = texts.generate_sync("One day", max_tokens=10)
     assert plain.branch(3, "x").result().token_ids[3] == byte_tokenizer.encode("x")[0]
@@ -153,13 +153,13 @@ def test_a_generation_keeps_nothing_of_its_session(byte_tokenizer: Tokenizer) ->
     loaded_engine = fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer)
     session = fake_session(loaded_engine)
     whole = session.generate_sync(token_ids=PROMPT, max_tokens=3)
-    kept = weakref.ref(loaded_engine)
+    engine_ref = weakref.ref(loaded_engine)
     session.close_sync()
     del session, loaded_engine
 
     def is_gone() -> bool:
         gc.collect()
-        return kept() is None
+        return engine_ref() is None
 
     until_blocking(is_gone, "the engine's thread, which ends, had let go of the loaded engine")
     with pytest.raises(rekindle.SessionClosed, match="is closed; open it again"):

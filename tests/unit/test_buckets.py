@@ -1,4 +1,4 @@
-"""A tick runs in the smallest bucket that holds it, and every bucket that it may need is listed."""
+"""A tick runs in the smallest bucket that holds it, and every bucket is listed in advance."""
 
 import pytest
 from hypothesis import given
@@ -34,11 +34,11 @@ def test_the_smallest_bucket_holds_what_is_needed_and_the_next_smaller_does_not(
     limit: int, data: st.DataObject
 ) -> None:
     sizes = default_prefill_buckets(limit)
-    needed = data.draw(st.integers(1, limit))
-    chosen = smallest(sizes, needed)
-    assert chosen in sizes
-    assert chosen >= needed
-    assert all(size < needed for size in sizes if size < chosen)
+    tokens = data.draw(st.integers(1, limit))
+    bucket = smallest(sizes, tokens)
+    assert bucket in sizes
+    assert bucket >= tokens
+    assert all(size < tokens for size in sizes if size < bucket)
     assert all(size % QUERY_BLOCK == 0 for size in sizes)
 
 

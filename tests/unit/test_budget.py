@@ -1,4 +1,4 @@
-"""The pool of pages has what weights and the largest step leave, the same at each start; what cannot fit is refused."""
+"""The pool of pages takes the memory left by weights and the largest step; a model too large is refused."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,7 +43,7 @@ class Accelerator:
 
 @pytest.fixture
 def give(monkeypatch: pytest.MonkeyPatch) -> Give:
-    """Return a function that gives devices so much memory."""
+    """Return a function to set the memory of devices."""
     return lambda memory: monkeypatch.setattr(budget, "memory_of", lambda device: memory)
 
 
@@ -70,7 +70,7 @@ def test_two_starts_have_the_same_pool_though_the_memory_differs_a_little(model:
 
 
 def test_a_device_of_its_own_gives_the_pool_what_is_left_but_for_staged_pages() -> None:
-    left = budget.Budget(
+    device_budget = budget.Budget(
         place=Place((Accelerator(),)),
         memory=16 << 30,
         weights=4 << 30,
@@ -78,12 +78,12 @@ def test_a_device_of_its_own_gives_the_pool_what_is_left_but_for_staged_pages() 
         workspace=1 << 30,
         measured=True,
     )
-    assert 0.93 * (10 << 30) < left.pool(prefix_cache=False) <= 10 << 30
-    assert 0.93 * (8 << 30) < left.pool(prefix_cache=True) <= 8 << 30
+    assert 0.93 * (10 << 30) < device_budget.pool(prefix_cache=False) <= 10 << 30
+    assert 0.93 * (8 << 30) < device_budget.pool(prefix_cache=True) <= 8 << 30
 
 
 def test_the_same_bytes_hold_more_positions_of_int8(families: Path) -> None:
-    """Check that the four bytes of each scale count."""
+    """Count the four bytes of each scale too."""
     checkpoint = open_checkpoint(families / "llama-tied")
     (sides, heads, head_dim), *others = [attention.entry_shape for attention in checkpoint.config.paged]
     settings = Settings(pool_bytes=1 << 20, max_running=1000)
@@ -120,11 +120,11 @@ def test_a_model_that_cannot_fit_is_refused_with_the_numbers_before_it_is_loaded
 ) -> None:
     monkeypatch.setattr("rekindle.assembly.building.fill", lambda *_: pytest.fail("it was loaded"))
     give(1 * MB)
-    said = (
+    message = (
         r"llama-tied does not fit on .*: its weights take 649 kB, the largest step [\d.]+ MB, and the smallest pool of "
         r"pages [\d.]+ kB, [\d.]+ MB together, and the device has 1 MB in all"
     )
-    with pytest.raises(ModelTooLarge, match=said):
+    with pytest.raises(ModelTooLarge, match=message):
         rekindle.open_sync(families / "llama-tied", progress=False)
 
 
@@ -143,8 +143,8 @@ def test_pool_bytes_are_whole_pages_and_instead_of_num_pages(model: Checkpoint) 
     page = Blueprint.of(model, Settings(num_pages=5), HERE).limits.pool.page_bytes
     blueprint = Blueprint.of(model, Settings(pool_bytes=7 * page + page // 2), HERE)
     assert blueprint.limits.pool.num_pages == 7
-    chosen = blueprint.resolve(Settings(pool_bytes=7 * page))
-    assert (chosen.num_pages, chosen.pool_bytes) == (7, None)
+    resolved = blueprint.resolve(Settings(pool_bytes=7 * page))
+    assert (resolved.num_pages, resolved.pool_bytes) == (7, None)
     assert (
         Blueprint.of(model, Settings(pool_bytes=2 * page), HERE).resolve(Settings(pool_bytes=2 * page)).num_pages == 2
     )
@@ -158,16 +158,16 @@ def test_pool_bytes_are_whole_pages_and_instead_of_num_pages(model: Checkpoint) 
 
 @pytest.fixture
 def measured(give: Give, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Have the CPU pass for a device with memory of its own, and return what is compiled to measure a step."""
+    """Have the CPU pass for a device with memory of its own, and return the keys of the programs for measurements."""
     compiled: list[Any] = []
     make = Programs.compile
 
-    def counted(programs: Programs, key: Any, arguments: Any = None) -> Any:
+    def recording_compile(programs: Programs, key: Any, arguments: Any = None) -> Any:
         compiled.append(key)
         return make(programs, key, arguments)
 
     give(200 * MB)
-    monkeypatch.setattr(Programs, "compile", counted)
+    monkeypatch.setattr(Programs, "compile", recording_compile)
     monkeypatch.setattr(planning, "shares_memory", lambda device: False)
     monkeypatch.setattr(budget, "shares_memory", lambda device: False)
     return compiled
@@ -222,8 +222,8 @@ def test_a_restart_finds_its_programs_though_the_pool_was_sized_by_measuring(
     settings: SettingsOptions = {**FEW, "num_pages": None, "max_running": 16, "decode_buckets": (16,)}
     pages = []
     for restore in ("auto", "require"):
-        chosen: SettingsOptions = {**settings, "restore": restore}
-        with rekindle.open_sync(families / "llama-tied", progress=False, **chosen) as session:
+        options: SettingsOptions = {**settings, "restore": restore}
+        with rekindle.open_sync(families / "llama-tied", progress=False, **options) as session:
             limits = session._loaded_engine.limits
             pages.append(limits.pool.num_pages)
             assert session.generate_sync(token_ids=[1, 2], max_tokens=2).token_ids
@@ -249,14 +249,14 @@ def test_info_and_a_session_say_how_memory_is_spent(families: Path, capsys: pyte
     path = families / "llama-tied"
     assert main(["info", str(path)]) == 0
     rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line)
-    said = {name.strip(): value.strip() for name, value in rows.items()}
-    assert said["weights"] == "649 kB"
-    assert "a token of context" in said["keys, values"]
-    assert " of " in said["together"]
-    assert said["copies"].startswith("at most 1.07 GB in host memory and 4.29 GB on disk")
+    facts = {name.strip(): value.strip() for name, value in rows.items()}
+    assert facts["weights"] == "649 kB"
+    assert "a token of context" in facts["keys, values"]
+    assert " of " in facts["together"]
+    assert facts["copies"].startswith("at most 1.07 GB in host memory and 4.29 GB on disk")
     with rekindle.open_sync(path, progress=False, **FEW) as session:
         memory = session.memory
-        assert size_text(memory.weights) == said["weights"]
+        assert size_text(memory.weights) == facts["weights"]
         assert memory.tokens == 8 * 64
         assert memory.pool == 9 * 64 * memory.token
         assert memory.workspace == programs_of(session._loaded_engine).executables[0].workspace()

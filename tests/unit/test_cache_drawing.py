@@ -1,4 +1,4 @@
-"""The drawing of a prefix cache says what is cached where, is small, and lets nothing leave its box."""
+"""The drawing of a prefix cache shows the cached texts and their tiers, is small, and lets nothing leave its box."""
 
 import re
 from dataclasses import replace
@@ -37,8 +37,8 @@ def test_prefixes_that_begin_alike_are_labelled_from_the_word_in_which_they_diff
     prompts = [f"{common}When the ship had come: Question {number}: what did he write?" + " " * 64 for number in "1234"]
     for prompt in (*prompts, f"{common}Who?{' ' * 64}", "The cat" + " " * 64):
         published(tree, prompt, hits=1)
-    seen = viewed(tree)
-    assert sorted(run.text[:16].strip() for run in seen.runs) == [
+    cache_view = viewed(tree)
+    assert sorted(run.text[:16].strip() for run in cache_view.runs) == [
         "The cat",
         "The keeper of th",
         "Who?",
@@ -47,18 +47,18 @@ def test_prefixes_that_begin_alike_are_labelled_from_the_word_in_which_they_diff
         "… 3: what did he",
         "… 4: what did he",
     ]
-    reprs = [repr(path) for path in seen.hottest]
+    reprs = [repr(path) for path in cache_view.hottest]
     assert len(set(reprs)) == len(reprs) == 5
-    assert all(path.label in repr(seen) for path in seen.hottest)
+    assert all(path.label in repr(cache_view) for path in cache_view.hottest)
 
 
 def test_token_ids_that_begin_alike_are_listed_from_where_they_differ() -> None:
     tree = PrefixTree(PAGE)
     for last in (5, 6):
         published(tree, "".join(map(chr, (1, 2, last, 4))))
-    seen = view([tree], 1000, 0, lambda tokens: "").with_texts(lambda tokens: "")
-    assert sorted(run.text for run in seen.runs) == ["token ids … 5 4", "token ids … 6 4"]
-    assert sorted(path.label for path in seen.hottest) == [
+    cache_view = view([tree], 1000, 0, lambda tokens: "").with_texts(lambda tokens: "")
+    assert sorted(run.text for run in cache_view.runs) == ["token ids … 5 4", "token ids … 6 4"]
+    assert sorted(path.label for path in cache_view.hottest) == [
         "token ids [1, 2, 5, 4] … [5, 4]",
         "token ids [1, 2, 6, 4] … [6, 4]",
     ]
@@ -94,14 +94,14 @@ def test_a_drawing_shows_its_text_where_a_page_takes_its_style_sheet_and_its_svg
     drawing = Drawing("Kind", "a title", 10, "<title>words</title>", f"{HOSTILE}\nas text")
     html = drawing._repr_mimebundle_()["text/html"]
     assert html.count(drawing.svg) == 1
-    style, left = html.split("</style>")
+    style, rest = html.split("</style>")
     assert style.count("<") == 1, "nothing of what is drawn is in the style sheet"
-    head, text, drawn = ElementTree.fromstring(left)
+    head, text, svg = ElementTree.fromstring(rest)
     assert "".join(head.itertext()) == "Kind · a title"
     assert text.text == f"{SPELLED}\nas text"
     assert "display" not in text.attrib["style"]
-    assert drawn.attrib["style"].startswith("display:none;"), "unless the style sheet says otherwise"
-    for element in (text, drawn):
+    assert svg.attrib["style"].startswith("display:none;"), "unless the style sheet says otherwise"
+    for element in (text, svg):
         assert f".{element.attrib['class']}:has(" in style
 
 
@@ -129,15 +129,15 @@ def test_what_does_not_fit_is_counted_and_the_hottest_is_drawn() -> None:
         published(tree, f"{number:04d}", hits=number % 100)
         published(tree, f"hot!{number:04d}")
     published(tree, "hot!", hits=1000)
-    seen = viewed(tree)
-    assert len(seen.runs) == MAX_RUNS
-    assert seen.runs[0].hits == 1000
-    assert min(run.hits for run in seen.runs) == 80  # the hot one, two each with 99 to 81, and one with 80
-    assert seen.runs[0].hidden == MAX_RUNS * 5
-    assert seen.more_beginnings == MAX_RUNS * 5 - (MAX_RUNS - 1)
-    drawing = seen.draw()
+    cache_view = viewed(tree)
+    assert len(cache_view.runs) == MAX_RUNS
+    assert cache_view.runs[0].hits == 1000
+    assert min(run.hits for run in cache_view.runs) == 80  # the hot one, two each with 99 to 81, and one with 80
+    assert cache_view.runs[0].hidden == MAX_RUNS * 5
+    assert cache_view.more_beginnings == MAX_RUNS * 5 - (MAX_RUNS - 1)
+    drawing = cache_view.draw()
     assert f"… {MAX_RUNS * 5} more branches" in drawing.text
-    assert f"… {seen.more_beginnings} more branches" in "".join(picture(drawing.svg).itertext())
+    assert f"… {cache_view.more_beginnings} more branches" in "".join(picture(drawing.svg).itertext())
 
 
 def test_a_drawing_is_small_whatever_the_texts_are() -> None:
@@ -149,7 +149,7 @@ def test_a_drawing_is_small_whatever_the_texts_are() -> None:
 
 
 def ends(element: ElementTree.Element) -> float:
-    """Return where a text ends, in pixels."""
+    """Return the end of a text, in pixels."""
     return float(element.attrib["x"]) + CHARACTER * len(element.text or "")
 
 
@@ -161,14 +161,14 @@ def texts(svg: str) -> list[ElementTree.Element]:
 @pytest.mark.parametrize("hits", [1, 133, 10**9])
 def test_what_is_said_of_a_run_ends_in_its_box_and_its_text_before_that(text: str, hits: int) -> None:
     run = Run(-1, 1, text, 1234, ("device", "host", "disk"), hits, 12, 0)
-    *legend, letters, shown, facts = texts(draw([run, replace(run, parent=0)], 0, "a tree").svg)[:7]
+    *legend, letters, label, facts = texts(draw([run, replace(run, parent=0)], 0, "a tree").svg)[:7]
     assert [key.text for key in legend] == ["D: device", "H: host memory", "S: disk", "bar: hits"]
     assert facts.text == run.facts
     assert ends(facts) <= -4, "from the right"
     end = 8 + BAR_WIDTH - float(facts.attrib["x"])
-    assert ends(shown) - end <= WIDTH + float(facts.attrib["x"]) - BAR_WIDTH
-    assert float(letters.attrib["x"]) < float(shown.attrib["x"])
-    assert (shown.text or "").endswith("…")
+    assert ends(label) - end <= WIDTH + float(facts.attrib["x"]) - BAR_WIDTH
+    assert float(letters.attrib["x"]) < float(label.attrib["x"])
+    assert (label.text or "").endswith("…")
 
 
 def test_salts_are_told_apart_and_not_told() -> None:

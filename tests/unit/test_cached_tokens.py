@@ -1,4 +1,4 @@
-"""The cached tokens of a result, tier by tier, are those by which the counters of the scheduler grow."""
+"""The cached tokens of a result, tier by tier, are the growth of the counters of the scheduler."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,25 +30,25 @@ pytestmark = pytest.mark.anyio
 PAGE = 16
 DOCUMENT = [place % 11 for place in range(6 * PAGE)]
 SMALL: dict[str, Any] = {"page_size": PAGE, "num_pages": 10, "max_running": 1, "restore": "off"}
-"""Settings with a pool that one long prompt fills."""
+"""Settings with a pool for one long prompt."""
 
 
-def found(stats: SchedulerStats) -> CachedTokens:
-    """Return the tokens that were found in the cache until now, by tier."""
+def hits(stats: SchedulerStats) -> CachedTokens:
+    """Return the tokens found in the cache until now, by tier."""
     return CachedTokens(stats.device_hit_tokens, stats.host_hit_tokens, stats.disk_hit_tokens)
 
 
-def grown(session: Session, before: CachedTokens) -> CachedTokens:
-    now = found(session.stats.scheduler)
+def new_hits(session: Session, before: CachedTokens) -> CachedTokens:
+    now = hits(session.stats.scheduler)
     return CachedTokens(now.device - before.device, now.host - before.host, now.disk - before.disk)
 
 
 async def cached_of(session: Session, token_ids: list[int]) -> CachedTokens:
-    """Return the cached tokens of one request, after checking them against the counters."""
-    before = found(session.stats.scheduler)
+    """Return the cached tokens of one request, after a comparison with the counters."""
+    before = hits(session.stats.scheduler)
     generation = await session.generate(token_ids=token_ids, max_tokens=3)
     assert generation.token_ids == expected_tokens(token_ids, 3)
-    assert generation.cached == grown(session, before)
+    assert generation.cached == new_hits(session, before)
     assert generation.cached_tokens == generation.cached.total <= generation.usage.prompt_tokens
     return generation.cached
 
@@ -60,7 +60,7 @@ def small() -> Iterator[Session]:
 
 
 def session_on(disk: FakeDiskTier, **options: Any) -> Session:
-    """Open a session that writes its pages to this disk, and knows the pages that earlier ones wrote."""
+    """Open a session with a disk tier, which has the pages of earlier sessions."""
     limits = fake_limits(**options)
     loaded_engine = fake_loaded_engine(limits)
     actors = replace(
@@ -93,17 +93,17 @@ async def test_what_the_device_had_no_room_for_is_found_in_host_memory(small: Se
 async def test_a_prefix_says_the_same_of_itself(small: Session) -> None:
     await cached_of(small, DOCUMENT)
     await cached_of(small, DOCUMENT[::-1])
-    before = found(small.stats.scheduler)
+    before = hits(small.stats.scheduler)
     async with small.prefix(token_ids=DOCUMENT) as prefix:
-        assert prefix.cached == grown(small, before)
+        assert prefix.cached == new_hits(small, before)
         assert prefix.cached_tokens == prefix.cached.total == 6 * PAGE
         assert prefix.cached.host > 0
-        before = found(small.stats.scheduler)
+        before = hits(small.stats.scheduler)
         generation = await prefix.generate(token_ids=[1, 2], max_tokens=2)
-        assert generation.cached == grown(small, before) == CachedTokens(device=6 * PAGE)
-    before = found(small.stats.scheduler)
+        assert generation.cached == new_hits(small, before) == CachedTokens(device=6 * PAGE)
+    before = hits(small.stats.scheduler)
     with small.prefix_sync(token_ids=DOCUMENT) as again:
-        assert again.cached == grown(small, before) == CachedTokens(device=6 * PAGE)
+        assert again.cached == new_hits(small, before) == CachedTokens(device=6 * PAGE)
 
 
 async def test_what_an_earlier_session_wrote_is_found_on_disk_once_and_then_on_the_device() -> None:
@@ -112,9 +112,9 @@ async def test_what_an_earlier_session_wrote_is_found_on_disk_once_and_then_on_t
         await cached_of(earlier, DOCUMENT)
         await earlier.save(progress=False)
     with session_on(disk, page_size=PAGE) as later:
-        before = found(later.stats.scheduler)
+        before = hits(later.stats.scheduler)
         async with later.prefix(token_ids=DOCUMENT[: 2 * PAGE]) as prefix:
-            assert prefix.cached == grown(later, before) == CachedTokens(disk=2 * PAGE)
+            assert prefix.cached == new_hits(later, before) == CachedTokens(disk=2 * PAGE)
         assert await cached_of(later, [*DOCUMENT, 1]) == CachedTokens(device=2 * PAGE, disk=4 * PAGE)
         assert await cached_of(later, [*DOCUMENT, 1]) == CachedTokens(device=6 * PAGE)
 
@@ -150,12 +150,12 @@ def total(cached: list[CachedTokens]) -> CachedTokens:
 
 
 async def lived(lives: list[list[list[tuple[int, int, int]]]], limits: dict[str, Any]) -> CachedTokens:
-    """Play all lives of a disk; return the tokens that were found, by the counters."""
+    """Play all lives of a disk; return the hits by the counters."""
     disk, everything = FakeDiskTier(), []
     for batches in lives:
         with session_on(disk, **limits) as session:
             for batch in batches:
-                before, handles = found(session.stats.scheduler), []
+                before, handles = hits(session.stats.scheduler), []
                 for document, length, max_tokens in batch:
                     prompt = [(place * (document + 1)) % 13 for place in range(length)]
                     handles.append((prompt, session.submit(token_ids=prompt, max_tokens=max_tokens)))
@@ -165,10 +165,10 @@ async def lived(lives: list[list[list[tuple[int, int, int]]]], limits: dict[str,
                     assert generation.token_ids == expected_tokens(prompt, len(generation.token_ids))
                     assert generation.cached.total < len(prompt)
                     got.append(generation.cached)
-                assert total(got) == grown(session, before)
+                assert total(got) == new_hits(session, before)
             with suppress(StorageError):  # a batch that has no room in host memory is not written
                 await session.save(progress=False)
-            everything.append(found(session.stats.scheduler))
+            everything.append(hits(session.stats.scheduler))
     return total(everything)
 
 
@@ -186,7 +186,7 @@ def test_whatever_is_asked_the_results_add_up_to_the_counters(
 
 
 async def test_these_stories_find_something_in_every_tier() -> None:
-    """Check that the test above finds something in each tier, as it must to prove anything."""
+    """Check the premise of the test above: it finds tokens in each tier."""
     batches = [[(document, 7 * PAGE, 3)] for document in (0, 1, 0, 0)]
     limits = {"page_size": PAGE, "num_pages": 10, "max_running": 1, "host_cache_bytes": 64 * 128}
     cached = await lived([batches, batches], limits)

@@ -58,7 +58,7 @@ def test_a_text_of_an_object_stays_a_text_for_a_template_that_writes_it() -> Non
 async def test_a_history_with_a_cut_call_goes_on_in_all_apis(serve: Serve, arguments: Any) -> None:
     loop = "{% for k, v in c.function.arguments | items %}{{ k }}{% endfor %}"
     items = HERMES.replace("{{ c.function | tojson }}", loop)
-    served = app(serve("ok", items))
+    application = app(serve("ok", items))
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
     past = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, {**USER, "content": "go on"}]
     asks: list[tuple[str, dict[str, Any]]] = [
@@ -70,4 +70,4 @@ async def test_a_history_with_a_cut_call_goes_on_in_all_apis(serve: Serve, argum
         ),
     ]
     for path, body in asks:
-        assert (await ask(served, path, body)).status == 200, path
+        assert (await ask(application, path, body)).status == 200, path

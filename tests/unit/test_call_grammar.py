@@ -29,7 +29,7 @@ TOOLS = schemas_of([weather, now])
 PARAMETERS: dict[str, Any] = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 TEMPLATES = [QWEN, CODER, LLAMA, MISTRAL, NEWER_MISTRAL, R1, V31, HARMONY, GRANITE]
 SINGLE = (LLAMA, HARMONY)
-"""Templates whose answers have one call at most."""
+"""Templates with one call in an answer at most."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def vocabulary(text: Tokenizer) -> LLTokenizer:
     return LLTokenizer(text.backend.to_str(), eos_token=text.encode_chat(END))
 
 
-def written(grammar: str, vocabulary: LLTokenizer, text: Tokenizer, seed: int) -> str:
+def random_answer(grammar: str, vocabulary: LLTokenizer, text: Tokenizer, seed: int) -> str:
     (end,) = text.encode_chat(END)
     return text.decode(walk(grammar, vocabulary, text, seed, end), skip_special_tokens=False)
 
@@ -58,35 +58,35 @@ def test_what_the_grammar_allows_is_read_as_calls(
     assert not LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_lark(grammar), vocabulary)[0]
     most = 0
     for seed in range(6):
-        answer = written(grammar, vocabulary, text, seed)
+        answer = random_answer(grammar, vocabulary, text, seed)
         parser = ResponseParser(template)
         parser.feed(answer)
         message, _ = parser.finish()
         assert not message.get("content", "").strip(), answer
         most = max(most, len(message["tool_calls"]))
         for call in message["tool_calls"]:
-            (read,) = calls_of(call, answer, "", TOOLS)
-            assert choice in ("required", read.name)
-            jsonschema.validate(read.arguments, PARAMETERS[read.name])
+            (parsed,) = calls_of(call, answer, "", TOOLS)
+            assert choice in ("required", parsed.name)
+            jsonschema.validate(parsed.arguments, PARAMETERS[parsed.name])
     assert most == 1 if choice == "weather" or marks in SINGLE else most > 1
 
 
 @pytest.mark.parametrize("marks", [QWEN, R1, NEWER_MISTRAL, HARMONY])
-@pytest.mark.parametrize("begun", [True, False])
-def test_reasoning_may_come_before(marks: str, begun: bool, vocabulary: LLTokenizer) -> None:
+@pytest.mark.parametrize("in_reasoning", [True, False])
+def test_reasoning_may_come_before(marks: str, in_reasoning: bool, vocabulary: LLTokenizer) -> None:
     form, thinks = form_of(call_field_for(marks)), reasoning_delimiters(marks)
     assert form is not None
     assert thinks is not None
-    grammar = call_grammar(form, TOOLS, "now", special={}, reasoning=thinks, in_reasoning=begun)
+    grammar = call_grammar(form, TOOLS, "now", special={}, reasoning=thinks, in_reasoning=in_reasoning)
     call = f"{form.begin}{form.before}now{form.between}{{}}{form.after}{form.end}"
     for answer, fits in (
-        (f"{'' if begun else thinks[0]}so\nit is{thinks[1]}{call}", True),
-        (call, not begun),
+        (f"{'' if in_reasoning else thinks[0]}so\nit is{thinks[1]}{call}", True),
+        (call, not in_reasoning),
         (f"I will.{call}", False),
     ):
         matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar), log_level=0)
-        taken = matcher.consume_tokens(vocabulary.tokenize_str(answer))
-        assert (taken and matcher.is_accepting()) == fits, answer
+        consumed = matcher.consume_tokens(vocabulary.tokenize_str(answer))
+        assert (consumed and matcher.is_accepting()) == fits, answer
 
 
 @pytest.mark.parametrize("marks", [CODER, "<tool_call> <arg_key>", "<tool_call> </arg_key><arg_value>"])
@@ -101,10 +101,10 @@ def test_texts_in_tags_have_the_lengths_and_patterns_of_their_schemas(
         tools = [{"type": "function", "function": {"name": "go", "parameters": schema}}]
         for seed in range(6):
             parser = ResponseParser(template)
-            parser.feed(written(call_grammar(form, tools, "go", special={}), vocabulary, text, seed))
+            parser.feed(random_answer(call_grammar(form, tools, "go", special={}), vocabulary, text, seed))
             (call,) = parser.finish()[0]["tool_calls"]
-            (read,) = calls_of(call, "", "", tools)
-            jsonschema.validate(read.arguments, schema)
+            (parsed,) = calls_of(call, "", "", tools)
+            jsonschema.validate(parsed.arguments, schema)
 
 
 def test_an_argument_in_a_tag_may_refer_to_the_definitions_of_its_tool(vocabulary: LLTokenizer) -> None:

@@ -106,14 +106,14 @@ def allows(name: str, choice: str, answer: str) -> bool:
 
 
 @EACH
-@pytest.mark.parametrize("written", ["get-weather", "a.b-c-d.e", "tool-1"])
-def test_names_may_have_hyphens(name: str, written: str) -> None:
+@pytest.mark.parametrize("function", ["get-weather", "a.b-c-d.e", "tool-1"])
+def test_names_may_have_hyphens(name: str, function: str) -> None:
     text, (vocabulary, end) = tokenizer_of(name), vocabulary_of(name)
-    entry = tool(written, {"x": {"type": "integer"}}, [])
-    grammar = tool_choice_grammar(written, [entry], THOUGHT, text)
+    entry = tool(function, {"x": {"type": "integer"}}, [])
+    grammar = tool_choice_grammar(function, [entry], THOUGHT, text)
     for seed in range(4):
         (call,) = read(name, [*walk(grammar, vocabulary, text, seed, end, rare="eE"), end], [entry])
-        assert (call.name, call.error) == (written, None)
+        assert (call.name, call.error) == (function, None)
 
 
 @EACH

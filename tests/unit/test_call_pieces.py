@@ -24,12 +24,12 @@ OBJECT, ALONE = CallKeys.of("json", {}, HERMES["transform"]), CallKeys.of("json"
 def pieces(text: str, size: int, keys: CallKeys | None = OBJECT, name: str | None = None) -> dict[int, tuple[str, str]]:
     """Return the function and the arguments of each call in a text that comes in pieces."""
     assert keys is not None
-    reader, found = CallPieces(keys, name, TOOLS), dict[int, tuple[str, str]]()
+    reader, calls = CallPieces(keys, name, TOOLS), dict[int, tuple[str, str]]()
     for at in range(0, len(text), size):
         for place, function, piece in reader.feed(text[at : at + size]):
-            found[place] = function, found.get(place, ("", ""))[1] + piece
-    assert all(reader.text_of(place) == arguments for place, (_, arguments) in found.items())
-    return found
+            calls[place] = function, calls.get(place, ("", ""))[1] + piece
+    assert all(reader.text_of(place) == arguments for place, (_, arguments) in calls.items())
+    return calls
 
 
 JSON = st.recursive(
@@ -51,9 +51,9 @@ def test_the_pieces_make_the_arguments(arguments: Any, size: int, ascii_only: bo
     (call,) = calls_of(value, text, "", TOOLS)
     whole = json.dumps(call.arguments, ensure_ascii=False)
     for keys, name, each in ((OBJECT, None, text), (ALONE, "f", json.dumps(arguments, ensure_ascii=ascii_only))):
-        function, sent = pieces(each, size, keys, name)[0]
-        assert (function, sent + "}") == ("f", whole)
-        assert remainder(call.arguments, sent) == "}"
+        function, prefix = pieces(each, size, keys, name)[0]
+        assert (function, prefix + "}") == ("f", whole)
+        assert remainder(call.arguments, prefix) == "}"
 
 
 def test_calls_in_lists_and_in_a_row_are_told_apart() -> None:
@@ -83,9 +83,9 @@ def test_other_calls_come_whole(text: str) -> None:
 def test_a_line_end_in_a_string_is_escaped_and_a_broken_call_stops() -> None:
     assert pieces('{"name": "f", "arguments": {"text": "a\nb"}}', 4)[0][1] == '{"text": "a\\nb"'
     for broken in ('{"text": "a\\q', '{"count": nope,', '{"rest": [1}'):
-        sent = pieces(f'{{"name": "f", "arguments": {broken} more', 1)[0][1]
+        prefix = pieces(f'{{"name": "f", "arguments": {broken} more', 1)[0][1]
         with pytest.raises(json.JSONDecodeError):
-            json.loads(sent)
+            json.loads(prefix)
 
 
 def test_formats_whose_arguments_are_no_json_have_no_pieces() -> None:

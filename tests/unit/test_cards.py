@@ -1,4 +1,4 @@
-"""What a cell shows of each object is, word for word, what its file in goldens/cards says."""
+"""The card of each object is, word for word, its file in goldens/cards."""
 
 from concurrent.futures import Future
 from dataclasses import replace
@@ -44,11 +44,11 @@ STATS = Stats(SchedulerStats(running=2, pages=364), programs=8, loads=0, compila
 
 def generated(text: str, *token_ids: int, **facts: Any) -> Generation:
     usage, timings = Usage(24, len(token_ids)), Timings(0.012, 0.1, 1.1)
-    made = Generation(text, token_ids, "length", None, None, None, (), None, usage, timings, CachedTokens())
-    return replace(made, **facts)
+    generation = Generation(text, token_ids, "length", None, None, None, (), None, usage, timings, CachedTokens())
+    return replace(generation, **facts)
 
 
-def scored(text: str, logprob: float, rank: int, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+def token_logprob(text: str, logprob: float, rank: int, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
     return TokenLogprob(7, text, logprob, rank, top, text.encode())
 
 
@@ -72,9 +72,9 @@ def test_the_card_of_a_generation_is_that_of_its_file() -> None:
 def test_the_card_of_a_heat_map_is_that_of_its_file() -> None:
     tokens = [
         None,
-        scored(" sure", 0.0, 1),
-        scored(" <odd>\n", -8.0, 300, (scored(" sure", -0.1, 1),)),
-        scored("", -1, 2),
+        token_logprob(" sure", 0.0, 1),
+        token_logprob(" <odd>\n", -8.0, 300, (token_logprob(" sure", -0.1, 1),)),
+        token_logprob("", -1, 2),
     ]
     assert_card("heat_map", {"tokens": as_read(read(heat_map(tokens)))})
 
@@ -84,7 +84,7 @@ def test_the_card_of_a_handle_is_that_of_its_file() -> None:
     states = {"waiting": readable(handle)}
     handle.send()
     handle.record.deliver(Started(1, (5,) * 24, None, cached=CachedTokens(device=16)))
-    handle.record.deliver(Text(1, "One", (7,), None, logprobs=(scored("One", -0.5, 2),)))
+    handle.record.deliver(Text(1, "One", (7,), None, logprobs=(token_logprob("One", -0.5, 2),)))
     states["running"] = readable(handle, measured=True)
     handle.record.fail(RuntimeError("the device\nis gone"))
     states["failed"] = readable(handle, measured=True)
@@ -93,9 +93,9 @@ def test_the_card_of_a_handle_is_that_of_its_file() -> None:
     for message in (Started(1, (1,), None, CachedTokens()), Text(1, "One", (7,), "length")):
         ended.record.deliver(message)
     states["ended"] = readable(ended, measured=True)
-    gone = Handle(1, Submission((1,), SamplingParams()), lambda _: None)
-    gone.cancel()
-    assert_card("handle", states | {"cancelled": readable(gone, measured=True)})
+    cancelled_handle = Handle(1, Submission((1,), SamplingParams()), lambda _: None)
+    cancelled_handle.cancel()
+    assert_card("handle", states | {"cancelled": readable(cancelled_handle, measured=True)})
 
 
 def test_the_cards_of_a_stream_and_a_prefix_are_those_of_their_files() -> None:
@@ -103,16 +103,16 @@ def test_the_cards_of_a_stream_and_a_prefix_are_those_of_their_files() -> None:
         stream = session.stream(token_ids=[3, 1, 4], max_tokens=2)
         assert len(list(stream)) == 2
         streams = {"ended": readable(stream, measured=True)}
-        released, kept = (session.prefix_sync(token_ids=[1, 2, 3]) for _ in range(2))
+        released, active = (session.prefix_sync(token_ids=[1, 2, 3]) for _ in range(2))
         released.release()
-        states = {"held": readable(kept), "released": readable(released)}
-    assert_card("prefix", states | {"gone with its session": readable(kept)})
+        states = {"held": readable(active), "released": readable(released)}
+    assert_card("prefix", states | {"gone with its session": readable(active)})
     assert_card("stream", streams)
 
 
-def preparing(ready: int, wanted: int) -> list[Future[Any]]:
-    """Return the futures of so many programs, of which so many are ready."""
-    futures: list[Future[Any]] = [Future() for _ in range(wanted)]
+def preparing(ready: int, count: int) -> list[Future[Any]]:
+    """Return the futures of some programs, the first ones ready."""
+    futures: list[Future[Any]] = [Future() for _ in range(count)]
     for future in futures[:ready]:
         future.set_result(None)
     return futures
@@ -136,7 +136,7 @@ def test_the_card_of_a_session_is_that_of_its_file() -> None:
 
 
 def test_the_card_of_stats_is_that_of_its_file() -> None:
-    found = SchedulerStats(prompt_tokens=200, device_hit_tokens=100, host_hit_tokens=50, computed_tokens=50)
+    hits = SchedulerStats(prompt_tokens=200, device_hit_tokens=100, host_hit_tokens=50, computed_tokens=50)
     assert "by where they were found" not in readable(SchedulerStats()), "it has found none"
     busy = SchedulerStats(
         waiting=22_700,
@@ -150,8 +150,8 @@ def test_the_card_of_stats_is_that_of_its_file() -> None:
         device_losses=1,
         moved_pages=4,
     )
-    lanes = replace(STATS, scheduler=busy, unexpected_compilations=1, lanes=(busy, found))
-    states = {"a session's": readable(STATS), "a scheduler's": readable(found), "of lanes": readable(lanes)}
+    lanes = replace(STATS, scheduler=busy, unexpected_compilations=1, lanes=(busy, hits))
+    states = {"a session's": readable(STATS), "a scheduler's": readable(hits), "of lanes": readable(lanes)}
     assert_card("stats", states)
 
 
@@ -183,8 +183,10 @@ def test_the_card_of_a_cache_is_that_of_its_file() -> None:
 
 
 def test_the_card_of_a_trace_is_that_of_its_file() -> None:
-    def planned(tick: int, *rows: int, chunks: tuple[ChunkRecord, ...] = (), lost: tuple[int, ...] = ()) -> list[Any]:
-        return [PlanRecord(tick, chunks, rows, 0, lost), DispatchRecord(tick), ReadbackRecord(tick)]
+    def planned(
+        tick: int, *rows: int, chunks: tuple[ChunkRecord, ...] = (), preempted: tuple[int, ...] = ()
+    ) -> list[Any]:
+        return [PlanRecord(tick, chunks, rows, 0, preempted), DispatchRecord(tick), ReadbackRecord(tick)]
 
     facts = [
         *(JoinRecord(name, 40 if name == 1 else 20, False) for name in (1, 2, 3)),
@@ -193,7 +195,7 @@ def test_the_card_of_a_trace_is_that_of_its_file() -> None:
         *(TokensRecord(1, (1,)), JoinRecord(4, 64, True)),
         *(*planned(2, 1, chunks=(ChunkRecord(2, 16, 4, True),)), TokensRecord(2, (1, 2))),
         *(
-            *planned(3, 1, lost=(2,)),
+            *planned(3, 1, preempted=(2,)),
             TokensRecord(3, (1,)),
             *planned(4, 1),
             TokensRecord(4, (1,)),
@@ -219,8 +221,8 @@ def test_the_card_of_a_trace_is_that_of_its_file() -> None:
 def test_the_card_of_answers_is_that_of_its_file() -> None:
     good, bad = generated("One,\ntwo", 5, 6, 7), InvalidRequest("the prompt is empty")
     one: Answers[Any] = Answers([good, bad, None], ["a", "<b>" + "word " * 40, "c"])
-    drawn: Answers[Any] = Answers([Answers([good, good], ["a", "a"]), Answers([good, good], ["b", "b"])], ["a", "b"])
-    states = {"each outcome": one, "several draws": drawn, "none": Answers[Any]([])}
+    draws: Answers[Any] = Answers([Answers([good, good], ["a", "a"]), Answers([good, good], ["b", "b"])], ["a", "b"])
+    states = {"each outcome": one, "several draws": draws, "none": Answers[Any]([])}
     assert_card("answers", {state: readable(answers) for state, answers in states.items()})
 
 

@@ -1,4 +1,4 @@
-"""What a family's chat template writes is read back: calls, thoughts and content, wherever the answer is cut."""
+"""The output of a family's chat template is read back: calls, thoughts and content, wherever the answer is cut."""
 
 import json
 import string
@@ -40,23 +40,23 @@ Calls = Sequence[tuple[str, dict[str, Any]]]
 NAMES = pytest.mark.parametrize("name", FORMS)
 
 
-def written(name: str, message: dict[str, Any]) -> tuple[list[int], list[int]]:
-    """Return the tokens of a conversation up to an answer, and those of the answer with its end."""
+def encode_answer(name: str, message: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """Return the tokens of a conversation up to an answer, and the tokens of the answer with its end."""
     form, tokenizer = FORMS[name], tokenizer_of(name)
-    asked = render([USER], form.template, eos_token=form.end, tools=TOOLS)
+    prompt = render([USER], form.template, eos_token=form.end, tools=TOOLS)
     whole = render([USER, message], form.template, eos_token=form.end, tools=TOOLS, variables=CLOSED)
-    assert whole.startswith(asked)
-    return tokenizer.encode_chat(asked), tokenizer.encode_chat(whole[len(asked) :].rstrip("\n"))
+    assert whole.startswith(prompt)
+    return tokenizer.encode_chat(prompt), tokenizer.encode_chat(whole[len(prompt) :].rstrip("\n"))
 
 
 CLOSED = {"add_generation_prompt": False}
 
 
-def message_of(form: Form, calls: Calls, thought: str | None, content: str) -> dict[str, Any]:
+def message_of(form: Form, calls: Calls, reasoning: str | None, content: str) -> dict[str, Any]:
     """Return a message as a family's template reads it."""
     message: dict[str, Any] = {"role": "assistant", "content": content if form.content or not calls else ""}
-    if thought is not None and form.thinks:
-        message["reasoning_content"] = thought
+    if reasoning is not None and form.thinks:
+        message["reasoning_content"] = reasoning
     if calls:
         message["tool_calls"] = [
             {"type": "function", "id": "call00000", "function": {"name": name, "arguments": arguments}}
@@ -66,7 +66,7 @@ def message_of(form: Form, calls: Calls, thought: str | None, content: str) -> d
 
 
 def read(name: str, prompt: Sequence[int], tokens: Sequence[int], size: int = 1) -> tuple[Response, list[Part]]:
-    """Read an answer that comes in pieces of so many tokens."""
+    """Read an answer in pieces of `size` tokens."""
     tokenizer = tokenizer_of(name)
     reading, decoder, parts = TemplateReading(format_of(tokenizer), tokenizer, prompt, tools=TOOLS), None, list[Part]()
     decoder = IncrementalDecoder(tokenizer)
@@ -82,7 +82,7 @@ def called(response: Response) -> list[tuple[str, dict[str, Any]]]:
 
 
 def written_arguments(parts: Sequence[Part]) -> dict[str, str]:
-    """Return the arguments that came in pieces, by the ids of their calls."""
+    """Return the arguments of the pieces, by the ids of their calls."""
     texts: dict[str, str] = {}
     for piece in (piece for part in parts for piece in part.pieces):
         assert piece.name in ("weather", "delete")
@@ -102,7 +102,7 @@ WHOLE = {
     *("qwen3-coder", "seed-oss", "glm 4.6", "glm 4.7", "minimax m2", "deepseek v3.2"),
     *("apertus", "llama 3.2, pythonic", "lfm2", "gemma 4"),
 }
-"""Forms whose arguments are not JSON as they are, so that they come at the end of their call."""
+"""Forms with arguments in another notation than JSON; they come at the end of their call."""
 WEATHER, DELETE = ("weather", {"city": "Rome", "days": 3}), ("delete", {"city": "/tmp/a b", "days": -1})
 
 
@@ -111,7 +111,7 @@ WEATHER, DELETE = ("weather", {"city": "Rome", "days": 3}), ("delete", {"city": 
 def test_thoughts_calls_and_content_are_read_back(name: str, size: int) -> None:
     form = FORMS[name]
     calls = [WEATHER, DELETE] if form.several else [WEATHER]
-    prompt, tokens = written(name, message_of(form, calls, "Let me think.", "I look."))
+    prompt, tokens = encode_answer(name, message_of(form, calls, "Let me think.", "I look."))
     response, parts = read(name, prompt, tokens, size)
     assert called(response) == calls
     assert response.reasoning == ("Let me think." if form.thinks else None)
@@ -120,7 +120,7 @@ def test_thoughts_calls_and_content_are_read_back(name: str, size: int) -> None:
     texts = written_arguments(parts)
     assert texts in ({}, {call.id: json.dumps(call.arguments) for call in response.tool_calls})
     assert bool(texts) == (name not in WHOLE)
-    prompt, tokens = written(name, message_of(form, [], "Hm.", "It is 3 < 4."))
+    prompt, tokens = encode_answer(name, message_of(form, [], "Hm.", "It is 3 < 4."))
     response, parts = read(name, prompt, tokens, size)
     assert (response.content, response.tool_calls) == ("It is 3 < 4.", ())
     assert "".join(part.text for part in parts if part.kind == "content") == response.content
@@ -130,16 +130,16 @@ def test_thoughts_calls_and_content_are_read_back(name: str, size: int) -> None:
 def test_an_answer_that_is_cut_anywhere_calls_nothing_that_the_whole_does_not(name: str) -> None:
     form = FORMS[name]
     calls = [WEATHER, DELETE] if form.several else [DELETE]
-    prompt, tokens = written(name, message_of(form, calls, "Let me think.", "I look."))
-    found = []
+    prompt, tokens = encode_answer(name, message_of(form, calls, "Let me think.", "I look."))
+    counts = []
     for end in range(len(tokens)):
         response, parts = read(name, prompt, tokens[:end], 7)
         assert called(response) == calls[: len(called(response))], tokenizer_of(name).decode(tokens[:end])
         complete = {call.id for call in response.tool_calls if call.error is None}
         for identity, text in written_arguments(parts).items():
             assert (identity in complete) == is_json(text)
-        found.append(len(called(response)))
-    assert found == sorted(found)
+        counts.append(len(called(response)))
+    assert counts == sorted(counts)
 
 
 LISTS = {
@@ -152,7 +152,7 @@ LISTS = {
 @NAMES
 def test_an_answer_can_end_after_its_first_call(name: str) -> None:
     form, calls = FORMS[name], [WEATHER, DELETE] if FORMS[name].several else [WEATHER]
-    prompt, tokens = written(name, message_of(form, calls, "Let me think.", "I look."))
+    prompt, tokens = encode_answer(name, message_of(form, calls, "Let me think.", "I look."))
     watcher = FirstCall(tokenizer_of(name), prompt, ["weather", "delete"], goes_on=False)
     lengths = [watcher.push(token) for token in tokens]
     last = next(filter(None, lengths), None)
@@ -165,7 +165,7 @@ def test_an_answer_can_end_after_its_first_call(name: str) -> None:
 @NAMES
 def test_end_tokens_are_in_no_field_wherever_they_come(name: str) -> None:
     form, tokenizer = FORMS[name], tokenizer_of(name)
-    prompt, tokens = written(name, message_of(form, [WEATHER], "Let me think.", "I look."))
+    prompt, tokens = encode_answer(name, message_of(form, [WEATHER], "Let me think.", "I look."))
     (end,) = tokenizer.encode_chat(form.end)
     for at in range(len(tokens)):
         response, _ = read(name, prompt, [*tokens[:at], end], 5)
@@ -178,7 +178,7 @@ def test_end_tokens_are_in_no_field_wherever_they_come(name: str) -> None:
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_marks_inside_of_an_argument_belong_to_it(name: str, data: st.DataObject) -> None:
-    """Write marks into values, as the tokens that they are in the vocabulary."""
+    """Write marks into values, as tokens of the vocabulary."""
     form = FORMS[name]
     pieces = st.lists(st.sampled_from([*MARKS, *form.tokens, *string.ascii_letters[:4], " "]), max_size=6)
     value = "".join(data.draw(pieces))
@@ -187,7 +187,7 @@ def test_marks_inside_of_an_argument_belong_to_it(name: str, data: st.DataObject
     if "glm" in name:
         value = value.replace("<arg_key>", "").replace("</arg_value>", "")
     calls: Calls = [("weather", {"city": value, "days": 3})]
-    prompt, tokens = written(name, message_of(form, calls, "Hm.", "I look."))
+    prompt, tokens = encode_answer(name, message_of(form, calls, "Hm.", "I look."))
     response, _ = read(name, prompt, tokens, data.draw(st.integers(1, 20)))
     special = [mark for mark, special in form.tokens.items() if special and mark in value]
     if not special:  # a special token in a value is no text of the answer
@@ -197,11 +197,11 @@ def test_marks_inside_of_an_argument_belong_to_it(name: str, data: st.DataObject
 
 @NAMES
 def test_what_a_choice_of_tools_allows_is_read(name: str) -> None:
-    """Check that the grammar takes what the template writes, and that marks inside of values are read with it."""
+    """Match the output of the template with the grammar, also for marks inside of values, and read the matched text."""
     from llguidance import LLMatcher, LLTokenizer
 
     form, tokenizer = FORMS[name], tokenizer_of(name)
-    prompt, tokens = written(name, message_of(form, [WEATHER], None, ""))
+    prompt, tokens = encode_answer(name, message_of(form, [WEATHER], None, ""))
     (end,) = tokenizer.encode_chat(form.end)
     rendered = tokenizer.decode(prompt, skip_special_tokens=False)
     grammar = tool_choice_grammar("weather", TOOLS, rendered, tokenizer)
@@ -214,22 +214,22 @@ def test_what_a_choice_of_tools_allows_is_read(name: str) -> None:
         "a <|tool_call|> b",
         "</think>",
     ):
-        _, tokens = written(name, message_of(form, [("weather", {"city": inside, "days": 3})], None, ""))
+        _, tokens = encode_answer(name, message_of(form, [("weather", {"city": inside, "days": 3})], None, ""))
         matcher = LLMatcher(ll, LLMatcher.grammar_from_lark(grammar), log_level=0)
         assert not matcher.is_error(), matcher.get_error()
-        allowed, taken = None, 0
-        while taken < len(tokens) and tokens[taken] != end and matcher.consume_token(tokens[taken]):
-            taken += 1
-            allowed = taken if matcher.is_accepting() else allowed
+        allowed, consumed = None, 0
+        while consumed < len(tokens) and tokens[consumed] != end and matcher.consume_token(tokens[consumed]):
+            consumed += 1
+            allowed = consumed if matcher.is_accepting() else allowed
         if allowed is not None:
             response, _ = read(name, prompt, tokens[:allowed])
             assert called(response) == [("weather", {"city": inside, "days": 3})]
         else:
-            assert inside != "Rome" or name in OTHERWISE, tokenizer.decode(tokens[: taken + 3])
+            assert inside != "Rome" or name in OTHERWISE, tokenizer.decode(tokens[: consumed + 3])
 
 
 OTHERWISE = {"mistral, lists"}
-"""Forms that a grammar writes in another way than our short template."""
+"""Forms with another notation in the grammar than in our short template."""
 
 
 LENIENT = [
@@ -244,7 +244,7 @@ LENIENT = [
 def test_several_calls_in_the_place_of_one_are_read(name: str, answer: str, size: int) -> None:
     city = "Ro\nme"  # with a line end that JSON would escape
     call = json.dumps({"name": "weather", "arguments": {"city": city, "days": 3}}).replace("\\n", "\n")
-    tokenizer, (prompt, _) = tokenizer_of(name), written(name, message_of(FORMS[name], [], None, "x"))
+    tokenizer, (prompt, _) = tokenizer_of(name), encode_answer(name, message_of(FORMS[name], [], None, "x"))
     response, parts = read(name, prompt, tokenizer.encode_chat(answer.replace("{0}", call)), size)
     assert called(response) == [("weather", {"city": city, "days": 3})] * 2
     assert response.content == ""
@@ -256,17 +256,17 @@ def test_a_form_is_known_by_what_the_template_writes_and_not_by_one_mark() -> No
         assert format_of(tokenizer_of(name)).calls in CALL_FIELDS.values(), name
     marks = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>" + "{% endfor %}" * 2
     written_otherwise = marks.replace("<tool_call>", "<tool_call>{{ c.function.name }} with {{ c.function.arguments }}")
-    for template, known in ((marks, True), (written_otherwise + "{% if tools %}!{% endif %}", False)):
+    for template, supported in ((marks, True), (written_otherwise + "{% if tools %}!{% endif %}", False)):
         unknown = format_of(Tokenizer(tokenizer_of("hermes, as text").backend, template))
-        assert (unknown.calls is not None) == known
-        assert ("unknown form" in unknown.tools) == (not known)
+        assert (unknown.calls is not None) == supported
+        assert ("unknown form" in unknown.tools) == (not supported)
 
 
 @pytest.mark.parametrize("size", [1, 4, 10_000])
 @pytest.mark.parametrize("name", ["hermes, as text", "qwen3, as tokens"])
 def test_a_call_with_a_broken_string_takes_no_other_call_with_it(name: str, size: int) -> None:
     tokenizer = tokenizer_of(name)
-    prompt, _ = written(name, message_of(FORMS[name], [], None, "x"))
+    prompt, _ = encode_answer(name, message_of(FORMS[name], [], None, "x"))
     good = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": 3}}\n</tool_call>'
     bad = '<tool_call>\n{"name": "weather, "arguments": {}}\n</tool_call>'
     for answer in (f"{bad}\n{good}", f"{bad}\n{good}\n{good}", f"{good}\n{bad}\n{good}\nDone."):

@@ -21,20 +21,20 @@ TEMPLATE = (
 
 
 class Output:
-    """A stand-in for an output of a cell, which keeps all that was drawn in it."""
+    """A stand-in for an output of a cell, with a record of its bundles."""
 
-    made: list["Output"]
+    instances: list["Output"]
 
     def __init__(self) -> None:
-        self.drawn: list[Mapping[str, Any]] = []
-        Output.made.append(self)
+        self.bundles: list[Mapping[str, Any]] = []
+        Output.instances.append(self)
 
     def draw(self, bundle: Mapping[str, Any]) -> None:
-        self.drawn.append(bundle)
+        self.bundles.append(bundle)
 
     @property
     def html(self) -> str:
-        return str(self.drawn[-1].get("text/html", "")) if self.drawn else ""
+        return str(self.bundles[-1].get("text/html", "")) if self.bundles else ""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def chat(session: Session) -> Chat:
 @pytest.fixture
 def widget(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatWidget]:
     """Display the widget of a conversation, as a cell of a notebook does."""
-    Output.made = []
+    Output.instances = []
     monkeypatch.setattr(front_end, "kernel", object)
     monkeypatch.setattr(front_end, "CellOutput", Output)
     widget = chat.widget()
@@ -90,7 +90,7 @@ def test_enter_starts_a_turn_and_the_conversation_has_its_figures(chat: Chat, wi
     second = widget.answers[3]
     assert second.cached_tokens
     assert f"{second.cached_tokens:,} of {second.usage.prompt_tokens:,} tokens" in page.text
-    assert widget._current.drawn[-1] == front_end.EMPTY  # type: ignore[attr-defined]
+    assert widget._current.bundles[-1] == front_end.EMPTY  # type: ignore[attr-defined]
 
 
 def test_stop_keeps_what_has_come(session: Session, chat: Chat, widget: ChatWidget) -> None:

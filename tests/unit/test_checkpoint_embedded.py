@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFile:
-    """Make a small wheel in a directory that is the only place where pip looks."""
+    """Make a small wheel in the only directory of pip's search."""
     index = tmp_path / "index"
     index.mkdir()
     path = index / "tiny_model-1.0-py3-none-any.whl"
@@ -54,7 +54,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFile:
 
 @pytest.fixture
 def copied(wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFile:
-    """Let a script that copies the wheel be what runs pip, because pip takes seconds."""
+    """Replace pip by a script that copies the wheel, because pip takes seconds."""
     python = tmp_path / "copying-python"
     python.write_text(
         '#!/bin/sh\nfor one; do case $one in --dest=*) cp "$PIP_FIND_LINKS"/*.whl "${one#--dest=}";; esac; done\n'
@@ -187,10 +187,10 @@ def test_two_processes_may_fetch_at_once(cache: Path, wheel: WheelFile) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program]
     processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=PATIENCE)[0].strip() for process in processes]
-    assert said == [str(cache / "models" / "tiny.gguf")] * 2
+    outputs = [process.communicate(timeout=PATIENCE)[0].strip() for process in processes]
+    assert outputs == [str(cache / "models" / "tiny.gguf")] * 2
     assert [path.name for path in (cache / "models").iterdir()] == ["tiny.gguf"]
-    assert Path(said[0]).read_bytes() == CONTENT
+    assert Path(outputs[0]).read_bytes() == CONTENT
 
 
 def test_the_default_model_is_the_pinned_file(smollm2_path: Path) -> None:

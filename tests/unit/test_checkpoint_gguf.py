@@ -47,11 +47,11 @@ def test_llamas_query_rows_are_put_back_in_order(tied: Checkpoint, tmp_path: Pat
 def test_each_kind_of_tensor_is_read_as_the_gguf_library_does(kind: str, tied: Checkpoint, tmp_path: Path) -> None:
     name = "model.layers.0.mlp.gate_proj.weight"
     path = write_gguf(tied, tmp_path / "model.gguf", kinds={FFN_GATE: kind})
-    opened = np.asarray(open_checkpoint(path).tensors[name])
+    array = np.asarray(open_checkpoint(path).tensors[name])
     (raw,) = (tensor for tensor in GGUFReader(path).tensors if tensor.name == FFN_GATE)
     expected: dict[str, Any] = {"F16": np.float16, "BF16": ml_dtypes.bfloat16}
-    assert opened.dtype == expected.get(kind, np.float32)
-    np.testing.assert_array_equal(opened.astype(np.float32), dequantize(raw.data, raw.tensor_type))
+    assert array.dtype == expected.get(kind, np.float32)
+    np.testing.assert_array_equal(array.astype(np.float32), dequantize(raw.data, raw.tensor_type))
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "MXFP4", "Q5_0", "Q6_K"])
@@ -83,9 +83,9 @@ def contents(path: Path) -> dict[str, Any]:
 
 @pytest.mark.wide
 def test_the_default_models_metadata_is_what_the_gguf_library_reads(smollm2_path: Path) -> None:
-    read = open_gguf_file(smollm2_path).metadata
-    assert len(read["tokenizer.ggml.tokens"]) == 49152
-    assert read == contents(smollm2_path)
+    metadata = open_gguf_file(smollm2_path).metadata
+    assert len(metadata["tokenizer.ggml.tokens"]) == 49152
+    assert metadata == contents(smollm2_path)
 
 
 def test_every_kind_of_metadata_is_what_the_gguf_library_reads(tied: Checkpoint, tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_every_kind_of_metadata_is_what_the_gguf_library_reads(tied: Checkpoint,
             writer.add_array(name, array)
 
     path = write_gguf(tied, tmp_path / "model.gguf", change)
-    read = open_gguf_file(path).metadata
-    assert read["uint64"] == 2**64 - 1
-    assert read["texts"] == ["", "é"]
-    assert read == contents(path)
-    assert {key: type(value) for key, value in read.items()} == {k: type(v) for k, v in contents(path).items()}
+    metadata = open_gguf_file(path).metadata
+    assert metadata["uint64"] == 2**64 - 1
+    assert metadata["texts"] == ["", "é"]
+    assert metadata == contents(path)
+    assert {key: type(value) for key, value in metadata.items()} == {k: type(v) for k, v in contents(path).items()}
 
 
 @pytest.mark.wide
@@ -119,14 +119,14 @@ def test_the_default_models_tensors_are_what_the_gguf_library_reads(smollm2: Che
     assert len(smollm2.tensors) == 272
     assert smollm2.config.attentions[0].head_dim == 64
     assert smollm2.eos_ids == {0, 2}  # the file names one; "<|endoftext|>" ends a turn in any family
-    wanted = {
+    names = {
         "blk.7.ffn_down.weight": "model.layers.7.mlp.down_proj.weight",
         "blk.7.attn_v.weight": "model.layers.7.self_attn.v_proj.weight",
     }
     for tensor in GGUFReader(smollm2_path).tensors:
-        if tensor.name in wanted:
+        if tensor.name in names:
             np.testing.assert_array_equal(
-                smollm2.tensors[wanted[tensor.name]], dequantize(tensor.data, tensor.tensor_type)
+                smollm2.tensors[names[tensor.name]], dequantize(tensor.data, tensor.tensor_type)
             )
 
 
@@ -144,13 +144,13 @@ def test_llama3_scaling_is_found_again_from_its_factors(head_dim: int, theta: fl
     half = head_dim // 2
     turns = theta ** (-np.arange(half) / half) / (2 * math.pi)
     factors = llama3_factors(scaling, turns).astype(np.float32)
-    found = find_scaling(factors, theta, "here")
-    assert found is not None
-    np.testing.assert_allclose(llama3_factors(found, turns), factors, rtol=1e-5)
+    recovered = find_scaling(factors, theta, "here")
+    assert recovered is not None
+    np.testing.assert_allclose(llama3_factors(recovered, turns), factors, rtol=1e-5)
     if ((factors > 1) & (factors < scaling.factor)).sum() > 1 and scaling.low_freq_factor == 1.0:
-        assert found.original_context == scaling.original_context
-        assert found.low_freq_factor == pytest.approx(1.0, rel=1e-4)
-        assert found.high_freq_factor == pytest.approx(4.0, rel=1e-4)
+        assert recovered.original_context == scaling.original_context
+        assert recovered.low_freq_factor == pytest.approx(1.0, rel=1e-4)
+        assert recovered.high_freq_factor == pytest.approx(4.0, rel=1e-4)
 
 
 def test_factors_of_one_are_no_scaling() -> None:
@@ -199,7 +199,7 @@ def test_a_damaged_count_of_an_array_is_an_error(tied: Checkpoint, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("version", "error", "said"),
+    ("version", "error", "message"),
     [
         (b"\0\0\0\3", UnsupportedModel, "big-endian"),
         (b"\1\0\0\0", UnsupportedModel, "version 1 is not supported, only 2 and 3"),
@@ -207,12 +207,12 @@ def test_a_damaged_count_of_an_array_is_an_error(tied: Checkpoint, tmp_path: Pat
     ],
 )
 def test_a_version_that_is_not_known_is_refused(
-    version: bytes, error: type[Exception], said: str, tied: Checkpoint, tmp_path: Path
+    version: bytes, error: type[Exception], message: str, tied: Checkpoint, tmp_path: Path
 ) -> None:
     path = write_gguf(tied, tmp_path / "model.gguf")
     content = path.read_bytes()
     path.write_bytes(content[:4] + version + content[8:])
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         open_checkpoint(path)
 
 
@@ -227,7 +227,7 @@ def test_a_kind_that_the_library_cannot_dequantize_is_named_when_it_is_read(tied
 
 
 @pytest.mark.parametrize(
-    ("written", "damaged", "said"),
+    ("original", "damaged", "message"),
     [
         (b"b.ffn_up.weight", b"a.ffn_up.weight", "'a.ffn_up.weight' occurs twice"),
         (b"key.b", b"key.a", "the key 'key.a' occurs twice"),
@@ -240,7 +240,7 @@ def test_a_kind_that_the_library_cannot_dequantize_is_named_when_it_is_read(tied
     ],
 )
 def test_a_damaged_part_of_the_header_is_told(
-    written: bytes, damaged: bytes, said: str, tied: Checkpoint, tmp_path: Path
+    original: bytes, damaged: bytes, message: str, tied: Checkpoint, tmp_path: Path
 ) -> None:
     def change(writer: GGUFWriter) -> None:
         writer.add_custom_alignment(64)
@@ -252,9 +252,9 @@ def test_a_damaged_part_of_the_header_is_told(
 
     path = write_gguf(tied, tmp_path / "model.gguf", change)
     content = path.read_bytes()
-    assert content.count(written) == 1
-    path.write_bytes(content.replace(written, damaged))
-    with pytest.raises(CheckpointError, match=f"model.gguf: .*{said}.*fetch it again"):
+    assert content.count(original) == 1
+    path.write_bytes(content.replace(original, damaged))
+    with pytest.raises(CheckpointError, match=f"model.gguf: .*{message}.*fetch it again"):
         open_checkpoint(path)
 
 
@@ -269,7 +269,7 @@ def add(kind: str, key: str, value: Any) -> Change:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             add("string", "general.architecture", "mamba"),
@@ -288,14 +288,14 @@ def add(kind: str, key: str, value: Any) -> Change:
         (add("uint32", "llama.nextn_predict_layers", 1), "nextn_predict_layers 1"),
     ],
 )
-def test_what_is_not_supported_is_named(change: Change, said: str, tied: Checkpoint, tmp_path: Path) -> None:
+def test_what_is_not_supported_is_named(change: Change, message: str, tied: Checkpoint, tmp_path: Path) -> None:
     def overwrite(writer: GGUFWriter) -> None:
-        kept = dict(writer.kv_data[0])
+        metadata = dict(writer.kv_data[0])
         writer.kv_data[0].clear()
         change(writer)
-        writer.kv_data[0] = kept | writer.kv_data[0]
+        writer.kv_data[0] = metadata | writer.kv_data[0]
 
-    with pytest.raises(UnsupportedModel, match=said):
+    with pytest.raises(UnsupportedModel, match=message):
         open_checkpoint(write_gguf(tied, tmp_path / "model.gguf", overwrite))
 
 

@@ -24,38 +24,38 @@ from tests.gguf_files import NAMES, UNSAID, WRITTEN, Change, said_directory, wri
 from tests.unit.logits import KNOWN, logits_within
 
 CHEAP = ("bamba", "falcon-h1-norm", "gpt-neox", "gpt2", "granitemoe", "stablelm-parallel")
-"""Models whose logits are computed in every run. Those of the others follow from the config and the tensors."""
+"""Models with logits computed in every run. The logits of the others follow from the config and the tensors."""
 
 OTHERWISE = ("bamba", "falcon_h1")
-"""Families whose files have other tensors and multipliers for the same logits, which are compared in every run."""
+"""Families with other tensors and multipliers in their files for the same logits, compared in every run."""
 STORED_AS = {"glm4_moe_lite": "deepseek_v3", "solar_open": "glm4_moe"}
 """Families without an architecture of their own, by the family read from their files."""
 
 
-def check_same(opened: Checkpoint, model: Checkpoint) -> None:
-    """Check that two have the same config, but for what files say in other words, and the same tensors."""
+def check_same(actual: Checkpoint, model: Checkpoint) -> None:
+    """Check two checkpoints for the same tensors and, apart from the wording of files, the same config."""
     config = model.config
     if config.family in OTHERWISE:
-        assert opened.config.states() == config.states()
+        assert actual.config.states() == config.states()
         return
     if config.family == "mistral" and config.attentions[0].window is None:
         config = replace(config, family="llama")
     config = replace(config, family=STORED_AS.get(config.family, config.family))
     if config.family.startswith("hunyuan"):  # its file says the base of the rope times the factor
-        for ours, theirs in zip(config.attentions, opened.config.attentions, strict=True):
+        for ours, theirs in zip(config.attentions, actual.config.attentions, strict=True):
             assert ours.rope is not None
             assert theirs.rope is not None
             head_dim = ours.head_dim
             expected, came = rope_frequencies(ours.rope, head_dim), rope_frequencies(theirs.rope, head_dim)
             np.testing.assert_allclose(came, expected, rtol=1e-6)
-        layers = zip(config.layers, opened.config.layers, strict=True)
+        layers = zip(config.layers, actual.config.layers, strict=True)
         config = replace(config, layers=tuple(replace(ours, attention=theirs.attention) for ours, theirs in layers))
     names = config.names  # a file has all projections as (out, in), and no heads with queries, keys and values
-    assert opened.config == replace(config, names=replace(names, transposed=False, qkv_by_head=False))
-    assert set(opened.tensors) == set(model.tensors)
+    assert actual.config == replace(config, names=replace(names, transposed=False, qkv_by_head=False))
+    assert set(actual.tensors) == set(model.tensors)
     if names.qkv_by_head or names.transposed:
         return  # the logits are compared in every run
-    for name, tensor in opened.tensors.items():
+    for name, tensor in actual.tensors.items():
         # A norm of which the file has the 1 added has lost the last bit of small weights, and a rate some bits.
         atol = 1e-6 if name.endswith("A_log") else 1e-7
         np.testing.assert_allclose(tensor, np.asarray(model.tensors[name], np.float32), rtol=0, atol=atol, err_msg=name)
@@ -63,12 +63,12 @@ def check_same(opened: Checkpoint, model: Checkpoint) -> None:
 
 @pytest.mark.parametrize("model", WRITTEN)
 def test_a_file_gives_the_model_of_the_directory(model: str, families: Path, tmp_path: Path) -> None:
-    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf"))
-    check_same(opened, open_checkpoint(said_directory(families / model, tmp_path / model)))
+    checkpoint = open_checkpoint(write_model(families / model, tmp_path / "model.gguf"))
+    check_same(checkpoint, open_checkpoint(said_directory(families / model, tmp_path / model)))
 
 
 def logits_of(checkpoint: Checkpoint, ids: Any) -> tuple[Any, float]:
-    """Return the logits of the last positions, and how far rounding may move them."""
+    """Return the logits of the last positions, and the bound of their rounding errors."""
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
     (logits,), bound = logits_within(decoder, [ids], KNOWN)
     return logits, bound
@@ -79,11 +79,11 @@ def logits_of(checkpoint: Checkpoint, ids: Any) -> tuple[Any, float]:
 )
 def test_a_file_gives_the_logits_of_the_reference_within_rounding(model: str, families: Path, tmp_path: Path) -> None:
     golden = np.load(families / model / "golden.npz")
-    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf"))
+    checkpoint = open_checkpoint(write_model(families / model, tmp_path / "model.gguf"))
     ids, expected = golden["input_ids"][0], golden["logits"][0]
     if model in UNSAID:  # the reference is of what the file does not say
         expected, _ = logits_of(open_checkpoint(said_directory(families / model, tmp_path / model)), ids)
-    logits, bound = logits_of(opened, ids)
+    logits, bound = logits_of(checkpoint, ids)
     assert np.abs(logits - expected).max() <= bound * np.abs(expected).max()
 
 
@@ -107,8 +107,8 @@ def adding(kind: str, key: str, value: Any) -> Change:
 def test_what_the_converter_leaves_out_is_read_where_it_is(
     model: str, change: Change, families: Path, tmp_path: Path
 ) -> None:
-    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", change))
-    check_same(opened, open_checkpoint(families / model))
+    checkpoint = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", change))
+    check_same(checkpoint, open_checkpoint(families / model))
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_a_file_of_a_text_model_for_images_is_the_text_model(
             writer.add_rope_dimension_sections([2, 3, 3, 0])
             writer.add_num_deepstack_layers(3)
 
-    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", with_images))
+    checkpoint = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", with_images))
     expected = open_checkpoint(families / model)
-    family = opened.config.family if name == "mistral3" else expected.config.family
-    assert opened.config == replace(expected.config, family=family)
-    assert set(opened.tensors) == set(expected.tensors)
+    family = checkpoint.config.family if name == "mistral3" else expected.config.family
+    assert checkpoint.config == replace(expected.config, family=family)
+    assert set(checkpoint.tensors) == set(expected.tensors)
 
 
 @pytest.mark.parametrize(
@@ -153,21 +153,21 @@ def test_blocks_that_predict_further_tokens_are_left_out(model: str, name: str, 
             metadata.pop(f"{name}.{key}", None)
             writer.add_uint32(f"{name}.{key}", value)
 
-    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", with_another_block))
-    check_same(opened, open_checkpoint(families / model))
+    checkpoint = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", with_another_block))
+    check_same(checkpoint, open_checkpoint(families / model))
 
 
 def test_the_largest_llama_4_does_not_normalise_queries_and_keys() -> None:
     for count, has_norm in ((16, True), (128, False)):
-        settings = ARCHITECTURES["llama4"].special(said(expert_count=count, attention__sliding_window=None))
+        settings = ARCHITECTURES["llama4"].special(file_metadata(expert_count=count, attention__sliding_window=None))
         assert settings["use_qk_norm"] is has_norm
 
 
 def test_a_gemma3_says_which_layers_see_a_window(families: Path, tmp_path: Path) -> None:
     windows = [True, False, True]
     change = adding("array", "gemma3.attention.sliding_window_pattern", windows)
-    opened = open_checkpoint(write_model(families / "gemma3-cap", tmp_path / "model.gguf", change))
-    assert [attention.window for attention in opened.config.attentions] == [12, None, 12]
+    checkpoint = open_checkpoint(write_model(families / "gemma3-cap", tmp_path / "model.gguf", change))
+    assert [attention.window for attention in checkpoint.config.attentions] == [12, None, 12]
 
 
 def joined(writer: gguf.GGUFWriter) -> None:
@@ -181,8 +181,8 @@ def joined(writer: gguf.GGUFWriter) -> None:
 
 
 def test_queries_keys_and_values_may_be_joined(families: Path, tmp_path: Path) -> None:
-    opened = open_checkpoint(write_model(families / "llama-bias", tmp_path / "model.gguf", joined))
-    check_same(opened, open_checkpoint(families / "llama-bias"))
+    checkpoint = open_checkpoint(write_model(families / "llama-bias", tmp_path / "model.gguf", joined))
+    check_same(checkpoint, open_checkpoint(families / "llama-bias"))
 
 
 def test_the_gates_of_experts_may_be_joined_with_what_they_multiply(families: Path, tmp_path: Path) -> None:
@@ -192,18 +192,18 @@ def test_the_gates_of_experts_may_be_joined_with_what_they_multiply(families: Pa
             parts: list[Any] = [tensors.pop(f"{block}.ffn_{part}_exps.weight").tensor for part in ("gate", "up")]
             writer.add_tensor(f"{block}.ffn_gate_up_exps.weight", np.concatenate(parts, axis=1))
 
-    opened = open_checkpoint(write_model(families / "qwen3-moe", tmp_path / "model.gguf", change))
-    check_same(opened, open_checkpoint(families / "qwen3-moe"))
+    checkpoint = open_checkpoint(write_model(families / "qwen3-moe", tmp_path / "model.gguf", change))
+    check_same(checkpoint, open_checkpoint(families / "qwen3-moe"))
 
 
 def test_each_expert_of_a_quantized_stack_is_read_by_itself(families: Path, tmp_path: Path) -> None:
     stack = "blk.1.ffn_up_exps.weight"
     path = write_model(families / "mixtral-window", tmp_path / "model.gguf", kinds={stack: "Q4_0"})
     (raw,) = (tensor for tensor in gguf.GGUFReader(path).tensors if tensor.name == stack)
-    whole, opened = gguf.dequantize(raw.data, raw.tensor_type), open_checkpoint(path).tensors
+    whole, tensors = gguf.dequantize(raw.data, raw.tensor_type), open_checkpoint(path).tensors
     for expert in range(6):
         name = f"model.layers.1.block_sparse_moe.experts.{expert}.w3.weight"
-        np.testing.assert_array_equal(opened[name], whole[expert])
+        np.testing.assert_array_equal(tensors[name], whole[expert])
 
 
 def apart(writer: gguf.GGUFWriter) -> None:
@@ -220,30 +220,30 @@ def apart(writer: gguf.GGUFWriter) -> None:
 
 @pytest.mark.parametrize("model", ["deepseek-v2-group", "deepseek-v3"])
 def test_keys_and_values_of_latents_may_be_stored_together(model: str, families: Path, tmp_path: Path) -> None:
-    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", apart))
-    check_same(opened, open_checkpoint(families / model))
+    checkpoint = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", apart))
+    check_same(checkpoint, open_checkpoint(families / model))
 
 
 def test_experts_of_gpt_oss_may_be_mxfp4(families: Path, tmp_path: Path) -> None:
     stacks = [f"blk.1.ffn_{part}_exps.weight" for part in ("gate", "up")]
     path = write_model(families / "gpt-oss", tmp_path / "model.gguf", kinds=dict.fromkeys(stacks, "MXFP4"))
     raw = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
-    opened = np.asarray(open_checkpoint(path).tensors["model.layers.1.mlp.experts.gate_up_proj"])
-    assert opened.dtype == jnp.bfloat16
+    array = np.asarray(open_checkpoint(path).tensors["model.layers.1.mlp.experts.gate_up_proj"])
+    assert array.dtype == jnp.bfloat16
     for turn, stack in enumerate(stacks):
         expected = gguf.dequantize(raw[stack].data, raw[stack].tensor_type)
-        np.testing.assert_array_equal(opened[:, :, turn::2].astype(np.float32), expected.swapaxes(1, 2))
+        np.testing.assert_array_equal(array[:, :, turn::2].astype(np.float32), expected.swapaxes(1, 2))
 
 
 def test_every_architecture_is_one_of_the_librarys_and_of_a_family_of_ours() -> None:
-    known = gguf.MODEL_ARCH_NAMES.values()
+    names = gguf.MODEL_ARCH_NAMES.values()
     for name, architecture in ARCHITECTURES.items():
-        assert name in known
+        assert name in names
         assert architecture.family in FAMILIES
 
 
 @pytest.mark.parametrize(
-    ("model", "change", "said"),
+    ("model", "change", "message"),
     [
         ("granite", adding("bool", "granite.rope.scaling.finetuned", False), "Granite without positions"),
         ("exaone-moe", adding("uint32", "exaone-moe.expert_shared_feed_forward_length", 8), "expert_shared_feed"),
@@ -259,9 +259,9 @@ def test_every_architecture_is_one_of_the_librarys_and_of_a_family_of_ours() -> 
     ],
 )
 def test_what_a_family_has_not_is_refused_by_name(
-    model: str, change: Change, said: str, families: Path, tmp_path: Path
+    model: str, change: Change, message: str, families: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UnsupportedModel, match=said):
+    with pytest.raises(UnsupportedModel, match=message):
         open_checkpoint(write_model(families / model, tmp_path / "model.gguf", change))
 
 
@@ -271,7 +271,7 @@ def test_a_key_that_is_not_known_is_warned_of(families: Path, tmp_path: Path) ->
         open_checkpoint(path)
 
 
-def said(**changes: Any) -> FileMetadata:
+def file_metadata(**changes: Any) -> FileMetadata:
     """Make the metadata of a file without tensors."""
     sizes = {"block_count": 12, "embedding_length": 96, "attention.head_count": 4, "attention.sliding_window": 8}
     values = sizes | {key.replace("__", "."): value for key, value in changes.items()}
@@ -280,15 +280,17 @@ def said(**changes: Any) -> FileMetadata:
 
 @pytest.mark.parametrize(("name", "period"), [("gemma2", 2), ("olmo2", 4), ("cohere2", 4), ("gemma3", 6)])
 def test_of_a_period_of_layers_the_last_sees_everything(name: str, period: int) -> None:
-    for given, of_file in ((period, {}), (3, {"attention__sliding_window_pattern": 3})):
-        types = ARCHITECTURES[name].special(said(logit_scale=0.5, **of_file))["layer_types"]
-        assert [place for place, kind in enumerate(types) if kind == "full_attention"] == [*range(given - 1, 12, given)]
+    for expected, of_file in ((period, {}), (3, {"attention__sliding_window_pattern": 3})):
+        types = ARCHITECTURES[name].special(file_metadata(logit_scale=0.5, **of_file))["layer_types"]
+        assert [place for place, kind in enumerate(types) if kind == "full_attention"] == [
+            *range(expected - 1, 12, expected)
+        ]
 
 
 @pytest.mark.parametrize(("name", "layers"), [("gemma2", 46), ("gemma3", 62)])
 def test_the_largest_gemmas_divide_scores_by_another_number(name: str, layers: int) -> None:
     for block_count, scalar in ((26, 32), (layers, 24)):
-        settings = ARCHITECTURES[name].special(said(block_count=block_count, attention__key_length=32))
+        settings = ARCHITECTURES[name].special(file_metadata(block_count=block_count, attention__key_length=32))
         assert settings["query_pre_attn_scalar"] == scalar
 
 
@@ -296,7 +298,7 @@ def test_a_part_of_the_head_that_turns_is_read_to_the_number() -> None:
     inexact = 0
     for head_dim in range(2, 258, 2):
         for dims in range(2, head_dim + 2, 2):
-            share = rope_parameters(said(attention__key_length=head_dim, rope__dimension_count=dims), "here")[
+            share = rope_parameters(file_metadata(attention__key_length=head_dim, rope__dimension_count=dims), "here")[
                 "partial_rotary_factor"
             ]
             assert int(head_dim * share) == dims
@@ -306,7 +308,7 @@ def test_a_part_of_the_head_that_turns_is_read_to_the_number() -> None:
 
 def test_more_than_the_head_cannot_turn() -> None:
     with pytest.raises(CheckpointError, match=r"here: rope\.dimension_count must be at most 24, .* got 26"):
-        rope_parameters(said(rope__dimension_count=26), "here")
+        rope_parameters(file_metadata(rope__dimension_count=26), "here")
 
 
 def parts_of(families: Path, tmp_path: Path) -> list[Path]:
@@ -319,9 +321,9 @@ def test_a_model_in_several_files_is_opened_by_any_of_them(families: Path, tmp_p
     parts = parts_of(families, tmp_path)
     assert parts[0].name == "model-00001-of-00004.gguf"
     for part in parts:
-        opened = open_checkpoint(part)
-        assert opened.files == tuple(parts)
-        check_same(opened, open_checkpoint(families / "qwen3"))
+        checkpoint = open_checkpoint(part)
+        assert checkpoint.files == tuple(parts)
+        check_same(checkpoint, open_checkpoint(families / "qwen3"))
 
 
 def test_a_file_of_several_that_is_missing_is_named(families: Path, tmp_path: Path) -> None:

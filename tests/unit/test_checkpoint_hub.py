@@ -48,8 +48,8 @@ def open_elsewhere(
     model: str, cache: Path, endpoint: str = UNREACHABLE, offline: bool = False, revision: str | None = None
 ) -> dict[str, Any]:
     """Open a model in a process of its own, with this hub cache and this hub."""
-    kept = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
-    environment = kept | {
+    variables = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    environment = variables | {
         "HF_HUB_CACHE": str(cache),
         "HF_HOME": str(cache.parent),
         "HF_ENDPOINT": endpoint,
@@ -83,9 +83,9 @@ def cache(families: Path, tmp_path: Path) -> Path:
 @pytest.mark.wide
 @pytest.mark.parametrize("offline", [True, False])
 def test_a_cached_model_opens_without_the_hub(offline: bool, cache: Path) -> None:
-    opened = open_elsewhere(MODEL, cache, offline=offline)
-    assert opened["tensors"] == 39
-    assert opened["source"].endswith(f"snapshots/{COMMIT}")
+    result = open_elsewhere(MODEL, cache, offline=offline)
+    assert result["tensors"] == 39
+    assert result["source"].endswith(f"snapshots/{COMMIT}")
 
 
 @pytest.mark.wide
@@ -103,11 +103,11 @@ def test_a_revision_is_a_model_of_its_own(cache: Path, families: Path) -> None:
 @pytest.mark.wide
 @pytest.mark.parametrize("offline", [True, False])
 def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_path: Path) -> None:
-    said = open_elsewhere("nobody/nothing", tmp_path / "hub", offline=offline)["error"]
-    assert "'nobody/nothing'" in said
-    assert "is not cached" in said
-    assert "Check the name, the revision and the network" in said
-    assert "smollm2" not in said
+    error = open_elsewhere("nobody/nothing", tmp_path / "hub", offline=offline)["error"]
+    assert "'nobody/nothing'" in error
+    assert "is not cached" in error
+    assert "Check the name, the revision and the network" in error
+    assert "smollm2" not in error
     if offline:
         embedded = open_elsewhere("HuggingFaceTB/SmolLM2-135M-Instruct", tmp_path / "hub", offline=offline)["error"]
         assert embedded.endswith("or open 'smollm2-135m-instruct', this model quantized, which needs no hub")
@@ -117,8 +117,8 @@ def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_pa
 def hub(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve the one model MODEL by the part of the hub's protocol that a download needs; yield the address."""
     files = {file.name: file.read_bytes() for file in (families / "qwen2").iterdir()}
-    written = write_gguf(open_checkpoint(families / "llama-tied"), tmp_path_factory.mktemp("gguf") / "Tiny.F32.gguf")
-    files["quantized/Tiny.F32.gguf"] = written.read_bytes()
+    gguf_path = write_gguf(open_checkpoint(families / "llama-tied"), tmp_path_factory.mktemp("gguf") / "Tiny.F32.gguf")
+    files["quantized/Tiny.F32.gguf"] = gguf_path.read_bytes()
 
     class Hub(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:  # the library chose this name
@@ -171,9 +171,9 @@ def hub(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 
 def test_a_model_is_downloaded_with_progress_and_then_cached(hub: str, tmp_path: Path) -> None:
-    opened = open_elsewhere(MODEL, tmp_path / "hub", endpoint=hub)
-    assert opened["tensors"] == 39
-    (asking, _), *reports = opened["reports"]
+    result = open_elsewhere(MODEL, tmp_path / "hub", endpoint=hub)
+    assert result["tensors"] == 39
+    (asking, _), *reports = result["reports"]
     assert asking == f"asking the Hugging Face hub for {MODEL}"
     assert {stage for stage, _ in reports} == {f"downloading {MODEL}"}
     done = [amount for _, amount in reports]
@@ -185,14 +185,14 @@ def test_a_model_is_downloaded_with_progress_and_then_cached(hub: str, tmp_path:
 @pytest.mark.wide
 def test_a_gguf_file_of_a_repository_is_opened_by_its_name(hub: str, tmp_path: Path) -> None:
     name = f"{MODEL}/quantized/Tiny.F32.gguf"
-    opened = open_elsewhere(name, tmp_path / "hub", endpoint=hub)
-    assert opened["tensors"] == 29
-    assert opened["source"].endswith("quantized/Tiny.F32.gguf")
-    assert {stage for stage, _ in opened["reports"][1:]} == {f"downloading {name}"}
+    result = open_elsewhere(name, tmp_path / "hub", endpoint=hub)
+    assert result["tensors"] == 29
+    assert result["source"].endswith("quantized/Tiny.F32.gguf")
+    assert {stage for stage, _ in result["reports"][1:]} == {f"downloading {name}"}
     assert open_elsewhere(f"{name}@main", tmp_path / "hub", offline=True)["tensors"] == 29, "it is cached"
-    said = open_elsewhere(f"{MODEL}/Q4_K_M.gguf", tmp_path / "hub", endpoint=hub)["error"]
-    assert said.startswith(f"{MODEL}/Q4_K_M.gguf has no Q4_K_M.gguf.")
-    assert said.endswith("the repository has: quantized/Tiny.F32.gguf")
+    error = open_elsewhere(f"{MODEL}/Q4_K_M.gguf", tmp_path / "hub", endpoint=hub)["error"]
+    assert error.startswith(f"{MODEL}/Q4_K_M.gguf has no Q4_K_M.gguf.")
+    assert error.endswith("the repository has: quantized/Tiny.F32.gguf")
 
 
 @pytest.mark.parametrize(
@@ -236,10 +236,10 @@ def test_a_model_that_the_hub_does_not_have_is_named(hub: str, tmp_path: Path) -
 
 
 def test_of_folders_only_small_files_are_fetched() -> None:
-    wanted = ["config.json", "model-00001-of-00002.safetensors", "modules.json", "1_Pooling/config.json"]
-    wanted += ["tekken.json", "chat_template.json", "additional_chat_templates/tool_use.jinja"]
+    expected = ["config.json", "model-00001-of-00002.safetensors", "modules.json", "1_Pooling/config.json"]
+    expected += ["tekken.json", "chat_template.json", "additional_chat_templates/tool_use.jinja"]
     others = ["onnx/model.safetensors", "original/params.json", "onnx/tokenizer.json", "a/b/config.json", "README.md"]
     others += ["consolidated.safetensors", "original/consolidated.00.safetensors"]
     model = HubModel.of("owner/name")
     assert model is not None
-    assert list(filter_repo_objects(wanted + others, **model.patterns)) == wanted
+    assert list(filter_repo_objects(expected + others, **model.patterns)) == expected

@@ -31,7 +31,7 @@ Copy = Callable[[str], Path]
 
 @pytest.fixture
 def copy(families: Path, tmp_path: Path) -> Copy:
-    """Return a function that copies a family's directory, so that a test may break it."""
+    """Return a function to copy a family's directory, for a test to break."""
 
     def make(family: str) -> Path:
         directory = Path(shutil.copytree(families / family, tmp_path / family))
@@ -62,10 +62,10 @@ def shard(directory: Path, count: int) -> list[str]:
 @pytest.mark.parametrize("family", READ)
 def test_every_tensor_is_read_as_it_was_written(family: str, families: Path) -> None:
     checkpoint = open_checkpoint(families / family)
-    written = load_file(families / family / "model.safetensors")
-    assert set(checkpoint.tensors) == set(expected_shapes(checkpoint.config)) == set(written)
+    stored = load_file(families / family / "model.safetensors")
+    assert set(checkpoint.tensors) == set(expected_shapes(checkpoint.config)) == set(stored)
     for name, tensor in checkpoint.tensors.items():
-        np.testing.assert_array_equal(tensor, written[name])
+        np.testing.assert_array_equal(tensor, stored[name])
     assert checkpoint.tokenizer is None
     assert checkpoint.eos_ids == {2}
 
@@ -98,16 +98,16 @@ def test_shards_are_one_model(copy: Copy, families: Path) -> None:
 
 def test_bfloat16_and_float16_stay_what_they_are(copy: Copy) -> None:
     directory = copy("llama-tied")
-    written = {
+    stored = {
         name: tensor.astype(np.float16 if tensor.ndim == 1 else ml_dtypes.bfloat16)
         for name, tensor in load_file(directory / "model.safetensors").items()
     }
-    save_file(written, directory / "model.safetensors")
+    save_file(stored, directory / "model.safetensors")
     tensors = {name: np.asarray(tensor) for name, tensor in open_checkpoint(directory).tensors.items()}
     assert tensors["model.norm.weight"].dtype == np.float16
     assert tensors["model.embed_tokens.weight"].dtype == ml_dtypes.bfloat16
     for name, tensor in tensors.items():
-        np.testing.assert_array_equal(tensor, written[name])
+        np.testing.assert_array_equal(tensor, stored[name])
 
 
 @pytest.mark.parametrize("key", ["rope_type", "type"])
@@ -143,7 +143,7 @@ def test_the_tokenizers_own_end_token_ends_answers_too(copy: Copy, byte_tokenize
 
 
 def test_a_head_of_its_own_is_used_whatever_the_config_says(copy: Copy) -> None:
-    """Compare the answer with that of the same file and a config that says it is not tied."""
+    """Compare the answer with the answer of the same file under an untied config."""
     directory = copy("llama-tied")
     tensors = load_file(directory / "model.safetensors")
     embedding = tensors["model.embed_tokens.weight"]
@@ -169,10 +169,10 @@ def test_generation_config_may_be_absent(copy: Copy) -> None:
 
 def test_generation_config_is_what_its_file_says_and_never_from_config(copy: Copy) -> None:
     directory = copy("qwen2")
-    said = {"do_sample": True, "temperature": 0.7, "top_k": None, "eos_token_id": [2]}
-    (directory / "generation_config.json").write_text(json.dumps(said))
+    settings = {"do_sample": True, "temperature": 0.7, "top_k": None, "eos_token_id": [2]}
+    (directory / "generation_config.json").write_text(json.dumps(settings))
     edit(directory / "config.json", {"top_p": 0.5, "temperature": 0.1})
-    assert open_checkpoint(directory).generation_config == said
+    assert open_checkpoint(directory).generation_config == settings
 
 
 def test_a_missing_output_matrix_is_an_error_unless_tied(copy: Copy) -> None:
@@ -284,7 +284,7 @@ def test_shards_without_an_index_are_one_model_if_they_are_all_there(copy: Copy,
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["a.safetensors", "b.safetensors"], r"several models \(a\.safetensors, b\.safetensors\) and no .*index"),
         (["adapter_model.safetensors"], r"has an adapter .* without its model: .*merge_and_unload"),
@@ -292,13 +292,13 @@ def test_shards_without_an_index_are_one_model_if_they_are_all_there(copy: Copy,
         (["pytorch_model.bin"], r"\(it has pytorch_model\.bin\)\. Only safetensors .*save_pretrained"),
     ],
 )
-def test_files_that_are_not_the_weights_of_one_model_are_named(names: list[str], said: str, copy: Copy) -> None:
+def test_files_that_are_not_the_weights_of_one_model_are_named(names: list[str], message: str, copy: Copy) -> None:
     directory = copy("qwen2")
     content = (directory / "model.safetensors").read_bytes()
     (directory / "model.safetensors").unlink()
     for name in names:
         (directory / name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         open_checkpoint(directory)
 
 
@@ -309,7 +309,7 @@ def test_a_directory_without_config_is_no_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("adapter_config.json", {"base_model_name_or_path": "me/base"}, r"an adapter of me/base: .*merge_and_unload"),
         ("params.json", {}, r"Mistral's or Meta's own code \(params\.json\): fetch config\.json"),
@@ -317,10 +317,10 @@ def test_a_directory_without_config_is_no_model(tmp_path: Path) -> None:
     ],
 )
 def test_a_directory_in_another_format_says_what_it_is(
-    name: str, content: dict[str, Any], said: str, tmp_path: Path
+    name: str, content: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(json.dumps(content))
-    with pytest.raises(ModelNotFound, match=rf"it has no config\.json; .*{said}"):
+    with pytest.raises(ModelNotFound, match=rf"it has no config\.json; .*{message}"):
         open_checkpoint(tmp_path)
 
 
@@ -389,7 +389,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         }
     },
 }
-"""Keys of published files, which transformers does not save: each says what the family is."""
+"""Keys of published files, which transformers does not save: each names the family."""
 OTHERWISE: dict[str, dict[str, Any]] = {
     "hunyuan-dense": {"use_qk_norm": False},
     "cohere2": {"use_parallel_block": False},
@@ -430,7 +430,7 @@ def test_values_that_change_nothing_are_no_reason_to_refuse_a_model(copy: Copy, 
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"architectures": ["InternLM9ForCausalLM"]},
@@ -479,10 +479,10 @@ def test_values_that_change_nothing_are_no_reason_to_refuse_a_model(copy: Copy, 
         ({"num_local_experts": 8}, "num_local_experts 8"),
     ],
 )
-def test_what_is_not_supported_is_named(changes: dict[str, Any], said: str, copy: Copy) -> None:
+def test_what_is_not_supported_is_named(changes: dict[str, Any], message: str, copy: Copy) -> None:
     directory = copy("llama3-rope")
     edit(directory / "config.json", changes)
-    with pytest.raises(UnsupportedModel, match=said):
+    with pytest.raises(UnsupportedModel, match=message):
         open_checkpoint(directory)
 
 

@@ -94,8 +94,8 @@ def test_a_list_of_manifests_has_one_for_gguf_files(gguf: Path, home: Path) -> N
     directory = home / ".ollama" / "models"
     child = json.dumps({"layers": [add_blob(directory, gguf.read_bytes(), "model")]}).encode()
     reference = {"digest": add_blob(directory, child, "json")["digest"].removeprefix("sha256:"), "format": "gguf"}
-    listed = {"manifests": [{"digest": "0" * 64, "format": "safetensors"}, reference]}
-    parent = add_blob(directory, json.dumps(listed).encode(), "json")["digest"].replace(":", "-")
+    manifests = {"manifests": [{"digest": "0" * 64, "format": "safetensors"}, reference]}
+    parent = add_blob(directory, json.dumps(manifests).encode(), "json")["digest"].replace(":", "-")
     link = directory / "manifests-v2" / "ollama.com" / "library" / "m" / "latest"
     link.parent.mkdir(parents=True)
     link.symlink_to(directory / "blobs" / parent)
@@ -144,11 +144,11 @@ def test_models_of_lm_studio_open_by_publisher_and_model(gguf: Path, families: P
         (models / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(gguf, models / file)
     shutil.copytree(families / "qwen2", models / "two" / "mlx")
-    opened = {
+    sources = {
         name: open_checkpoint(f"lmstudio:{name}").source
         for name in ("one/single", "One/Single", "one/single/a.gguf", "one/several/a-Q8.gguf", "two/mlx")
     }
-    assert opened == {
+    assert sources == {
         "one/single": str(models / "one/single/a.gguf"),
         "One/Single": str(models / "one/single/a.gguf"),
         "one/single/a.gguf": str(models / "one/single/a.gguf"),

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint in MXFP4 are the numbers that the format defines, and a model opens with them."""
+"""Tensors of a checkpoint in MXFP4 are the numbers of the format's definition, and a model opens with them."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ NUMBERS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4
 
 
 def coded(rng: np.random.Generator, experts: int, inputs: int, outputs: int) -> dict[str, np.ndarray]:
-    """Draw blocks and scales, and return them with the numbers that they stand for, (experts, in, out)."""
+    """Return random blocks and scales with their numbers, (experts, in, out)."""
     codes = rng.integers(16, size=(experts, outputs, inputs // 32, 32)).astype(np.uint8)
     powers = rng.integers(-7, 2, size=codes.shape[:3])
     numbers = NUMBERS[codes] * 2.0 ** powers[..., None]
@@ -31,16 +31,16 @@ def coded(rng: np.random.Generator, experts: int, inputs: int, outputs: int) -> 
 
 @pytest.fixture
 def models(families: Path, tmp_path: Path) -> dict[str, Path]:
-    """Return a gpt-oss whose experts are stored in MXFP4, and the same one in bfloat16."""
+    """Return a gpt-oss with experts in MXFP4, and the same one in bfloat16."""
     source, rng = families / "gpt-oss", np.random.default_rng(0)
     tensors = load_file(source / "model.safetensors")
     config = json.loads((source / "config.json").read_text()) | {"intermediate_size": 32}
-    made: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for layer in range(2):
         prefix = f"model.layers.{layer}.mlp.experts"
         for name, outputs in ((f"{prefix}.gate_up_proj", 64), (f"{prefix}.down_proj", 32)):
             del tensors[name]
-            made |= {name + ending: array for ending, array in coded(rng, 5, 32, outputs).items()}
+            arrays |= {name + ending: array for ending, array in coded(rng, 5, 32, outputs).items()}
         bias = rng.standard_normal((5, 64)).astype(ml_dtypes.bfloat16)
         tensors[f"{prefix}.gate_up_proj_bias"] = bias
     stored = {"mxfp4": ("_blocks", "_scales"), "bfloat16": ("_proj",)}
@@ -50,7 +50,7 @@ def models(families: Path, tmp_path: Path) -> dict[str, Path]:
         paths[name].mkdir()
         quantized = {"quantization_config": {"quant_method": "mxfp4"}} if name == "mxfp4" else {}
         (paths[name] / "config.json").write_text(json.dumps(config | quantized))
-        own = {each: np.ascontiguousarray(array) for each, array in made.items() if each.endswith(endings)}
+        own = {each: np.ascontiguousarray(array) for each, array in arrays.items() if each.endswith(endings)}
         save_file(tensors | own, paths[name] / "model.safetensors")
     return paths
 
@@ -60,9 +60,9 @@ def test_they_are_the_numbers_of_the_format(models: dict[str, Path]) -> None:
     assert quantized.config == plain.config
     assert set(quantized.tensors) == set(plain.tensors)
     for name in plain.tensors:
-        found, expected = np.asarray(quantized.tensors[name]), np.asarray(plain.tensors[name])
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found, expected, err_msg=name)
+        actual, expected = np.asarray(quantized.tensors[name]), np.asarray(plain.tensors[name])
+        assert actual.dtype == expected.dtype
+        np.testing.assert_array_equal(actual, expected, err_msg=name)
 
 
 @pytest.mark.wide

@@ -34,7 +34,7 @@ CASES = sorted(path.stem for path in (GOLDENS / "cases").glob("*.safetensors"))
 MODELS = sorted(path.parent.name for path in GOLDENS.glob("*/model.safetensors"))
 GOLDEN = "golden."
 UNUSED = ("activation_scale", "input_scale", "weight_format", "g_idx")
-"""Tensors that do not change the numbers, or only by their values."""
+"""Tensors without an effect on the numbers, or with one by their values only."""
 TEXTS = ("quant_state.bitsandbytes__nf4", "quant_state.bitsandbytes__fp4")
 """Tensors with texts."""
 
@@ -47,7 +47,7 @@ def case_of(name: str) -> tuple[SafetensorsFile, dict[str, Any]]:
     return open_safetensors(path), settings
 
 
-def opened(case: str) -> tuple[dict[str, Tensor], dict[str, Array]]:
+def load_case(case: str) -> tuple[dict[str, Tensor], dict[str, Array]]:
     """Return the quantized tensors of a case, and their numbers by its library."""
     stored, settings = case_of(case)
     (file,) = with_quantized([stored], settings, case)
@@ -60,7 +60,7 @@ def opened(case: str) -> tuple[dict[str, Tensor], dict[str, Array]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_they_are_the_numbers_of_the_library_bit_for_bit(case: str) -> None:
-    tensors, numbers = opened(case)
+    tensors, numbers = load_case(case)
     assert set(tensors) == set(numbers)
     for name, expected in numbers.items():
         assert tensors[name].shape == expected.shape
@@ -70,18 +70,18 @@ def test_they_are_the_numbers_of_the_library_bit_for_bit(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_their_parts_are_parts_of_the_numbers(case: str, implementation: Implementation) -> None:
     """Check rows from any row on, read alone and packed."""
-    for name, expected in opened(case)[1].items():
-        whole = opened(case)[0][name]
+    for name, expected in load_case(case)[1].items():
+        whole = load_case(case)[0][name]
         matrices = [(whole[i], expected[i]) for i in range(len(whole))] if whole.ndim == 3 else [(whole, expected)]
         for tensor, numbers in matrices:
             for first in (0, 3, len(numbers) - 5):
                 assert equal(np.asarray(tensor[first:][:5]), numbers[first : first + 5])
             for dtype in ("float32", "bfloat16"):
                 form = layers.packed(numbers.shape, jnp.dtype(dtype), implementation=implementation)
-                packed, wanted = (np.zeros(form.shape, form.dtype) for _ in range(2))
+                packed, reference = (np.zeros(form.shape, form.dtype) for _ in range(2))
                 layers.pack([tensor[:5], tensor[5:]], packed, implementation=implementation)
-                layers.pack([numbers], wanted, implementation=implementation)
-                assert equal(packed, wanted)
+                layers.pack([numbers], reference, implementation=implementation)
+                assert equal(packed, reference)
 
 
 PACKED = {
@@ -96,7 +96,7 @@ PACKED = {
 @pytest.mark.parametrize("case", PACKED)
 def test_floats_of_8_bits_are_packed_with_the_numbers_of_the_library(case: str, implementation: Implementation) -> None:
     assert {each for each in CASES if "fp8" in each} == set(PACKED)
-    (name, tensor), ((_, expected),) = *opened(case)[0].items(), opened(case)[1].items()
+    (name, tensor), ((_, expected),) = *load_case(case)[0].items(), load_case(case)[1].items()
     kinds = kinds_in({name: tensor}, [name])
     assert kinds == (() if PACKED[case] is None else ((name, PACKED[case]),))
     if not kinds:
@@ -116,7 +116,7 @@ PACKED_INTEGERS = {
 
 @pytest.mark.parametrize("case", PACKED_INTEGERS)
 def test_integers_of_at_most_4_bits_are_packed_in_4(case: str, implementation: Implementation) -> None:
-    ((name, tensor),) = opened(case)[0].items()
+    ((name, tensor),) = load_case(case)[0].items()
     expected = () if PACKED_INTEGERS[case] is None else ((name, PACKED_INTEGERS[case]),)
     assert kinds_in({name: tensor}, [name]) == expected
     assert isinstance(tensor, Quantized)
@@ -180,18 +180,18 @@ def test_a_device_of_a_mesh_has_its_part_of_the_numbers(
 
 
 def test_rows_in_another_order_are_computed_when_they_are_copied() -> None:
-    matrix, expected = (tensors["x.weight"] for tensors in opened("fp8-partial-blocks"))
+    matrix, expected = (tensors["x.weight"] for tensors in load_case("fp8-partial-blocks"))
     order = np.random.default_rng(0).permutation(2 * len(expected))
     request = JoinedTensors({}, True, np.tile(order, 10))
-    (chosen,) = _select(request, [matrix, matrix])
-    assert isinstance(chosen, Quantized)
+    (selection,) = _select(request, [matrix, matrix])
+    assert isinstance(selection, Quantized)
     whole = np.concatenate([np.asarray(expected)] * 2)[np.tile(order, 10)]
-    assert chosen.shape == whole.shape
-    np.testing.assert_array_equal(np.asarray(chosen[7:30]), whole[7:30])
+    assert selection.shape == whole.shape
+    np.testing.assert_array_equal(np.asarray(selection[7:30]), whole[7:30])
 
 
 def test_a_transposed_stack_is_computed_one_matrix_at_a_time() -> None:
-    (stack,), (expected,) = (list(tensors.values()) for tensors in opened("fp8-stack"))
+    (stack,), (expected,) = (list(tensors.values()) for tensors in load_case("fp8-stack"))
     transposed = _transposed(lambda: stack)
     assert transposed.shape == (len(expected), *expected.shape[:0:-1])
     for index, matrix in enumerate(np.asarray(expected)):
@@ -205,11 +205,11 @@ def test_a_cut_file_is_refused(case: str) -> None:
     for name in (name for name in file.shapes if not name.startswith(GOLDEN) and not name.endswith(UNUSED)):
         shapes = {other: shape for other, shape in file.shapes.items() if other != name}
         try:
-            (left,) = with_quantized([replace(file, shapes=shapes)], settings, case)
+            (remainder,) = with_quantized([replace(file, shapes=shapes)], settings, case)
         except CheckpointError as error:
             assert re.search(rf"{case}: missing {re.escape(name)}", str(error))  # noqa: PT017
         else:
-            assert len(left.quantized) < len(opened(case)[0]), name  # the model's config misses it
+            assert len(remainder.quantized) < len(load_case(case)[0]), name  # the model's config misses it
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -221,8 +221,8 @@ def test_tensors_of_other_shapes_are_refused(case: str) -> None:
         other = (*shape[:-1], shape[-1] + 1)
         try:
             (changed,) = with_quantized([replace(file, shapes={**file.shapes, name: other})], settings, case)
-            kept = {each: changed.shapes[each] == file.shapes[GOLDEN + each] for each in changed.quantized}
-            assert not all(kept.values()), (name, shape)  # the model's config expects another shape
+            matches = {each: changed.shapes[each] == file.shapes[GOLDEN + each] for each in changed.quantized}
+            assert not all(matches.values()), (name, shape)  # the model's config expects another shape
         except CheckpointError as error:
             assert "must have the shape" in str(error)  # noqa: PT017
 
@@ -234,7 +234,7 @@ def test_tensors_of_other_dtypes_are_refused(case: str) -> None:
         header = {**file._header, name: file._header[name] | {"dtype": "F64"}}
         try:
             (changed,) = with_quantized([replace(file, _header=header)], settings, case)
-            assert len(changed.quantized) < len(opened(case)[0]), name
+            assert len(changed.quantized) < len(load_case(case)[0]), name
         except UnsupportedModel as error:
             assert f"{name} is F64, supported are" in str(error)  # noqa: PT017
 

@@ -1,4 +1,4 @@
-"""The config of a quantized checkpoint says how its tensors are read; one that does not fit to them is refused."""
+"""The config of a quantized checkpoint says how its tensors are read; a config at odds with its tensors is refused."""
 
 import json
 from contextlib import suppress
@@ -33,7 +33,7 @@ def test_the_methods_that_configs_may_name_are_those_with_a_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "changes", "said"),
+    ("case", "changes", "message"),
     [
         ("compressed-w4-asym", group(WEIGHTS | {"num_bits": 8}),
             r"x\.weight_packed must have the shape \(20, 16\) by the quantization in its config, got \(20, 8\)"),
@@ -65,10 +65,10 @@ def test_the_methods_that_configs_may_name_are_those_with_a_format() -> None:
         ("mlx-8", {"mode": "ternary"}, "mode 'ternary' of MLX"),
     ],
 )  # fmt: skip
-def test_a_config_that_does_not_fit_to_the_tensors_is_refused(case: str, changes: dict[str, Any], said: str) -> None:
+def test_a_config_that_does_not_fit_to_the_tensors_is_refused(case: str, changes: dict[str, Any], message: str) -> None:
     file, settings = case_of(case)
     (key,) = settings
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         with_quantized([file], {key: settings[key] | changes}, case)
 
 
@@ -92,8 +92,8 @@ def test_a_module_of_mlx_with_an_entry_takes_nothing_of_the_models(mode: str, ow
         with pytest.raises(ModelError):
             with_quantized([file], {"quantization": options}, "it")
         return
-    (found,) = with_quantized([file], {"quantization": options}, "it")
-    assert found.schemes == {expected: 1}
+    (result,) = with_quantized([file], {"quantization": options}, "it")
+    assert result.schemes == {expected: 1}
     with pytest.raises(CheckpointError, match=r"x\.scales must have the shape \(8, 1\) .*got \(8, 2\)"):
         with_quantized([file], {"quantization": options | {"x": {"bits": 8}}}, "it")
 
@@ -107,8 +107,8 @@ def test_a_pattern_gives_a_module_of_gptq_its_own_options() -> None:
             with pytest.raises(CheckpointError, match="must have the shape"):
                 with_quantized([file], {"quantization_config": changed}, "it")
         else:
-            (found,) = with_quantized([file], {"quantization_config": changed}, "it")
-            assert found.schemes == {"GPTQ (8 bits, groups of 32)": 1}
+            (result,) = with_quantized([file], {"quantization_config": changed}, "it")
+            assert result.schemes == {"GPTQ (8 bits, groups of 32)": 1}
 
 
 def test_a_module_of_compressed_tensors_has_the_first_group_with_its_name() -> None:
@@ -144,9 +144,9 @@ def test_a_wrapped_config_may_have_the_quantization_inside(model: str, tmp_path:
 def test_a_matrix_in_another_order_than_by_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     file, settings = case_of("bitsandbytes-int8")
     one = np.ones((), np.uint8)
-    read = type(file).stored
+    stored = type(file).stored
     monkeypatch.setattr(
-        type(file), "stored", lambda s, name, *d: (lambda: one) if name.endswith("_format") else read(s, name, *d)
+        type(file), "stored", lambda s, name, *d: (lambda: one) if name.endswith("_format") else stored(s, name, *d)
     )
     with pytest.raises(UnsupportedModel, match=r"x\.weight is in another order than by row; save the model again"):
         with_quantized([file], settings, "it")
@@ -189,7 +189,7 @@ def test_options_of_other_kinds_are_refused_as_faults_of_the_file(case: str) -> 
 
 
 def read_or_refuse(file: SafetensorsFile, settings: dict[str, Any]) -> None:
-    """Read all quantized tensors of a file whose shapes a model would expect, or accept that the file is refused."""
+    """Read all quantized tensors of a file of the shapes expected by a model, or accept a refusal of the file."""
     with suppress(ModelError):
         (changed,) = with_quantized([file], settings, "it")
         for name, load in changed.quantized.items():
@@ -214,9 +214,9 @@ def test_patterns_of_modules_are_checked(case: str, changes: dict[str, Any], mes
 
 def test_inputs_of_a_group_without_scales_are_refused_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     file, settings = case_of("gptq-asym")
-    read = type(file).stored
+    stored = type(file).stored
     monkeypatch.setattr(
-        type(file), "stored", lambda s, name, *d: lambda: np.asarray(read(s, name, *d)()) + 9 * name.endswith("g_idx")
+        type(file), "stored", lambda s, name, *d: lambda: np.asarray(stored(s, name, *d)()) + 9 * name.endswith("g_idx")
     )
     (changed,) = with_quantized([file], settings, "it")
     with pytest.raises(

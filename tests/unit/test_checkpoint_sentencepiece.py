@@ -1,4 +1,4 @@
-"""A checkpoint whose tokenizer is a SentencePiece model alone cuts texts into the pieces that SentencePiece does."""
+"""A checkpoint with a SentencePiece model as its only tokenizer cuts texts into the pieces of SentencePiece."""
 
 import io
 import json
@@ -44,10 +44,10 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def train(directory: Path, kind: str, vocab_size: int = 400, **options: Any) -> Any:
     """Train a small model, write it as tokenizer.model, and return it as SentencePiece reads it."""
-    written = io.BytesIO()
+    buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS),
-        model_writer=written,
+        model_writer=buffer,
         model_type=kind,
         vocab_size=vocab_size,
         character_coverage=0.99,
@@ -55,8 +55,8 @@ def train(directory: Path, kind: str, vocab_size: int = 400, **options: Any) -> 
         minloglevel=2,
         **options,
     )
-    (directory / "tokenizer.model").write_bytes(written.getvalue())
-    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    (directory / "tokenizer.model").write_bytes(buffer.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=buffer.getvalue())
 
 
 def loaded(directory: Path, **settings: Any) -> Tokenizer:

@@ -37,8 +37,8 @@ def _choice(machine: Machine) -> tuple[str, str]:
     ],
 )
 def test_the_largest_that_suits_the_memory_and_the_cores_is_chosen(machine: Machine, model: str, reason: str) -> None:
-    chosen, why = _choice(machine)
-    assert chosen == model
+    name, why = _choice(machine)
+    assert name == model
     assert reason in why
 
 

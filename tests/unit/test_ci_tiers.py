@@ -1,6 +1,6 @@
-"""A change calls for the tiers whose inputs it touches, until they passed, and for one more in turn.
+"""A change calls for the tiers of the inputs it touches, until they pass, and for one more in turn.
 
-A check runs those that end in time, and leaves the others to the next one.
+A check runs the tiers with enough time to end, and leaves the others to the next check.
 """
 
 import json
@@ -22,7 +22,7 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a repository of one commit in which every tier has passed."""
+    """Make a repository of one commit, with a pass of every tier."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DEEP", raising=False)
     for name, text in FILES.items():
@@ -51,8 +51,8 @@ def note_all() -> None:
 
 def run(target: str, seconds: float = 0.0) -> None:
     tiers.begins(target)
-    begun = tiers.BEGUN / target
-    os.utime(begun, (0.0, begun.stat().st_mtime - seconds))
+    start_file = tiers.BEGUN / target
+    os.utime(start_file, (0.0, start_file.stat().st_mtime - seconds))
     tiers.passes(target)
 
 

@@ -51,10 +51,10 @@ def _fake_device(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> 
 
 def test_generate_streams_text_to_stdout_and_the_rest_to_stderr(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "-m", model, "Hello", "--max-tokens", "7", "--ignore-eos"]) == 0
-    said = capsys.readouterr()
-    assert len(said.out) > 1
-    assert said.out.endswith("\n")
-    (figures,) = said.err.splitlines()
+    captured = capsys.readouterr()
+    assert len(captured.out) > 1
+    assert captured.out.endswith("\n")
+    (figures,) = captured.err.splitlines()
     assert figures.startswith("11 prompt tokens, 7 generated in ")
 
 
@@ -107,11 +107,11 @@ def test_the_template_is_applied_and_stop_tokens_stop(capsys: pytest.CaptureFixt
 @pytest.mark.usefixtures("_fake_device")
 def test_demo_says_what_it_does_and_ends_with_what_it_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--model", "fake"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"Rekindle {rekindle.__version__}")
-    assert [said.count(f"\n> {question}\n") for question in QUESTIONS + BATCH] == [1] * 6
-    assert re.search(r"^Ready after \d+\.\d s\.$", said, re.MULTILINE)
-    last = said.splitlines()[-1]
+    output = capsys.readouterr().out
+    assert output.startswith(f"Rekindle {rekindle.__version__}")
+    assert [output.count(f"\n> {question}\n") for question in QUESTIONS + BATCH] == [1] * 6
+    assert re.search(r"^Ready after \d+\.\d s\.$", output, re.MULTILINE)
+    last = output.splitlines()[-1]
     assert last.startswith("Measured: 64 tokens streamed at ")
     assert "256 together at " in last
     assert last.endswith(" 0 programs loaded, 0 compiled.")
@@ -247,7 +247,7 @@ def test_the_help_of_lm_eval_needs_no_harness(
 
 
 def test_help_has_a_summary_and_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = 0
+    count = 0
     for name in _parser().names:
         if name == "lm-eval":
             continue
@@ -259,8 +259,8 @@ def test_help_has_a_summary_and_examples_that_parse(capsys: pytest.CaptureFixtur
             if line.strip():
                 words = shlex.split(line.strip().rpartition("| ")[2])[1:]
                 _parser(words[0]).parse_args(words)
-                shown += 1
-    assert shown > 20
+                count += 1
+    assert count > 20
 
 
 def test_no_command_prints_the_help_and_a_misspelt_one_a_hint(capsys: pytest.CaptureFixture[str]) -> None:

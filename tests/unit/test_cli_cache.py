@@ -1,4 +1,4 @@
-"""`rekindle cache` tells in words what a cache directory holds, and removes only what it is asked to remove."""
+"""`rekindle cache` describes the contents of a cache directory in words, and removes only the entries asked for."""
 
 import json
 import os
@@ -34,7 +34,7 @@ SOURCES = ("tiny.gguf", "/hub/models--owner--tiny/snapshots/0123", "")
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Choose a cache directory that nobody has made yet."""
+    """Choose a cache directory that does not exist yet."""
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -89,7 +89,7 @@ def flip_a_byte(entry: Path) -> None:
     file.write_bytes(content)
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+def run_cache(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
     """Run a command; return its text on stdout, or on stderr for an error."""
     capsys.readouterr()
     assert main(["cache", *arguments]) == status
@@ -98,7 +98,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -
 
 
 def test_ls_names_what_is_there_in_words(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = said(capsys, "ls")
+    output = run_cache(capsys, "ls")
     lines = output.splitlines()
     assert lines[0] == str(filled)
     assert "models, 2.5 MB" in lines
@@ -113,20 +113,20 @@ def test_ls_names_what_is_there_in_words(filled: Path, capsys: pytest.CaptureFix
 
 def test_ls_long_has_every_digest(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = {entry.name for entry in [*(filled / "programs").iterdir(), *(filled / "snapshots").iterdir()]}
-    assert set(re.findall("[0-9a-f]{64}", said(capsys, "ls", "--long"))) == names
+    assert set(re.findall("[0-9a-f]{64}", run_cache(capsys, "ls", "--long"))) == names
 
 
 def test_ls_tells_what_no_entry_accounts_for(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "damaged" not in said(capsys, "ls")
+    assert "damaged" not in run_cache(capsys, "ls")
     (filled / "programs" / ".writing-x").mkdir()
     (filled / "programs" / ".writing-x" / "half").write_bytes(bytes(1234))
-    assert "  and 1.23 kB in damaged entries, in leftovers of killed processes, or being written\n" in said(
+    assert "  and 1.23 kB in damaged entries, in leftovers of killed processes, or being written\n" in run_cache(
         capsys, "ls"
     )
 
 
 def test_size_adds_up(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = dict(re.split("  +", line.strip(), maxsplit=1) for line in said(capsys, "size").splitlines()[1:])
+    rows = dict(re.split("  +", line.strip(), maxsplit=1) for line in run_cache(capsys, "size").splitlines()[1:])
     assert list(rows) == ["models", "programs", "snapshots", "tests", "all of it"]
     total = sum(file.stat().st_size for file in filled.rglob("*") if file.is_file())
     assert rows["all of it"] == size_text(total)
@@ -136,15 +136,15 @@ def test_size_adds_up(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("command", ["ls", "size"])
 def test_a_cache_that_is_missing_is_empty(command: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
-        assert said(capsys, command).splitlines()[0] == str(cache)
-        assert "The cache is empty" in said(capsys, command)
+        assert run_cache(capsys, command).splitlines()[0] == str(cache)
+        assert "The cache is empty" in run_cache(capsys, command)
 
 
 @pytest.mark.parametrize("command", [["prune"], ["prune", "--max-bytes", "0"], ["clear"], ["verify"]])
 def test_a_cache_that_is_missing_is_no_error(
     command: list[str], cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said(capsys, *command)
+    run_cache(capsys, *command)
     assert list(cache.iterdir()) == []
 
 
@@ -154,30 +154,30 @@ def test_pruning_removes_what_was_used_least_recently_of_both_stores(
     used(segments(filled)[0], 2000)
     newest = {segments(filled)[0], filled / "programs" / step_key(STEPS[2]).digest}
     keep = sum(file.stat().st_size for entry in newest for file in entry.rglob("*") if file.is_file())
-    output = said(capsys, "prune", "--max-bytes", str(keep))
+    output = run_cache(capsys, "prune", "--max-bytes", str(keep))
     assert re.search(r"programs: 2 entries removed, .* kB freed; 1 left, ", output)
     assert re.search(r"snapshots: 1 entry removed, .* kB freed; 1 left, ", output)
     assert {*segments(filled), *(filled / "programs").iterdir()} == newest
-    said(capsys, "prune", "--max-bytes", str(keep - 1))
+    run_cache(capsys, "prune", "--max-bytes", str(keep - 1))
     assert {*segments(filled), *(filled / "programs").iterdir()} == newest - {
         filled / "programs" / step_key(STEPS[2]).digest
     }
 
 
 def test_pruning_one_store_leaves_the_other(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "0 left" in said(capsys, "prune", "--programs-bytes", "0")
+    assert "0 left" in run_cache(capsys, "prune", "--programs-bytes", "0")
     assert (programs(filled), len(segments(filled))) == (set(), 2)
-    said(capsys, "prune", "--snapshots-bytes", "0")
+    run_cache(capsys, "prune", "--snapshots-bytes", "0")
     assert (segments(filled), (filled / "models" / "tiny.gguf").is_file()) == ([], True)
 
 
 def test_pruning_without_a_bound_removes_leftovers_alone(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (snapshot,) = (filled / "snapshots").iterdir()
     old, young = filled / "programs" / ".writing-old", snapshot / ".making-young"
-    for left in (old, snapshot / ".removing-old", young):
-        left.mkdir()
-        (left / "half").write_bytes(bytes(100))
-    output = said(capsys, "prune")
+    for leftover in (old, snapshot / ".removing-old", young):
+        leftover.mkdir()
+        (leftover / "half").write_bytes(bytes(100))
+    output = run_cache(capsys, "prune")
     assert "programs: 0 entries removed, 100 B freed; 3 left" in output
     assert "snapshots: 0 entries removed, 100 B freed; 2 left" in output
     assert "Without a bound" in output
@@ -202,7 +202,7 @@ def test_a_bound_that_cannot_be_read_removes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("what", "left"),
+    ("what", "expected"),
     [
         ([], (0, 0, True)),
         (["all"], (0, 0, True)),
@@ -212,13 +212,13 @@ def test_a_bound_that_cannot_be_read_removes_nothing(
     ],
 )
 def test_clearing_removes_what_is_named_alone(
-    what: list[str], left: tuple[int, int, bool], filled: Path, capsys: pytest.CaptureFixture[str]
+    what: list[str], expected: tuple[int, int, bool], filled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said(capsys, "clear", *what, "--yes")
-    assert (len(programs(filled)), len(segments(filled)), (filled / "models" / "tiny.gguf").exists()) == left
+    run_cache(capsys, "clear", *what, "--yes")
+    assert (len(programs(filled)), len(segments(filled)), (filled / "models" / "tiny.gguf").exists()) == expected
     assert (filled / "tests" / "notes").exists()
     if what:
-        assert "There is nothing to remove" in said(capsys, "clear", *what)
+        assert "There is nothing to remove" in run_cache(capsys, "clear", *what)
 
 
 class Terminal:
@@ -241,14 +241,14 @@ def test_clearing_asks_a_person(
     answer: str, removed: bool, filled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    output = said(capsys, "clear", "programs", status=0 if removed else 1)
+    output = run_cache(capsys, "clear", "programs", status=0 if removed else 1)
     assert re.match(rf"Remove .* kB of programs for good, in {filled / 'programs'}\? \[y/N\] ", output)
     assert (programs(filled) == set()) == removed
     assert ("Nothing was removed." in output) != removed
 
 
 def test_clearing_is_refused_where_nobody_can_be_asked(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "give --yes" in said(capsys, "clear", status=1)
+    assert "give --yes" in run_cache(capsys, "clear", status=1)
     assert len(programs(filled)) == 3
 
 
@@ -256,18 +256,18 @@ def test_verifying_names_what_is_damaged_and_drops_it_where_asked(
     filled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
-        said(capsys, "verify")
+        run_cache(capsys, "verify")
         == "programs: 3 entries read, nothing is wrong\nsnapshots: 2 entries read, nothing is wrong\n"
     )
     bad = [filled / "programs" / step_key(STEPS[1]).digest, segments(filled)[0]]
     for entry in bad:
         flip_a_byte(entry)
     for drop in ([], ["--drop"]):
-        output = said(capsys, "verify", *drop, status=1)
+        output = run_cache(capsys, "verify", *drop, status=1)
         assert re.findall("^  (/.*)$", output, re.MULTILINE) == [str(entry) for entry in bad]
         assert "programs: 3 entries read, 1 cannot be used\nsnapshots: 2 entries read, 1 cannot be used\n" in output
     assert (programs(filled), len(segments(filled))) == ({STEPS[0], STEPS[2]}, 1)
-    assert "1 entry read, nothing is wrong" in said(capsys, "verify")
+    assert "1 entry read, nothing is wrong" in run_cache(capsys, "verify")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="mode bits of POSIX")
@@ -277,7 +277,7 @@ def test_a_directory_that_others_can_write_to_is_refused(
     command: str, name: str, filled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (filled / name).chmod(0o770)
-    error = said(capsys, *command.split(), status=1)
+    error = run_cache(capsys, *command.split(), status=1)
     assert error.startswith(f"rekindle: {filled / name} is writable by others")
     assert (len(list((filled / "programs").iterdir())), len(segments(filled))) == (3, 2)
 
@@ -293,34 +293,34 @@ def test_no_command_deserializes_anything(
     monkeypatch.setattr("rekindle.core.device.programs.store.deserialize_and_load", refuse)
     monkeypatch.setattr("rekindle.formats.checkpoints.checkpoint.LazyTensors.__getitem__", refuse)
     for command in ("ls", "size", "verify", "prune --max-bytes 1G", "clear --yes"):
-        said(capsys, *command.split())
-    said(capsys, "explain", str(families / "llama-tied"), *OPTIONS.split())
+        run_cache(capsys, *command.split())
+    run_cache(capsys, "explain", str(families / "llama-tied"), *OPTIONS.split())
 
 
 @pytest.fixture
-def wanted(cache: Path, families: Path) -> Requirements:
-    """Return the programs and pages that `explain` looks for."""
+def needs(cache: Path, families: Path) -> Requirements:
+    """Return the programs and pages for `explain`."""
     parser = ArgumentParser()
     requirements.add_arguments(parser)
     return Requirements.of(parser.parse_args([str(families / "llama-tied"), *OPTIONS.split()]), silent)
 
 
 def explained(capsys: pytest.CaptureFixture[str], requirements: Requirements, *arguments: str) -> str:
-    return said(capsys, "explain", requirements.blueprint.checkpoint.source, *OPTIONS.split(), *arguments)
+    return run_cache(capsys, "explain", requirements.blueprint.checkpoint.source, *OPTIONS.split(), *arguments)
 
 
 def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
-    wanted: Requirements, cache: Path, capsys: pytest.CaptureFixture[str]
+    needs: Requirements, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "  not stored: empty, step of 16+0, step of 0+2, scatter, gather, enter, allow\n    no program" in explained(
-        capsys, wanted
+        capsys, needs
     )
-    first, second, *rest = wanted.blueprint.all_programs()
-    other = wanted.blueprint.program_keys()(second)
+    first, second, *rest = needs.blueprint.all_programs()
+    other = needs.blueprint.program_keys()(second)
     changed = replace(other, build=replace(other.build, xla_flags="XLA_FLAGS: --xla_a", code="0" * 64))
-    assert wanted.store.save(first, serialized())
+    assert needs.store.save(first, serialized())
     save_as(cache / "programs", changed, serialized())
-    output = explained(capsys, wanted)
+    output = explained(capsys, needs)
     assert f"programs: 1 of 7 are stored in {cache / 'programs'}\n  stored: empty\n" in output
     assert (
         "  not stored: step of 16+0\n    the most similar stored program differs in\n"
@@ -329,17 +329,17 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
     assert f"        here    {code_digest()[:12]}...\n        stored  000000000000...\n" in output
     assert "        stored  XLA_FLAGS: --xla_a\n" in output
     assert "jax_config" not in output
-    assert f"        stored  {'0' * 64}\n" in explained(capsys, wanted, "--long")
+    assert f"        stored  {'0' * 64}\n" in explained(capsys, needs, "--long")
 
 
 def test_explain_shows_of_a_long_value_only_what_differs(
-    wanted: Requirements, cache: Path, capsys: pytest.CaptureFixture[str]
+    needs: Requirements, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    key = wanted.blueprint.program_keys()(wanted.blueprint.all_programs()[0])
+    key = needs.blueprint.program_keys()(needs.blueprint.all_programs()[0])
     other = replace(key.build, jax_config=key.build.jax_config.replace("jax_enable_x64=None", "jax_enable_x64=True"))
     statics = key.statics.replace('"dtype": "float32"', '"dtype": "bfloat16"')
     save_as(cache / "programs", replace(key, statics=statics, build=other), serialized())
-    output = explained(capsys, wanted)
+    output = explained(capsys, needs)
     assert "        here    jax_enable_x64=None\n        stored  jax_enable_x64=True\n" in output
     assert '        here    "dtype": "float32"\n        stored  "dtype": "bfloat16"\n' in output
 
@@ -352,14 +352,14 @@ def test_explain_finds_what_a_session_left(cache: Path, families: Path, capsys: 
         session.precompiled_sync(progress=False)
         session.save_sync()
         assert session.stats.scheduler.disk_pages == 2
-    output = said(capsys, "explain", str(model), *OPTIONS.split())
+    output = run_cache(capsys, "explain", str(model), *OPTIONS.split())
     assert "programs: 7 of 7 are stored in" in output
     assert "snapshot: 2 pages, 32 tokens, " in output
-    other = said(capsys, "explain", str(model), *OPTIONS.split(), "--page-size", "32", "--max-context", "128")
+    other = run_cache(capsys, "explain", str(model), *OPTIONS.split(), "--page-size", "32", "--max-context", "128")
     assert f"snapshot: the stored one of {model} is not used; it differs in\n  page_size\n    here    32\n" in other
-    assert f"\n  {model}, float32\n    2 pages, 32 tokens" in said(capsys, "ls")
+    assert f"\n  {model}, float32\n    2 pages, 32 tokens" in run_cache(capsys, "ls")
     shutil.copytree(model, cache / "copy")
-    assert f"snapshot: none of {cache / 'copy'} is stored" in said(capsys, "explain", str(cache / "copy"))
+    assert f"snapshot: none of {cache / 'copy'} is stored" in run_cache(capsys, "explain", str(cache / "copy"))
 
 
 @pytest.mark.parametrize(

@@ -43,21 +43,21 @@ SHORT = ("--max-tokens", "4")
 
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> Say:
-    """Return a function that pipes lines into a chat with the fake device, and returns its stdout and stderr."""
+    """Return a function to pipe lines into a chat with the fake device, and to get its stdout and stderr."""
     monkeypatch.setattr(rekindle, "open_sync", fake_opening(byte_tokenizer))
 
     def say(*lines: str, arguments: tuple[str, ...] = (), status: int = 0) -> tuple[str, str]:
         monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
         assert main(["chat", "fake", *SHORT, *arguments]) == status
-        said = capsys.readouterr()
-        return said.out, said.err
+        captured = capsys.readouterr()
+        return captured.out, captured.err
 
     return say
 
 
-def users(shown: str) -> list[str]:
-    """Return the messages of the user that /show printed."""
-    return [line.removeprefix("user: ") for line in shown.splitlines() if line.startswith("user: ")]
+def users(output: str) -> list[str]:
+    """Return the user's messages in the output of /show."""
+    return [line.removeprefix("user: ") for line in output.splitlines() if line.startswith("user: ")]
 
 
 def test_a_pipe_gets_answers_without_prompts_and_colours(say: Say) -> None:
@@ -155,9 +155,9 @@ def test_a_model_without_a_template_cannot_chat(
 ) -> None:
     monkeypatch.setattr(rekindle, "open_sync", fake_opening(byte_tokenizer, None))
     assert main(["chat", "fake"]) == 1
-    said = capsys.readouterr().err
-    assert "has no chat template, so it cannot chat" in said
-    assert "--chat-template FILE, or use rekindle generate" in said
+    stderr = capsys.readouterr().err
+    assert "has no chat template, so it cannot chat" in stderr
+    assert "--chat-template FILE, or use rekindle generate" in stderr
     with pytest.raises(SystemExit, match="2"):
         main(["chat", "fake", "-m", "other"])
     assert "there are two models" in capsys.readouterr().err
@@ -184,11 +184,11 @@ def test_an_interrupt_after_the_last_token_keeps_the_turn(
 ) -> None:
     typed = Typed("one", KeyboardInterrupt, "two", "/show", "/undo", "/show", "/nonsense", "/exit", "never")
     monkeypatch.setattr(conversing, "open_lines", lambda names, **options: typed)
-    show, left = Talk.say, iter([False, True])
+    show, interrupts = Talk.say, iter([False, True])
 
     def interrupted(talk: Talk, text: str | None) -> bool:
         """Interrupt the second answer at its first part, when the request has ended."""
-        if next(left):
+        if next(interrupts):
             original = talk.screen.part
 
             def part(each: Part) -> None:
@@ -322,15 +322,15 @@ def test_the_next_start_offers_the_last_conversation(
     again = typed("/show", "/resume", "/show", "three")
     assert "the last conversation: “one” and its answer; /resume continues it" in again
     assert again.index("the conversation is empty") < again.index("user: one")
-    (kept,) = (Path(os.environ["REKINDLE_CACHE"]) / "history").glob("chat-*.json")
-    assert os.name == "nt" or kept.stat().st_mode & 0o077 == 0
-    assert [message["content"] for message in json.loads(kept.read_text())["messages"]][::2] == ["one", "three"]
-    content = kept.read_text()
+    (history,) = (Path(os.environ["REKINDLE_CACHE"]) / "history").glob("chat-*.json")
+    assert os.name == "nt" or history.stat().st_mode & 0o077 == 0
+    assert [message["content"] for message in json.loads(history.read_text())["messages"]][::2] == ["one", "three"]
+    content = history.read_text()
     private = typed("secret", "/resume", arguments=("--no-history",))
     assert "last conversation" not in private
     assert "no conversation of an earlier start" in private
-    assert kept.read_text() == content
-    kept.write_text("{")
+    assert history.read_text() == content
+    history.write_text("{")
     assert "/resume continues" not in typed("/exit")
 
 
@@ -393,8 +393,8 @@ def terminal(*arguments: str) -> Iterator[tuple[Callable[[str], str], Callable[[
     """Run the command line in a terminal.
 
     Returns:
-        A function that waits for a regular expression and returns the output until its end, a function that types, and
-        the process.
+        A function to wait for a regular expression and return the output until its end, a function to type, and the
+        process.
     """
     own, inner = pty.openpty()
     output = ""
@@ -452,16 +452,16 @@ def test_a_model_without_a_template_is_told_before_its_weights_are_read(
     assert "--chat-template FILE" in capsys.readouterr().err
     with pytest.raises(AssertionError, match="was opened"):
         main(["serve", str(families / "qwen3"), "--port", "0"])
-    said = capsys.readouterr().err
-    assert "has no chat template, so chats are refused" in said
-    assert "/v1/completions" in said
+    stderr = capsys.readouterr().err
+    assert "has no chat template, so chats are refused" in stderr
+    assert "/v1/completions" in stderr
     monkeypatch.setattr(rekindle, "serve_sync", never)
     with pytest.raises(AssertionError, match="was opened"):
         main(["serve", str(families / "qwen3"), str(families / "qwen2"), "--port", "0"])
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     for name in ("qwen3", "qwen2"):
-        assert f"{name} has no chat template, so chats are refused" in said
-    assert "chat_template in its table" in said
+        assert f"{name} has no chat template, so chats are refused" in stderr
+    assert "chat_template in its table" in stderr
 
 
 def test_a_cached_model_of_the_hub_without_a_template_is_told_before_its_weights_are_read(
@@ -486,14 +486,14 @@ def test_a_cached_model_of_the_hub_without_a_template_is_told_before_its_weights
     assert "chat template" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", ["no template", "template", "embeddings", "unreachable"])
+@pytest.mark.parametrize("case", ["no template", "template", "embeddings", "unreachable"])
 def test_a_model_of_the_hub_without_a_template_is_told_before_its_weights_are_downloaded(
-    given: str, families: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str, families: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetched: list[str] = []
 
     def snapshot_download(name: str, *, local_dir: Path | None = None, allow_patterns: list[str], **_: object) -> str:
-        if local_dir is None or given == "unreachable":
+        if local_dir is None or case == "unreachable":
             raise OSError("not here")
         for file in filter_repo_objects([path.name for path in files.iterdir()], allow_patterns=allow_patterns):
             shutil.copy(files / file, local_dir / file)
@@ -506,17 +506,17 @@ def test_a_model_of_the_hub_without_a_template_is_told_before_its_weights_are_do
     files = tmp_path / "files"
     shutil.copytree(families / "qwen3", files)
     (files / "tokenizer_config.json").write_text("{}")
-    if given == "template":
+    if case == "template":
         (files / "chat_template.jinja").write_text("{{ messages }}")
-    if given == "embeddings":
+    if case == "embeddings":
         (files / "modules.json").write_text("[]")
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     monkeypatch.setattr(rekindle, "open_sync", never)
-    with nullcontext() if given == "no template" else pytest.raises(AssertionError, match="was opened"):
+    with nullcontext() if case == "no template" else pytest.raises(AssertionError, match="was opened"):
         assert main(["chat", "tiny/qwen3"]) == 1
-    assert ("tiny/qwen3 has no chat template" in capsys.readouterr().err) == (given == "no template")
+    assert ("tiny/qwen3 has no chat template" in capsys.readouterr().err) == (case == "no template")
     assert "model.safetensors" not in fetched
-    assert ("config.json" in fetched) == (given != "unreachable")
+    assert ("config.json" in fetched) == (case != "unreachable")
     fetched.clear()
     with pytest.raises(AssertionError, match="was opened"):
         main(["chat", "tiny/qwen3/file.gguf"])

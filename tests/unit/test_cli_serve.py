@@ -39,9 +39,9 @@ KEY = {"authorization": "Bearer key"}
 def serving(
     families: Path, module_cache: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Serve a tiny model in a process of its own, and return that with its address."""
+    """Serve a tiny model in a process of its own, and return it with its address."""
     model = embedding_model(families / "qwen3-embed", tmp_path_factory.mktemp("models") / "tiny")
-    parts = random_parts(open_checkpoint(model).config, 2, wanted=lambda name: name.endswith("q_proj"))
+    parts = random_parts(open_checkpoint(model).config, 2, selects=lambda name: name.endswith("q_proj"))
     adapter = f"sql={saved(tmp_path_factory.mktemp('adapters') / 'sql', parts)}"
     template = tmp_path_factory.mktemp("templates") / "short.jinja"
     template.write_text(TEMPLATE)
@@ -66,10 +66,10 @@ def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
     assert address.startswith("http://127.0.0.1:")
     assert address.endswith("/v1")
     body = {"model": "tiny", "prompt": "Hello", "max_tokens": 3}
-    status, made = ask(address, TEXT, body, KEY)
-    assert (status, made["usage"]["completion_tokens"]) == (200, 3)
-    status, made = ask(address, TEXT, body | {"model": "sql"}, KEY)
-    assert (status, made["model"], made["usage"]["completion_tokens"]) == (200, "sql", 3)
+    status, reply = ask(address, TEXT, body, KEY)
+    assert (status, reply["usage"]["completion_tokens"]) == (200, 3)
+    status, reply = ask(address, TEXT, body | {"model": "sql"}, KEY)
+    assert (status, reply["model"], reply["usage"]["completion_tokens"]) == (200, "sql", 3)
     assert ask(address, "/tokenizer_info", None, KEY)[1]["chat_template"] == TEMPLATE
     assert ask(address, TEXT, {"prompt": "x" * 100}, KEY)[0] == 400
     assert ask(address, TEXT, body, {"authorization": "Bearer no"})[0] == 401
@@ -116,9 +116,9 @@ def test_it_waits_without_waking_for_a_signal_that_another_thread_gets(stopped_b
 def test_help_tells_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert all(
-        option in said
+        option in output
         for option in ("--api-key", "--cors", "--host", "--max-running", "--dtype", "--kv-dtype", "--mesh")
     )
 
@@ -126,11 +126,11 @@ def test_help_tells_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_cannot_be_served_is_told_before_a_model_is_opened(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rekindle, "open_sync", lambda *given, **options: pytest.fail("it was opened"))
+    monkeypatch.setattr(rekindle, "open_sync", lambda *arguments, **options: pytest.fail("it was opened"))
     assert main(["serve", "tiny", "--port", "70000"]) == 1
     assert "port must be from 0 to 65535, got 70000" in capsys.readouterr().err
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         assert main(["serve", "tiny", "--port", str(port)]) == 1
     assert f"the server cannot listen at 127.0.0.1:{port} (Address already in use): give" in capsys.readouterr().err
     with pytest.raises(SystemExit):
@@ -154,9 +154,9 @@ def test_a_server_leaves_what_is_there_before_it_out_of_later_collections(
     monkeypatch.setattr(rekindle, "open_sync", fake_opening(byte_tokenizer))
     frozen = [gc.get_freeze_count()]
     monkeypatch.setattr(serving_module, "wait_for_signals", lambda _: frozen.append(gc.get_freeze_count()))
-    kept: list[list[int]] = [[] for _ in range(100)]
+    objects: list[list[int]] = [[] for _ in range(100)]
     assert main(["serve", "tiny", "--port", "0", "--quiet"]) == 0
-    assert frozen[1] >= frozen[0] + len(kept)
+    assert frozen[1] >= frozen[0] + len(objects)
 
 
 def test_the_tables_of_a_file_are_models_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

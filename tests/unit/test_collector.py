@@ -1,4 +1,4 @@
-"""Much that stays is made without the garbage collector, which is afterwards as it was before."""
+"""Lasting objects are made without the garbage collector, and its state afterwards is the state before."""
 
 import gc
 import subprocess
@@ -58,19 +58,19 @@ def test_what_a_user_froze_stays_frozen() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
     with collector_paused():
-        made = [[] for _ in range(10_000)]  # type: list[list[int]]
+        lists = [[] for _ in range(10_000)]  # type: list[list[int]]
     assert 0 < gc.get_freeze_count() <= frozen  # what other tests left may end meanwhile
     assert gc.isenabled()
-    assert made
+    assert lists
 
 
 def test_what_was_made_meanwhile_counts_as_old() -> None:
     with collector_paused():
-        made = [[] for _ in range(10_000)]  # type: list[list[int]]
+        lists = [[] for _ in range(10_000)]  # type: list[list[int]]
     assert gc.get_count()[0] < 1_000
     assert not gc.get_freeze_count()
     oldest = set(map(id, gc.get_objects(generation=2)))
-    assert all(id(each) in oldest for each in made)
+    assert all(id(each) in oldest for each in lists)
 
 
 def test_it_is_enabled_when_the_last_of_several_threads_is_done() -> None:

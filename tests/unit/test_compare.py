@@ -8,7 +8,7 @@ import pytest
 from rekindle import Comparison, InvalidRequest
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_limits, fake_loaded_engine, fake_session
-from tests.unit.cards import shown
+from tests.unit.cards import page_of
 
 PROMPT = (3, 1, 4)
 
@@ -19,7 +19,7 @@ def test_each_setting_has_its_answer_and_its_column(session: Session) -> None:
     whole = expected_tokens(PROMPT, 4)
     assert [answer.token_ids for answer in compared] == [whole, whole[:2], whole]
     assert compared.settings == [{}, {"max_tokens": 2}, {"ignore_eos": True}]
-    text = shown(compared).text
+    text = page_of(compared).text
     for words in ("defaults", "max_tokens 2", "same as the first for 2 tokens", "same as the first for all tokens"):
         assert words in text
 
@@ -34,7 +34,7 @@ def test_settings_may_be_named_and_come_from_several_sessions(session: Session) 
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ([], "settings must be a list of mappings"),
         ("temperature", "settings must be a list of mappings"),
@@ -43,8 +43,8 @@ def test_settings_may_be_named_and_come_from_several_sessions(session: Session) 
         ({"a": {"session": 3}}, "session must be an open rekindle.Session, got 3"),
     ],
 )
-def test_one_wrong_setting_computes_nothing(session: Session, settings: Any, told: str) -> None:
-    with pytest.raises(InvalidRequest, match=told):
+def test_one_wrong_setting_computes_nothing(session: Session, settings: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         session.compare_sync(None, settings, token_ids=PROMPT)
     assert session.stats.scheduler.ended == 0
     assert session.requests == {}

@@ -61,22 +61,22 @@ with fake_session() as session:
         found.append({code: [c.text for c in shell.Completer.completions(code, len(code))] for code in sys.argv[2:]})
 print(json.dumps(found))
 """
-"""Code that writes what IPython completes the end of each argument to, with jedi and without."""
+"""Code to print IPython's completions of the end of each argument, with jedi and without."""
 
 
 @pytest.mark.wide
 def test_ipython_completes_keywords_and_public_names_alone(tmp_path: Path) -> None:
     """Ask in a process of its own, since a shell changes much of the one that it is in.
 
-    Its cache is its own too: jedi reads what another process has half written, and then completes nothing.
+    Its cache is its own too: jedi reads the half-written files of another process, and then completes nothing.
     """
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), *COMPLETED, "rekindle."]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert asked.returncode == 0, asked.stderr
-    for found in json.loads(asked.stdout.splitlines()[-1]):
+    process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert process.returncode == 0, process.stderr
+    for completions in json.loads(process.stdout.splitlines()[-1]):
         for code, keyword in COMPLETED.items():
-            assert keyword in found[code], code
-        names = {name.rpartition(".")[2] for name in found["rekindle."]}
+            assert keyword in completions[code], code
+        names = {name.rpartition(".")[2] for name in completions["rekindle."]}
         assert {"open", "open_sync", "Session"} <= names <= {*rekindle.__all__}
 
 
@@ -109,9 +109,9 @@ def test_the_signature_of_open_has_all_settings(function: Callable[..., Any]) ->
 
 def test_help_and_jedi_show_types_and_defaults() -> None:
     with fake_session() as session:
-        (shown,) = jedi.Interpreter("session.generate('hi', ", [{"session": session}]).get_signatures()
-    assert "max_tokens: int | None=256" in shown.to_string()
-    assert "<class" not in shown.to_string()
+        (signature,) = jedi.Interpreter("session.generate('hi', ", [{"session": session}]).get_signatures()
+    assert "max_tokens: int | None=256" in signature.to_string()
+    assert "<class" not in signature.to_string()
 
 
 def test_the_package_lists_its_public_names_alone() -> None:

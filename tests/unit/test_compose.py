@@ -47,9 +47,9 @@ FEW: SettingsOptions = {
     "precompile": "lazy",
     "restore": "off",
 }
-"""Settings with few programs, and without writes that would go on when a test is over."""
+"""Settings with few programs, and without writes beyond the end of a test."""
 EMBER = Family("EmberForCausalLM", qwen2.read)
-"""The family of qwen2 under a name that is not known."""
+"""The family of qwen2 under an unknown name."""
 
 
 def session_of(compose: Compose, tokenizer: Tokenizer | None = None) -> Session:
@@ -61,18 +61,18 @@ def session_of(compose: Compose, tokenizer: Tokenizer | None = None) -> Session:
 
 
 class Between:
-    """An actor in front of another: it sees what that one takes and says, and may change what it says."""
+    """An actor in front of another: it records the other's messages and replies, and may change the replies."""
 
-    def __init__(self, actor: Actor, change: Callable[[Message], Iterable[Message]] = lambda said: [said]):
+    def __init__(self, actor: Actor, change: Callable[[Message], Iterable[Message]] = lambda message: [message]):
         self.actor, self.change = actor, change
         self.took: list[Message] = []
-        self.said: list[Message] = []
+        self.replies: list[Message] = []
 
     async def handle(self, message: Message) -> list[Message]:
         self.took.append(message)
-        said = await answers(self.actor, message)
-        self.said += said
-        return [changed for each in said for changed in self.change(each)]
+        messages = await answers(self.actor, message)
+        self.replies += messages
+        return [changed for each in messages for changed in self.change(each)]
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Actors)])
@@ -84,13 +84,13 @@ def test_any_actor_may_stand_behind_another_that_sees_all_its_messages(name: str
         parts: dict[str, Any] = {name: between[0]}
         return replace(actors, **parts)
 
-    seen: list[Message] = []
-    said: list[Message] = []
+    messages: list[Message] = []
+    replies: list[Message] = []
 
-    def see(handled: rekindle.MessageRecord) -> None:
-        if handled.actor == name:
-            seen.append(handled.message)
-            said.extend(handled.answers)
+    def see(record: rekindle.MessageRecord) -> None:
+        if record.actor == name:
+            messages.append(record.message)
+            replies.extend(record.answers)
 
     with session_of(compose, byte_tokenizer) as session, session.watch(see):
         assert session.generate_sync("hi", regex="[a-c]{3}d").parsed[3] == "d"
@@ -99,9 +99,9 @@ def test_any_actor_may_stand_behind_another_that_sees_all_its_messages(name: str
         session.save_sync(progress=False)
         session.pause_sync()
         assert generation.token_ids == expected_tokens([7] * 70, 70)
-        assert between[0].took == seen
-        assert between[0].said == said
-        assert seen
+        assert between[0].took == messages
+        assert between[0].replies == replies
+        assert messages
 
 
 def test_an_actor_may_change_what_is_said(byte_tokenizer: Tokenizer) -> None:
@@ -184,9 +184,9 @@ def test_one_actor_may_have_two_places_and_takes_one_message_at_a_time() -> None
             self.busy = True
             self.kinds[type(message).__name__] += 1
             await anyio.lowlevel.checkpoint()  # another message could come in between here
-            said = await answers(self.actors.by_message()[type(message)], message)
+            messages = await answers(self.actors.by_message()[type(message)], message)
             self.busy = False
-            return said
+            return messages
 
     both: list[Both] = []
 
@@ -221,12 +221,12 @@ def test_without_compose_the_actors_are_those_that_were_made() -> None:
     assert composed([actors], lambda same: same) == [actors]
 
 
-@pytest.mark.parametrize("made", [None, [], "actors"])
-def test_what_compose_returns_has_to_be_actors(made: Any) -> None:
+@pytest.mark.parametrize("result", [None, [], "actors"])
+def test_what_compose_returns_has_to_be_actors(result: Any) -> None:
     with pytest.raises(ConfigError) as refused:
-        composed([fake_loaded_engine(fake_limits()).lanes[0].actors], lambda actors: made)
+        composed([fake_loaded_engine(fake_limits()).lanes[0].actors], lambda actors: result)
     expected = "compose must return Actors, such as dataclasses.replace(actors, settler=...); got "
-    assert str(refused.value) == f"{expected}{made!r}"
+    assert str(refused.value) == f"{expected}{result!r}"
 
 
 @pytest.mark.parametrize("actor", [None, print, type("Deaf", (), {"handle": 3})()])
@@ -239,18 +239,18 @@ def test_what_compose_raises_comes_out_of_open_as_it_is_and_nothing_stays_on_the
     def compose(actors: Actors) -> Actors:
         raise LookupError("nothing to compose with")
 
-    def held() -> int:
+    def array_bytes() -> int:
         return sum(array.nbytes for array in jax.live_arrays())
 
     gc.collect()  # drop the arrays of earlier tests
-    before = held()
+    before = array_bytes()
     with pytest.raises(LookupError, match="nothing to compose with"):
         rekindle.open_sync(families / "qwen2", progress=False, compose=compose, **FEW)
-    assert held() <= before
+    assert array_bytes() <= before
     nothing: Any = lambda actors: None  # noqa: E731
     with pytest.raises(ConfigError, match="compose must return Actors"):
         rekindle.open_sync(families / "qwen2", progress=False, compose=nothing, **FEW)
-    assert held() <= before
+    assert array_bytes() <= before
 
 
 @pytest.mark.parametrize("compose", [3, "compose", Actors.__annotations__])
@@ -282,15 +282,15 @@ def test_a_family_of_ones_own_reads_a_config_as_the_known_one_that_says_the_same
 ) -> None:
     directory = {"llama": "llama-tied"}.get(name, name)
     family = replace(FAMILIES[name], architecture="EmberForCausalLM")
-    known = open_checkpoint(families / directory).config
-    assert open_checkpoint(unknown(directory), family=family).config == replace(known, family="EmberForCausalLM")
+    config = open_checkpoint(families / directory).config
+    assert open_checkpoint(unknown(directory), family=family).config == replace(config, family="EmberForCausalLM")
 
 
 def test_a_model_of_ones_own_family_generates_and_takes_other_weights_through_an_actor_of_ones_own(
     unknown: Callable[[str], Path], families: Path
 ) -> None:
     golden = np.load(families / "qwen2" / "golden.npz")
-    asked: Any = {"token_ids": golden["greedy_prompt"].tolist(), "max_tokens": 24, "ignore_eos": True}
+    request: Any = {"token_ids": golden["greedy_prompt"].tolist(), "max_tokens": 24, "ignore_eos": True}
     directory = unknown("qwen2")
     between: list[Between] = []
 
@@ -299,11 +299,11 @@ def test_a_model_of_ones_own_family_generates_and_takes_other_weights_through_an
         return replace(actors, settler=between[0])
 
     with rekindle.open_sync(directory, progress=False, compose=compose, family=EMBER, **FEW) as session:
-        assert list(session.generate_sync(**asked).token_ids) == golden["greedy_new"].tolist()
+        assert list(session.generate_sync(**request).token_ids) == golden["greedy_new"].tolist()
         session.update_weights_sync(directory)
-        assert list(session.generate_sync(**asked).token_ids) == golden["greedy_new"].tolist()
-    settled = [token for said in between[0].said if isinstance(said, Settled) for _, token in said.tokens]
-    assert settled[:24] == golden["greedy_new"].tolist()
+        assert list(session.generate_sync(**request).token_ids) == golden["greedy_new"].tolist()
+    tokens = [token for reply in between[0].replies if isinstance(reply, Settled) for _, token in reply.tokens]
+    assert tokens[:24] == golden["greedy_new"].tolist()
 
 
 def test_an_unknown_architecture_is_refused_and_the_message_says_how_to_open_it(unknown: Callable[[str], Path]) -> None:

@@ -32,18 +32,18 @@ ENDLESS = 4000
 
 @dataclass
 class Running:
-    """An engine that runs beside the test.
+    """An engine beside the test.
 
     Attributes:
-        said: what it said to callers.
-        seen: what its actors handled.
+        outbox: the messages to callers.
+        records: the messages to its actors, with their answers.
     """
 
     engine: Engine
-    said: list[Message]
-    seen: list[MessageRecord] = field(default_factory=list)
+    outbox: list[Message]
+    records: list[MessageRecord] = field(default_factory=list)
 
-    async def told(self, command: Command) -> Command:
+    async def tell(self, command: Command) -> Command:
         """Tell the engine a command; return it once nothing more can happen."""
         self.engine.conductor.submit(command)
         await anyio.wait_all_tasks_blocked()
@@ -60,7 +60,7 @@ class Running:
         await anyio.wait_all_tasks_blocked()
 
     def tokens(self, request_id: int) -> tuple[int, ...]:
-        texts = [text for each in self.said if isinstance(each, Texts) for text in each.texts]
+        texts = [text for each in self.outbox if isinstance(each, Texts) for text in each.texts]
         return tuple(token for text in texts if text.request_id == request_id for token in text.token_ids)
 
     def waiting(self) -> list[Message]:
@@ -69,9 +69,9 @@ class Running:
 
 @asynccontextmanager
 async def running(loaded_engine: LoadedEngine | None = None) -> AsyncIterator[Running]:
-    said: list[Message] = []
-    one = Running(Engine([(loaded_engine or fake_loaded_engine(fake_limits())).lanes[0].actors], said.append), said)
-    one.engine.watch(one.seen.append)
+    outbox: list[Message] = []
+    one = Running(Engine([(loaded_engine or fake_loaded_engine(fake_limits())).lanes[0].actors], outbox.append), outbox)
+    one.engine.watch(one.records.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.engine.run)
         await anyio.wait_all_tasks_blocked()
@@ -81,19 +81,19 @@ async def running(loaded_engine: LoadedEngine | None = None) -> AsyncIterator[Ru
 
 async def test_while_it_is_paused_nothing_is_taken_and_afterwards_all_of_it() -> None:
     async with running() as one:
-        assert (await one.told(Pause())).answer.closed
+        assert (await one.tell(Pause())).answer.closed
         assert one.engine.conductor.paused
         await one.submit(0)
         await one.submit(1)
         one.engine.post(Cancel(1))
         await anyio.wait_all_tasks_blocked()
-        assert (one.seen, one.said) == ([], [])
+        assert (one.records, one.outbox) == ([], [])
         assert [*map(type, one.waiting())] == [Submit, Submit, Cancel]
         assert [*map(type, one.engine.pending["intake"])] == [Submit, Submit, Cancel]
-        assert (await one.told(Resume())).answer.closed
+        assert (await one.tell(Resume())).answer.closed
         assert not one.engine.conductor.paused
         assert one.tokens(0) == expected_tokens(PROMPT, 2)
-        assert Texts((Text(1, "", (), "cancelled"),)) in one.said
+        assert Texts((Text(1, "", (), "cancelled"),)) in one.outbox
         assert one.waiting() == []
 
 
@@ -102,7 +102,7 @@ async def test_a_pause_is_answered_once_no_actor_is_busy_and_what_that_says_wait
     async with running(fake_loaded_engine(fake_limits(overlap=False), settler=settler)) as one:
         await one.submit(0)
         assert len(settler.took.items) == 1
-        pause = await one.told(Pause())
+        pause = await one.tell(Pause())
         assert one.engine.conductor.paused
         assert not pause.answer.closed, "the settler is busy"
         await one.submit(1)
@@ -113,21 +113,21 @@ async def test_a_pause_is_answered_once_no_actor_is_busy_and_what_that_says_wait
         assert [*map(type, one.engine.pending["scheduler"])] == [Settled]
         assert len(one.waiting()) == 2
         settler.release()
-        await one.told(Resume())
+        await one.tell(Resume())
         assert one.tokens(0) == one.tokens(1) == expected_tokens(PROMPT, 2)
 
 
 async def test_pausing_what_is_paused_and_resuming_what_runs_change_nothing() -> None:
     async with running() as one:
         for _ in range(2):
-            await one.told(Resume())
+            await one.tell(Resume())
         await one.submit(0)
         assert one.tokens(0) == expected_tokens(PROMPT, 2)
         for _ in range(2):
-            await one.told(Pause())
+            await one.tell(Pause())
         await one.submit(1)
         assert one.tokens(1) == ()
-        await one.told(Resume())
+        await one.tell(Resume())
         assert one.tokens(1) == expected_tokens(PROMPT, 2)
 
 
@@ -136,32 +136,32 @@ async def test_a_step_pauses_first_and_takes_nothing_where_nothing_waits() -> No
         assert await one.stepped() is None
         assert one.engine.conductor.paused
         await one.submit(0)
-        handled = await one.stepped()
-        assert handled is not None
-        assert (handled.actor, type(handled.message)) == ("intake", Submit)
-        assert [*map(type, handled.answers)] == [Admit]
-        assert one.waiting() == [*handled.answers]
-        assert [*map(type, ((await one.stepped()) or handled).answers)] == [Plan, Started]
-        assert not isinstance(one.said[-1], Texts)
+        record = await one.stepped()
+        assert record is not None
+        assert (record.actor, type(record.message)) == ("intake", Submit)
+        assert [*map(type, record.answers)] == [Admit]
+        assert one.waiting() == [*record.answers]
+        assert [*map(type, ((await one.stepped()) or record).answers)] == [Plan, Started]
+        assert not isinstance(one.outbox[-1], Texts)
 
 
 async def test_a_step_of_a_busy_engine_waits_until_it_is_idle_and_then_takes_one_message() -> None:
     settler = Telling()
     async with running(fake_loaded_engine(fake_limits(overlap=False), settler=settler)) as one:
         await one.submit(0)
-        step = await one.told(TakeOne())
+        step = await one.tell(TakeOne())
         assert not step.answer.closed
         settler.step()
         await anyio.wait_all_tasks_blocked()
-        (handled,) = step.answer.items
-        assert (handled.actor, type(handled.message)) == ("scheduler", Settled)
-        assert {*map(type, one.waiting())} == {*map(type, handled.answers)} - {*TO_CALLER}
+        (record,) = step.answer.items
+        assert (record.actor, type(record.message)) == ("scheduler", Settled)
+        assert {*map(type, one.waiting())} == {*map(type, record.answers)} - {*TO_CALLER}
 
 
 async def test_each_step_takes_the_oldest_message_of_all() -> None:
-    """Compare with one queue: all that is posted or said joins at its end, and its first message is taken."""
+    """Compare with one queue: every message joins at its end, and the first one is taken."""
     async with running(fake_loaded_engine(fake_limits(max_running=2, page_size=16))) as one:
-        await one.told(Pause())
+        await one.tell(Pause())
         queue: list[Message] = []
         posts = {at: Submit(at, (at + 1,) * 20, SamplingParams(max_tokens=3)) for at in range(0, 30, 3)}
         cancels = {at + 2: Cancel(at) for at in range(0, 30, 6)}
@@ -172,12 +172,12 @@ async def test_each_step_takes_the_oldest_message_of_all() -> None:
                     one.engine.post(message)
                     queue.append(message)
             assert {*map(id, one.waiting())} == {*map(id, queue)}
-            handled = await one.stepped()
-            if handled is None:
+            record = await one.stepped()
+            if record is None:
                 break
-            assert handled.message is queue.pop(0)
-            queue += [message for message in handled.answers if not isinstance(message, TO_CALLER)]
-            actors.append(handled.actor)
+            assert record.message is queue.pop(0)
+            queue += [message for message in record.answers if not isinstance(message, TO_CALLER)]
+            actors.append(record.actor)
         assert queue == []
         assert {*actors} >= {"intake", "scheduler", "stepper", "settler", "detokenizer", "host_tier", "disk_tier"}
         for request_id in (3, 9, 15):
@@ -197,7 +197,7 @@ async def test_an_error_in_a_step_comes_out_of_the_engine_as_it_does_otherwise()
     async def run() -> None:
         async with running(broken) as one:
             engines.append(one.engine)
-            await one.told(Pause())
+            await one.tell(Pause())
             await one.submit(0)
             for command in (first, second, third):
                 one.engine.conductor.submit(command)

@@ -68,7 +68,7 @@ WAITERS: list[Callable[[Session], Any]] = [
 
 @dataclass
 class Outcomes:
-    """The results and errors of calls, in the order in which they ended."""
+    """The results and errors of calls, in the order of their ends."""
 
     got: list[object] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ class Outcomes:
 
 
 async def with_waiters(session: Session, settler: Telling, outcomes: Outcomes, end: Callable[[], Any]) -> None:
-    """Let a caller wait in each way for a settler that is busy, and then end the session."""
+    """Let a caller wait in each way for a busy settler, and then end the session."""
     handle = session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
     await settler.took.wait(0)
     async with anyio.create_task_group() as tasks:
@@ -144,7 +144,7 @@ async def test_a_closed_session_can_be_neither_paused_nor_stepped(
 
 
 class Witness(Feed[MessageRecord]):
-    """A feed that records its engine thread's error when it is closed."""
+    """A feed with a record of its engine thread's error at its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Witness(Feed[MessageRecord]):
 @pytest.mark.parametrize("kind", [Pause, TakeOne])
 @pytest.mark.parametrize("fails", [True, False])
 async def test_who_waits_is_let_go_only_once_the_error_is_known(kind: type[Command], fails: bool) -> None:
-    """Check this because a command that was never done would otherwise look like one that was."""
+    """Check this because an undone command would otherwise look done."""
     settler, witnesses = Telling(fails=fails), [Witness(), Witness()]
     with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         session.submit(token_ids=PROMPT)
@@ -199,20 +199,20 @@ def test_a_command_to_an_engine_that_never_ran_is_answered_at_its_end() -> None:
 
 async def test_threads_that_pause_and_step_while_others_close_all_come_to_an_end() -> None:
     for _ in range(10):
-        seen: Feed[MessageRecord] = Feed()
-        with fake_session() as session, session.watch(seen.put):
+        records: Feed[MessageRecord] = Feed()
+        with fake_session() as session, session.watch(records.put):
             outcomes: list[object] = []
             with anyio.fail_after(PATIENCE):
                 async with anyio.create_task_group() as tasks:
                     for _ in range(3):
                         tasks.start_soon(partial(to_thread.run_sync, use, session, outcomes))
-                    await seen.wait(20)
+                    await records.wait(20)
                     await session.close()
             assert [type(error) for error in outcomes] == [SessionClosed] * 3
 
 
 def use(session: Session, outcomes: list[object]) -> None:
-    """Submit, pause, step and resume until that is an error."""
+    """Submit, pause, step and resume until an error."""
     try:
         while True:
             with suppress(QueueFull):

@@ -35,7 +35,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Do:
-    """An act of a user; `number` says to which request, or how often."""
+    """An act of a user; `number` is the request or the number of times."""
 
     what: Literal["step", "pause", "resume", "cancel", "in a thread"]
     number: int
@@ -56,29 +56,29 @@ STORY = st.lists(ASK | DO, min_size=4, max_size=25)
 LIMITS = st.fixed_dictionaries(WAYS | {"num_pages": st.sampled_from([6, 40]), "max_running": st.sampled_from([3, 1])})
 
 
-async def told(story: list[Ask | Do], limits: dict[str, Any], ending: str) -> None:
-    """Play a story, and check that its requests give the tokens that they give alone, or the first of them."""
+async def play(story: list[Ask | Do], limits: dict[str, Any], ending: str) -> None:
+    """Play a story, and compare the tokens of its requests with the tokens of each alone, or the first ones."""
     session = fake_session(**limits)
-    asked: list[tuple[Ask, Handle]] = []
+    requests: list[tuple[Ask, Handle]] = []
     cancelled: set[Handle] = set()
-    seen: list[MessageRecord] = []
-    with session.watch(seen.append):
+    records: list[MessageRecord] = []
+    with session.watch(records.append):
         for event in story:
             if isinstance(event, Ask):
                 options: dict[str, Any] = {} if event.seed is None else {"temperature": 1.0, "seed": event.seed}
                 prompt = [event.length] * event.length
-                asked.append((event, session.submit(token_ids=prompt, max_tokens=event.max_tokens, **options)))
-            elif event.what == "cancel" and asked:
-                _, handle = asked[event.number % len(asked)]
+                requests.append((event, session.submit(token_ids=prompt, max_tokens=event.max_tokens, **options)))
+            elif event.what == "cancel" and requests:
+                _, handle = requests[event.number % len(requests)]
                 handle.cancel()
                 cancelled.add(handle)
             else:
                 await happen(event, session)
         if ending == "stepped":
             await run_to_the_end(session)
-            assert all(handle.done for _, handle in asked), "a session that is stepped comes to its end"
+            assert all(handle.done for _, handle in requests), "a session that is stepped comes to its end"
         session.resume()
-        for ask, handle in asked:
+        for ask, handle in requests:
             expected = expected_tokens([ask.length] * ask.length, ask.max_tokens, draw=ask.seed or 0)
             if handle in cancelled:
                 with anyio.CancelScope():  # the request may have ended before
@@ -90,7 +90,7 @@ async def told(story: list[Ask | Do], limits: dict[str, Any], ending: str) -> No
             else:
                 assert (await handle).token_ids == expected
     await session.close()
-    assert len({id(each.message) for each in seen}) == len(seen), "a message was taken twice"
+    assert len({id(each.message) for each in records}) == len(records), "a message was taken twice"
 
 
 async def happen(event: Do, session: Session) -> None:
@@ -104,10 +104,10 @@ async def happen(event: Do, session: Session) -> None:
         case "step":
             for _ in range(event.number):
                 before = sum(map(len, session.pending.values())) if session.paused else None
-                handled = await session.step()
+                record = await session.step()
                 assert session.paused
                 if before is not None:
-                    assert (handled is None) == (before == 0)
+                    assert (record is None) == (before == 0)
         case "in a thread":
             await to_thread.run_sync(session.step_sync)
 
@@ -115,7 +115,7 @@ async def happen(event: Do, session: Session) -> None:
 def check(backend: str, story: list[Ask | Do], limits: dict[str, Any], ending: str) -> None:
     async def guarded() -> None:
         with anyio.fail_after(PATIENCE):
-            await told(story, limits, ending)
+            await play(story, limits, ending)
 
     anyio.run(guarded, backend=backend)
 
@@ -154,8 +154,8 @@ def test_stepping_takes_the_same_messages_in_the_same_order_whoever_steps(overla
                 session.submit(token_ids=[number] * 20, max_tokens=4, seed=number)
 
             async def walk_on() -> None:
-                while (handled := await session.step()) is not None:
-                    walk.append(repr(handled))
+                while (record := await session.step()) is not None:
+                    walk.append(repr(record))
 
             if how == "blocking":
                 walk += map(repr, iter(session.step_sync, None))
@@ -172,23 +172,23 @@ def test_stepping_takes_the_same_messages_in_the_same_order_whoever_steps(overla
 
 
 async def test_threads_and_loops_step_pause_and_resume_at_once_and_nothing_is_lost(session: Session) -> None:
-    seen: list[MessageRecord] = []
-    taken: list[MessageRecord] = []  # appending is atomic, so threads need no lock
+    records: list[MessageRecord] = []
+    step_records: list[MessageRecord] = []  # appending is atomic, so threads need no lock
 
     def step(times: int) -> None:
-        taken.extend(handled for _ in range(times) if (handled := session.step_sync()) is not None)
+        step_records.extend(record for _ in range(times) if (record := session.step_sync()) is not None)
 
     async def step_on_a_loop(times: int) -> None:
         for _ in range(times):
-            if (handled := await session.step()) is not None:
-                taken.append(handled)
+            if (record := await session.step()) is not None:
+                step_records.append(record)
 
     def go_and_stop(times: int) -> None:
         for _ in range(times):
             session.resume()
             session.pause_sync()
 
-    with session.watch(seen.append):
+    with session.watch(records.append):
         handles = [session.submit(token_ids=[number] * 9, max_tokens=30) for number in range(6)]
         async with anyio.create_task_group() as tasks:
             for _ in range(2):
@@ -202,6 +202,6 @@ async def test_threads_and_loops_step_pause_and_resume_at_once_and_nothing_is_lo
         for number, handle in enumerate(handles):
             assert (await handle).token_ids == expected_tokens([number] * 9, 30)
         await session.pause()  # so the messages that are still on their way to disk are seen too
-    assert len({*map(id, taken)}) == len(taken), "no message is given to two who step"
-    assert {*map(id, taken)} <= {*map(id, seen)}
-    assert len({id(each.message) for each in seen}) == len(seen)
+    assert len({*map(id, step_records)}) == len(step_records), "no message is given to two who step"
+    assert {*map(id, step_records)} <= {*map(id, records)}
+    assert len({id(each.message) for each in records}) == len(records)

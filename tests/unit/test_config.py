@@ -132,9 +132,9 @@ def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'max_model_len'; here it is max_context$"):
         rekindle.open("anything", max_model_len=3)  # type: ignore[call-arg]
     for theirs in ("tensor_parallel_size", "tp", "tp_size", "num_devices", "num_gpus"):
-        named: Any = {theirs: 2}
+        options: Any = {theirs: 2}
         with pytest.raises(ConfigError, match=rf"unknown setting '{theirs}'; here it is tensor$"):
-            rekindle.open("anything", **named)
+            rekindle.open("anything", **options)
     with pytest.raises(ConfigError, match=r"unknown setting 'load_in_4bit'; here it is quantize$"):
         rekindle.open("x", load_in_4bit=True)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"unknown setting 'device_mesh'; here it is mesh$"):

@@ -1,4 +1,4 @@
-"""A constraint is checked at the call, and what a whole output means is its value."""
+"""A constraint is checked at the call, and the meaning of a whole output is its value."""
 
 import json
 import sys
@@ -44,7 +44,7 @@ def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 @pytest.mark.parametrize(
-    ("given", "text", "value"),
+    ("schema", "text", "value"),
     [
         ({"type": "integer"}, "3", 3),
         ('{"type": "integer"}', "3", 3),
@@ -56,8 +56,8 @@ def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
         (int | None, "null", None),
     ],
 )
-def test_a_schema_may_be_a_dict_or_a_type(given: Any, text: str, value: Any) -> None:
-    constraint = SamplingParams.from_options({"json_schema": given}).constraint
+def test_a_schema_may_be_a_dict_or_a_type(schema: Any, text: str, value: Any) -> None:
+    constraint = SamplingParams.from_options({"json_schema": schema}).constraint
     assert constraint is not None
     assert constraint.value(text) == value
     assert isinstance(json.loads(constraint.text), dict)
@@ -101,10 +101,10 @@ def test_what_is_no_type_is_refused_with_what_to_do() -> None:
         (object(), "a type that pydantic knows"),
         ([1], "a type such as a pydantic model or a dataclass, got [1]"),
     )
-    for wrong, told in wrongs:
+    for wrong, message in wrongs:
         with pytest.raises(InvalidRequest) as raised:
             SamplingParams.from_options({"json_schema": wrong})
-        assert told in str(raised.value)
+        assert message in str(raised.value)
         assert "\n" not in str(raised.value)
 
 
@@ -136,11 +136,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "told"), BAD)
-def test_what_cannot_be_served_is_told_at_the_call(session: Session, options: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_what_cannot_be_served_is_told_at_the_call(session: Session, options: dict[str, Any], message: str) -> None:
     with pytest.raises((InvalidRequest, ConstraintFailed)) as raised:
         session.generate_sync("hi", **options)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "<state>" not in str(raised.value)
     with pytest.raises((InvalidBatch, InvalidRequest, BatchFailed)):
         session.generate_sync(["hi", "ho"], **options)
@@ -155,11 +155,11 @@ def test_a_model_without_a_tokenizer_serves_no_constraint() -> None:
 def test_where_nothing_is_left_to_choose_that_request_alone_fails(session: Session, byte_tokenizer: Tokenizer) -> None:
     digits = byte_tokenizer.encode("0123456789")
     free = session.generate_sync("ho", max_tokens=30)
-    served = session.submit("ho", max_tokens=30)
+    other = session.submit("ho", max_tokens=30)
     doomed = session.submit("hi", regex="[0-9]{2}x[0-9]", allowed_token_ids=digits)
     with pytest.raises(ConstraintFailed, match="no token was left to choose after 3"):
         doomed.result()
-    assert served.result() == free
+    assert other.result() == free
 
 
 def test_forced_tokens_come_without_the_device(session: Session) -> None:

@@ -22,12 +22,12 @@ from tests.waiting import PATIENCE
 
 @dataclass(slots=True)
 class Pair:
-    left: Any
-    right: Any
+    first: Any
+    second: Any
 
     @property
     def both(self) -> list[Any]:
-        return [self.left, self.right]
+        return [self.first, self.second]
 
 
 class Adder:

@@ -60,13 +60,13 @@ def matcher_of(stops: Sequence[str], keep: bool, prompt: str = BEGIN) -> Content
 
 
 def by_definition(parts: Parts, stops: Sequence[str], keep: bool) -> tuple[str, str | None]:
-    shown = ""
+    output = ""
     for is_content, text in parts:
         end, stop = first_stop([(text, is_content)], stops)
-        shown += text if stop is None else text[: end - len(stop)] + (stop if keep else "")
+        output += text if stop is None else text[: end - len(stop)] + (stop if keep else "")
         if stop is not None:
-            return shown, stop
-    return shown, None
+            return output, stop
+    return output, None
 
 
 @given(
@@ -83,25 +83,25 @@ def test_the_end_and_the_text_are_those_of_the_definition(
 ) -> None:
     text = "".join(part for _, part in parts)
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    matcher, shown, found = matcher_of(stops, keep), "", None
+    matcher, output, stop = matcher_of(stops, keep), "", None
     for begin, end in pairwise(places):
-        more, found = matcher.push(0, text[begin:end], True, False)
-        shown += more
-        if found is not None:
+        more, stop = matcher.push(0, text[begin:end], True, False)
+        output += more
+        if stop is not None:
             break
     else:
-        more, found = matcher.finish()
-        shown += more
-    assert (shown, found) == by_definition(parts, stops, keep)
+        more, stop = matcher.finish()
+        output += more
+    assert (output, stop) == by_definition(parts, stops, keep)
 
 
 def test_text_is_held_back_only_while_its_field_or_a_stop_is_open() -> None:
     matcher = matcher_of(["STOP"], False)
-    shown = [
+    outputs = [
         matcher.push(0, each, True, False)[0]
         for each in ("<thi", "nk>a ", "STOP", "</think>", "b S", "T", "x<tool", "_x")
     ]
-    assert shown == ["", "<think>a ", "STOP", "</think>", "b ", "", "STx", "<tool_x"]
+    assert outputs == ["", "<think>a ", "STOP", "</think>", "b ", "", "STx", "<tool_x"]
 
 
 def test_too_few_tokens_are_no_stop_in_the_content_either() -> None:
@@ -120,17 +120,17 @@ def test_delimiters_that_are_tokens_are_no_content(shows_special: bool) -> None:
     text = "<|channel|>analysis<|message|>a final STOP<|end|><|start|>assistant<|channel|>final<|message|>b final c"
     matcher = content_stops(StopMatcher(["STOP", "final"], False), tokenizer, prompt, False, shows_special)
     assert isinstance(matcher, ContentStops)
-    shown, stop = "", None
+    output, stop = "", None
     for token in tokenizer.encode_chat(text):
         hidden = not shows_special and token in tokenizer.special_ids
         more, stop = matcher.push(token, tokenizer.decode([token], skip_special_tokens=False), True, hidden)
-        shown += more
+        output += more
         if stop is not None:
             break
     before = text.removesuffix("final c")
     for mark in () if shows_special else marks:
         before = before.replace(mark, "")
-    assert (shown, stop) == (before, "final")
+    assert (output, stop) == (before, "final")
 
 
 TEXT = "they say STOP here</think>hello STOP world"

@@ -30,11 +30,11 @@ def words(template: str | None = HERMES) -> Tokenizer:
 
 def preparer(tokens: Tokenizer | None = None) -> Preparer:
     loaded = fake_loaded_engine(fake_limits(max_context=512, num_pages=128, page_size=16), tokenizer=tokens or words())
-    made: Preparer = loaded.preparer
-    return made
+    result: Preparer = loaded.preparer
+    return result
 
 
-def written(question: Question, form: DecisionForm | None = None, state: str = "S") -> str:
+def prompt_text(question: Question, form: DecisionForm | None = None, state: str = "S") -> str:
     """Return the text of the prompt of a question about a state."""
     (reading,) = readings_of(preparer(), form or DecisionForm(), state, [question], {})
     return words().decode(reading.token_ids, skip_special_tokens=False)
@@ -70,7 +70,7 @@ def written(question: Question, form: DecisionForm | None = None, state: str = "
     ],
 )
 def test_a_question_is_written_as_by_transformers(question: Question, form: DecisionForm | None, text: str) -> None:
-    assert written(question, form) == f"<|im_start|>user\nS\n\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt_text(question, form) == f"<|im_start|>user\nS\n\n{text}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_labels_are_in_the_order_of_the_question_whatever_the_order_of_the_form() -> None:
@@ -93,14 +93,14 @@ TOGETHER = "{{ state }}{% for q in questions %} {{ q.instructions }}:<|mark|>{% 
 
 def test_a_decision_template_is_read_at_its_marks() -> None:
     questions: list[Question] = [TOPIC, YesNo("Is<|mark|> it?")]
-    found = readings_of(preparer(), DecisionForm(template=ONE_BY_ONE), "a<|split|>b", questions, {})
-    assert [words().decode(each.token_ids) for each in found] == ["Which topic?|abAB", "Is it?|abYesNo"]
+    readings = readings_of(preparer(), DecisionForm(template=ONE_BY_ONE), "a<|split|>b", questions, {})
+    assert [words().decode(each.token_ids) for each in readings] == ["Which topic?|abAB", "Is it?|abYesNo"]
 
 
 def test_a_template_for_all_questions_has_a_mark_for_each() -> None:
     form = DecisionForm({"noul": ("y", "n")}, template=TOGETHER)
-    found = readings_of(preparer(), form, "S", [YesNo("one"), YesNo("two")], {})
-    assert [words().decode(each.token_ids) for each in found] == ["S one:", "S one: two:"]
+    readings = readings_of(preparer(), form, "S", [YesNo("one"), YesNo("two")], {})
+    assert [words().decode(each.token_ids) for each in readings] == ["S one:", "S one: two:"]
     head = DecisionForm({"noul": ("y", "n")}, template="<|mark|>a<|mark|>{{ question.instructions }}<|mark|>")
     with pytest.raises(InvalidRequest, match="marks 3 places for 1 questions, as models with a head"):
         readings_of(preparer(), head, "S", [YesNo("one")], {})
@@ -163,9 +163,9 @@ def test_decisions_are_shown_as_a_table_and_as_text() -> None:
     assert both.answers == ("sport", True)
     assert len(both) == 2
     assert "Which topic?" in repr(both)
-    shown = both._repr_mimebundle_()["text/html"]
-    assert "80.0%" in shown
-    assert "&lt;b&gt;" in shown
+    html = both._repr_mimebundle_()["text/html"]
+    assert "80.0%" in html
+    assert "&lt;b&gt;" in html
     assert "games and athletes" in both[0]._repr_mimebundle_()["text/html"]
 
 

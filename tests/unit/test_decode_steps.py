@@ -1,4 +1,4 @@
-"""Several decode steps in one tick: when they are planned, and that a request gets what it gets with one."""
+"""Several decode steps in one tick: their planning, and their answers, the same as with one step."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ PROMPT = [1, 2, 3]
 
 
 def steps_of(plans: list[Plan]) -> list[int]:
-    """Return how many tokens each row of these plans may get; 0 for a plan without rows."""
+    """Return the number of tokens for each row of the plans; 0 for a plan without rows."""
     return [plan.steps if plan.rows else 0 for plan in plans]
 
 
@@ -74,9 +74,9 @@ def test_ticks_have_one_step_while_somebody_waits_or_prefills_or_is_constrained(
     chunked.admit(0, PROMPT, 90)
     assert steps_of(chunked.settle()) == [4]
     chunked.admit(1, list(range(3, 43)), 4)
-    seen = drained(chunked)
-    assert seen[:2] == [1, 1], "between two chunks of the other's prompt"
-    assert max(seen[2:]) == 4
+    steps = drained(chunked)
+    assert steps[:2] == [1, 1], "between two chunks of the other's prompt"
+    assert max(steps[2:]) == 4
     bound = ByHand(decode_steps=4, overlap=False)
     bound.admit(0, PROMPT, 9, grammar=FakeGrammar(3, 90))
     while bound.in_flight or bound.advancing:
@@ -102,18 +102,18 @@ def test_a_sign_after_the_end_of_a_request_fails_nobody() -> None:
     scheduler.handle(Admit(Request(0, (1, 2), SamplingParams(max_tokens=20), end, 64)))
     scheduler.handle(Settled(1, ((0, 7),)))
     failure = {0: LogitsNotFinite("after its end")}
-    said: list[Message] = scheduler.handle(Settled(2, ((0, 8), (0, 9)), failures=failure))
-    assert not any(isinstance(each, Rejected) for each in said)
-    outputs = [output for each in said if isinstance(each, Outputs) for output in each.outputs]
+    messages: list[Message] = scheduler.handle(Settled(2, ((0, 8), (0, 9)), failures=failure))
+    assert not any(isinstance(each, Rejected) for each in messages)
+    outputs = [output for each in messages if isinstance(each, Outputs) for output in each.outputs]
     assert [(output.token_ids, output.end) for output in outputs] == [((8,), None), ((9,), "stop")]
 
 
-@pytest.mark.parametrize("asked", [{"stop_token_ids": [5]}, {"logprobs": 2}, {"temperature": 1.0, "seed": 3}])
-def test_callers_get_what_they_get_with_one_step(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"stop_token_ids": [5]}, {"logprobs": 2}, {"temperature": 1.0, "seed": 3}])
+def test_callers_get_what_they_get_with_one_step(options: dict[str, Any]) -> None:
     with fake_session() as one, fake_session(decode_steps=6, page_size=16) as several:
         for prompt in ([3, 4], [9] * 30):
-            expected = one.generate_sync(token_ids=prompt, max_tokens=50, **asked)
-            generation = several.generate_sync(token_ids=prompt, max_tokens=50, **asked)
+            expected = one.generate_sync(token_ids=prompt, max_tokens=50, **options)
+            generation = several.generate_sync(token_ids=prompt, max_tokens=50, **options)
             assert generation.token_ids == expected.token_ids
             assert generation.logprobs == expected.logprobs
             assert generation.finish_reason == expected.finish_reason

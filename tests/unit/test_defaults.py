@@ -1,4 +1,4 @@
-"""Recommendations of generation_config.json are followed in our own names, and those that cannot be are named."""
+"""Recommendations of generation_config.json are followed in our own names, and the others are named."""
 
 from typing import Any
 

@@ -10,7 +10,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.text.tokenizer import Tokenizer
 
 
-def begun(detokenizer: Detokenizer, number: int) -> Request:
+def start_request(detokenizer: Detokenizer, number: int) -> Request:
     """Return a request with one token of output."""
     request = Request(number, (1,), SamplingParams(), frozenset(), 99)
     texts = detokenizer.handle(Outputs((Output(request, (65,), None),)))
@@ -21,18 +21,18 @@ def begun(detokenizer: Detokenizer, number: int) -> Request:
 
 def test_a_text_goes_with_its_request(byte_tokenizer: Tokenizer) -> None:
     detokenizer = Detokenizer(byte_tokenizer)
-    running = begun(detokenizer, 0)
+    running = start_request(detokenizer, 0)
     for number in range(1, 50):
-        begun(detokenizer, number)  # which fails: nobody holds it any more
+        start_request(detokenizer, number)  # which fails: nobody holds it any more
         gc.collect(0)
     assert set(detokenizer._growing_texts) <= {running.id, 49}
 
 
 def test_a_text_stays_with_a_request_that_moves_to_another_lane(byte_tokenizer: Tokenizer) -> None:
     detokenizer = Detokenizer(byte_tokenizer)
-    request = begun(detokenizer, 0)
+    request = start_request(detokenizer, 0)
     moved = replace(request, output_prefix=(65,))
     detokenizer.handle(Outputs((Output(moved, (66,), None),)))
     del request
-    begun(detokenizer, 1)
+    start_request(detokenizer, 1)
     assert 0 in detokenizer._growing_texts

@@ -80,10 +80,10 @@ def test_what_is_deterministic_and_has_tokens_is_not_computed_in_another_way() -
     engine.admit(2, [2])
     engine.lose_device()
     engine.drain()
-    lost = [request_id for request_id in range(3) if request_id in engine.rejected]
-    assert lost
-    assert 2 not in lost
-    assert all(engine.tokens[each] and engine.ends[each] == "cancelled" for each in lost)
+    failures = [request_id for request_id in range(3) if request_id in engine.rejected]
+    assert failures
+    assert 2 not in failures
+    assert all(engine.tokens[each] and engine.ends[each] == "cancelled" for each in failures)
     error = engine.rejected[0]
     assert isinstance(error, RequestCancelled)
     assert str(error) == NOT_RECOMPUTED
@@ -92,14 +92,14 @@ def test_what_is_deterministic_and_has_tokens_is_not_computed_in_another_way() -
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("settled", range(8))
-async def test_each_log_probability_of_a_prompt_is_told_once(settled: int) -> None:
+@pytest.mark.parametrize("ticks", range(8))
+async def test_each_log_probability_of_a_prompt_is_told_once(ticks: int) -> None:
     limits = fake_limits(page_size=16, num_pages=40, max_running=2, max_prefill_tokens=16, prefill_chunk=16)
     loaded_engine, turns = fake_loaded_engine(limits), count()
 
-    def lose(handled: MessageRecord) -> None:
+    def lose(record: MessageRecord) -> None:
         """Lose the device after so many ticks have settled, on the engine's thread, between two messages."""
-        if isinstance(handled.message, Submit | Settled) and next(turns) == settled:
+        if isinstance(record.message, Submit | Settled) and next(turns) == ticks:
             cast(FakeStepper, loaded_engine.lanes[0].actors.stepper).lose()
 
     async with fake_session(loaded_engine) as session:
@@ -107,6 +107,6 @@ async def test_each_log_probability_of_a_prompt_is_told_once(settled: int) -> No
             answer = await session.generate(token_ids=SHARED, max_tokens=3, prompt_logprobs=1, logprobs=0)
         assert answer.token_ids == expected_tokens(SHARED, 3)
         assert answer.prompt_logprobs is not None
-        told = [None if each is None else each.token_id for each in answer.prompt_logprobs]
-        assert told == [None, *SHARED[1:]]
+        token_ids = [None if each is None else each.token_id for each in answer.prompt_logprobs]
+        assert token_ids == [None, *SHARED[1:]]
         assert [each.token_id for each in answer.logprobs or ()] == list(answer.token_ids)

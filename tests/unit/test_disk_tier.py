@@ -1,4 +1,4 @@
-"""The disk tier hands on the pages that it can, in order, and says what became of each."""
+"""The disk tier writes pages in order and reports the outcome of each."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -17,7 +17,7 @@ PAGES = tuple(NewPage(str(number), "root", "", bytes(4)) for number in range(3))
 
 
 class FakeStore:
-    """A store that takes everything but pages of zeros."""
+    """A store with room for every page except pages of zeros."""
 
     def __init__(self) -> None:
         self.contents: list[Any] = []
@@ -39,7 +39,7 @@ class FakeStore:
 
 
 class SameCopies:
-    """Copies between memories that copy nothing."""
+    """Copies between memories without any copying."""
 
     def keep(self, pages: Sequence[Any]) -> list[Any]:
         return list(pages)
@@ -51,8 +51,8 @@ class SameCopies:
 async def test_pages_are_written_and_records_come_back_in_their_places() -> None:
     store = FakeStore()
     tier = DiskTier(cast(SnapshotStore, store))
-    said = await tier.handle(Write(PAGES, (np.ones(2), None, np.zeros(2)), (4, 5)))
-    assert said == [Written((0, None, None), (7,))]
+    reports = await tier.handle(Write(PAGES, (np.ones(2), None, np.zeros(2)), (4, 5)))
+    assert reports == [Written((0, None, None), (7,))]
     assert store.used == [4, 5]
     assert await tier.handle(Write(PAGES[:1], (np.ones(1),), ())) == [Written((2,), (7,))]
 

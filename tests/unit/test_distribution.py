@@ -25,8 +25,8 @@ def absolute_links(*texts: str) -> list[str]:
     done = subprocess.run(
         command, input=json.dumps(texts), env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
-    found: list[str] = json.loads(done.stdout)
-    return found
+    results: list[str] = json.loads(done.stdout)
+    return results
 
 
 def test_links_of_a_description_are_absolute_and_lead_to_files() -> None:

@@ -1,4 +1,4 @@
-"""A function's docstring begins with a verb, and a class's or property's names what it is about."""
+"""The docstring of a function begins with a verb, and the docstring of a class or property with a noun."""
 
 import ast
 import re
@@ -13,20 +13,20 @@ PLACES = ("toolkit", "kernels", "tests", "tutorials")
 POINTERS = re.compile(
     "also|as|at|because|both|by|either|for|from|if|its?|of|such|that|them|these|they|those|what|with",
 )
-"""Words that point at something which a reader has not seen yet."""
+"""First words in need of a context before the text."""
 NO_VERBS = re.compile(
     "after|again|all|always|an?|and|another|any|are|before|bytes|each|every|few|here|how|in|into|is|less|lines|like|many|"
     "more|most|neither|never|no|nobody|none|nor|nothing|now|off|on|once|one|only|onto|or|others?|out|over|per|rows|same|"
     "several|so|some|text|the|then|there|this|three|time|tokens|two|under|until|up|when|where|whether|which|whichever|"
     "who|whose|why|within|without|words",
 )
-"""Words that tell nothing of what a function does."""
+"""First words other than verbs."""
 QUESTIONS = re.compile("how|whether")
-"""Words that begin a clause; a property that answers a question says that it does."""
+"""First words of a clause in the place of a noun."""
 
 
 def documented(path: Path) -> Iterator[tuple[ast.AST, str, str]]:
-    """Yield (node, name, docstring) of every class and function in a file that has a docstring."""
+    """Yield (node, name, docstring) of every documented class and function in a file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             text = ast.get_docstring(node)
@@ -35,7 +35,7 @@ def documented(path: Path) -> Iterator[tuple[ast.AST, str, str]]:
 
 
 def is_a_thing(node: ast.AST) -> bool:
-    """Tell whether a node is a class or a property, which are things rather than acts."""
+    """Return True for a class or a property: a thing rather than an act."""
     if isinstance(node, ast.FunctionDef):
         return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
     return isinstance(node, ast.ClassDef)

@@ -53,10 +53,12 @@ def of(template: str, effort: str, **others: Any) -> str:
 )
 def test_each_level_becomes_the_nearest_one_of_the_template(template: str, expected: str) -> None:
     chat_template = ChatTemplate(template)
-    found = [dict(adapt_effort({"reasoning_effort": level}, chat_template)) for level in LEVELS]
-    words = [each.get("reasoning_effort", "off" if each.get("enable_thinking") is False else None) for each in found]
+    variables = [dict(adapt_effort({"reasoning_effort": level}, chat_template)) for level in LEVELS]
+    words = [
+        each.get("reasoning_effort", "off" if each.get("enable_thinking") is False else None) for each in variables
+    ]
     assert words == expected.split()
-    assert len({render([USER], template, variables=each) for each in found}) == len(set(words))  # and each renders
+    assert len({render([USER], template, variables=each) for each in variables}) == len(set(words))  # and each renders
 
 
 def test_none_turns_reasoning_off_and_another_level_turns_it_on() -> None:

@@ -49,12 +49,12 @@ def said_by(actor: Actor, message: Message) -> list[Message]:
 
 
 async def answer_to(actors: Actors, submit: Submit) -> Message:
-    """Return what the intake makes of a request, with the help of the tokenizer if it asks for that."""
-    (said,) = said_by(actors.intake, submit)
-    if isinstance(said, Tokenize):
-        (tokenized,) = await answers(actors.tokenizer, said)
-        (said,) = said_by(actors.intake, tokenized)
-    return said
+    """Return the intake's answer to a request, after a turn of the tokenizer if the intake asks for one."""
+    (message,) = said_by(actors.intake, submit)
+    if isinstance(message, Tokenize):
+        (tokenized,) = await answers(actors.tokenizer, message)
+        (message,) = said_by(actors.intake, tokenized)
+    return message
 
 
 async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> None:
@@ -76,15 +76,15 @@ async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> N
     assert started == Started(7, prompt, 5, CachedTokens())
     (dispatched,) = said_by(actors.stepper, plan)
     assert dispatched == Dispatched(1, (SampleRow(7, 0, None),), (), [first])
-    (settled,) = await settler.handle(dispatched)
-    assert settled == Settled(1, ((7, first),))
-    plan, output = said_by(actors.scheduler, settled)
+    (result,) = await settler.handle(dispatched)
+    assert result == Settled(1, ((7, first),))
+    plan, output = said_by(actors.scheduler, result)
     assert output == Outputs((Output(admit.request, (first,), None),))
     (texts,) = said_by(actors.detokenizer, output)
     assert texts == Texts((Text(7, byte_tokenizer.decode([first]), (first,), None),))
     (dispatched,) = said_by(actors.stepper, plan)
-    (settled,) = await settler.handle(dispatched)
-    assert said_by(actors.scheduler, settled) == [Outputs((Output(admit.request, (second,), "length"),))]
+    (result,) = await settler.handle(dispatched)
+    assert said_by(actors.scheduler, result) == [Outputs((Output(admit.request, (second,), "length"),))]
 
 
 async def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tokenizer: Tokenizer) -> None:
@@ -219,13 +219,13 @@ async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     for request_id, prompt in prompts.items():
-        told = [answer for answer in answers if isinstance(answer, Texts) and request_id in answer.requests]
-        mine = [text for texts in told for text in texts.texts if text.request_id == request_id]
+        replies = [answer for answer in answers if isinstance(answer, Texts) and request_id in answer.requests]
+        mine = [text for texts in replies for text in texts.texts if text.request_id == request_id]
         assert tuple(token for text in mine for token in text.token_ids) == expected_tokens(prompt, 40)
         assert [text.end for text in mine if text.end] == ["length"]
         (started,) = [each for each in answers if isinstance(each, Started) and each.request_id == request_id]
         assert (started.prompt, started.cached) == (prompt, CachedTokens())
-        assert answers.index(started) < answers.index(told[0])
+        assert answers.index(started) < answers.index(replies[0])
     stats = loaded_engine.stats().scheduler
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, 4)
     assert stats.preemptions > 0
@@ -264,7 +264,7 @@ async def test_one_that_is_turned_away_does_not_disturb_the_others() -> None:
 
 
 class Broken:
-    """An actor that fails at its first message."""
+    """An actor with a failure at its first message."""
 
     def handle(self, message: Message) -> list[Message]:
         raise ZeroDivisionError("the device is gone")
@@ -283,7 +283,7 @@ async def test_an_error_in_any_actor_ends_the_engine_and_comes_out(stage: str) -
 
 @dataclass
 class Tap:
-    """An actor of a user's own, which cannot be hashed and equals any other around an equal actor."""
+    """An actor of a user's own: unhashable, and equal to any other around an equal actor."""
 
     actor: Any
     kinds: list[type] = field(default_factory=list, compare=False)
@@ -297,16 +297,16 @@ class Tap:
 
 
 async def test_actors_of_ones_own_may_be_unhashable_and_equal() -> None:
-    said: list[Message] = []
+    messages: list[Message] = []
     actors = fake_loaded_engine(fake_limits()).lanes[0].actors
     tapped = replace(actors, settler=Tap(actors.settler), detokenizer=Tap(actors.detokenizer))
-    engine = Engine([tapped], said.append)
+    engine = Engine([tapped], messages.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
         engine.post(Submit(0, (1,), TWO_TOKENS))
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    assert [type(message) for message in said] == [Started, Texts, Texts]
+    assert [type(message) for message in messages] == [Started, Texts, Texts]
     assert isinstance(tapped.settler, Tap)
     assert isinstance(tapped.detokenizer, Tap)
     assert {*tapped.settler.kinds} == {Dispatched}

@@ -70,7 +70,7 @@ TYPO = "InvalidRequest: unknown keyword 'temprature'; did you mean temperature?"
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Run the cells in an IPython of their own, and return what each of them printed."""
+    """Run the cells in their own IPython, and return the output of each."""
     place = tmp_path_factory.mktemp("ours")
     (place / "ours.py").write_text(OURS)
     cells = {name: cell.replace("PLACE", repr(str(place))) for name, cell in CELLS.items()}
@@ -84,9 +84,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         text=True,
         check=True,
     )
-    told: Mapping[str, str] = json.loads(ended.stdout.splitlines()[-1])
-    assert told["prelude"] == ""
-    return told
+    outputs: Mapping[str, str] = json.loads(ended.stdout.splitlines()[-1])
+    assert outputs["prelude"] == ""
+    return outputs
 
 
 def test_importing_changes_no_hook(printed: Mapping[str, str]) -> None:
@@ -155,8 +155,8 @@ def test_outside_of_ipython_python_prints_the_whole_traceback(tmp_path: Path) ->
 
 
 def test_an_interrupt_stays_what_it_is() -> None:
-    for left in (KeyboardInterrupt("now"), TimeoutError("late")):
-        assert brief(left) is left
-        again = pickle.loads(pickle.dumps(left))
-        assert (type(again), again.args) == (type(left), left.args)
+    for error in (KeyboardInterrupt("now"), TimeoutError("late")):
+        assert brief(error) is error
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), again.args) == (type(error), error.args)
     assert "_render_traceback_" not in vars(brief(TimeoutError()))

@@ -44,7 +44,7 @@ class GatedPrograms:
 
     def __init__(self, *, closed: Sequence[Key] = ()):
         self.gates = {key: threading.Event() for key in closed}
-        self.begun: list[Key] = []
+        self.starts: list[Key] = []
         self.fails: set[Key] = set()
         self._lock = threading.Lock()
 
@@ -53,7 +53,7 @@ class GatedPrograms:
 
     def compile(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
         with self._lock:
-            self.begun.append(key)
+            self.starts.append(key)
         if key in self.gates:
             assert self.gates[key].wait(PATIENCE)
         if key in self.fails:
@@ -93,16 +93,16 @@ class Store:
         return {"code": ("new", "old")}
 
 
-def made(programs: GatedPrograms, capacity: int = 64, store: Store | None = None) -> Executables:
+def build_executables(programs: GatedPrograms, capacity: int = 64, store: Store | None = None) -> Executables:
     return Executables(cast(Programs, programs), capacity, cast(ProgramStore, store) if store else None)
 
 
 def test_every_program_is_made_once_in_the_order_of_asking() -> None:
     programs = GatedPrograms()
-    executables = made(programs)
+    executables = build_executables(programs)
     wait(executables.prepare(STEPS), PATIENCE)
     assert [executables.obtain(key).result(PATIENCE)() for key in STEPS] == STEPS
-    assert Counter(programs.begun) == Counter(STEPS)
+    assert Counter(programs.starts) == Counter(STEPS)
     assert (
         executables.builder.compilations,
         executables.builder.loads,
@@ -113,12 +113,12 @@ def test_every_program_is_made_once_in_the_order_of_asking() -> None:
 
 def test_what_somebody_waits_for_overtakes_what_is_prepared() -> None:
     programs = GatedPrograms(closed=STEPS)
-    executables = made(programs)
+    executables = build_executables(programs)
     executables.prepare(STEPS)
     urgent = executables.obtain(STEPS[-1])
     # No gate is open yet, so those in turn can begin no more than these.
-    until_blocking(lambda: len(programs.begun) == WORKERS + 1, "each worker and the urgent one had begun")
-    assert Counter(programs.begun) == Counter([*STEPS[:WORKERS], STEPS[-1]])
+    until_blocking(lambda: len(programs.starts) == WORKERS + 1, "each worker and the urgent one had begun")
+    assert Counter(programs.starts) == Counter([*STEPS[:WORKERS], STEPS[-1]])
     for gate in programs.gates.values():
         gate.set()
     assert urgent.result(PATIENCE)() == STEPS[-1]
@@ -127,28 +127,28 @@ def test_what_somebody_waits_for_overtakes_what_is_prepared() -> None:
 
 def test_stored_programs_are_loaded_and_others_saved() -> None:
     programs, store = GatedPrograms(), Store(STEPS[:2])
-    executables = made(programs, store=store)
+    executables = build_executables(programs, store=store)
     wait(executables.prepare(STEPS), PATIENCE)
     executables.idle().result(PATIENCE)
     assert (executables.builder.loads, executables.builder.compilations) == (2, 2)
-    assert Counter(programs.begun) == Counter(store.saved) == Counter(STEPS[2:])
+    assert Counter(programs.starts) == Counter(store.saved) == Counter(STEPS[2:])
     assert executables.builder.misses == {key: {"code": ("new", "old")} for key in STEPS[2:]}
 
 
 def test_a_program_is_serialized_before_anybody_can_call_it() -> None:
-    """Check this because XLA cannot serialize a sort that has run."""
-    store, known = Store(), list[list[Key]]()
-    executables = made(GatedPrograms(), store=store)
-    executables.obtain(ENTER).add_done_callback(lambda _: known.append(list(store.serialized)))
+    """Check the order: XLA cannot serialize a sort after its first run."""
+    store, snapshots = Store(), list[list[Key]]()
+    executables = build_executables(GatedPrograms(), store=store)
+    executables.obtain(ENTER).add_done_callback(lambda _: snapshots.append(list(store.serialized)))
     executables.idle().result(PATIENCE)
-    assert known == [[ENTER]]
+    assert snapshots == [[ENTER]]
     assert store.saved == [ENTER]
 
 
 def test_a_failure_is_told_to_all_who_wait_and_another_try_is_made_later() -> None:
     programs = GatedPrograms(closed=[ENTER])
     programs.fails.add(ENTER)
-    executables = made(programs)
+    executables = build_executables(programs)
     waiting = [executables.obtain(ENTER), executables.obtain(ENTER)]
     programs.gates[ENTER].set()
     for future in waiting:
@@ -161,7 +161,7 @@ def test_a_failure_is_told_to_all_who_wait_and_another_try_is_made_later() -> No
 def test_a_planned_program_that_failed_is_made_again_without_a_warning_of_something_else() -> None:
     programs = GatedPrograms()
     programs.fails.add(ENTER)
-    executables = made(programs)
+    executables = build_executables(programs)
     (planned,) = executables.prepare([ENTER])
     with pytest.raises(RuntimeError, match="no enter"):
         planned.result(PATIENCE)
@@ -172,30 +172,30 @@ def test_a_planned_program_that_failed_is_made_again_without_a_warning_of_someth
 
 @pytest.mark.parametrize("planned", [False, True])
 def test_each_program_that_is_compiled_again_after_it_was_given_up_is_told(planned: bool) -> None:
-    executables = made(GatedPrograms(), capacity=1)
+    executables = build_executables(GatedPrograms(), capacity=1)
     if planned:
         wait(executables.prepare([GATHER, SCATTER]), PATIENCE)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reports:
         warnings.simplefilter("default")  # which shows a text of one line once
         for key in (GATHER, SCATTER, GATHER, SCATTER):
             executables.obtain(key).result(PATIENCE)
         executables.idle().result(PATIENCE)
-    said = [str(each.message) for each in told]
-    assert len(said) == executables.builder.unexpected == executables.builder.compilations - 2
-    assert len(said) >= 2
-    assert all("it was evicted, because max_executables=1" in each for each in said)
+    messages = [str(each.message) for each in reports]
+    assert len(messages) == executables.builder.unexpected == executables.builder.compilations - 2
+    assert len(messages) >= 2
+    assert all("it was evicted, because max_executables=1" in each for each in messages)
     assert len(executables) == 1
 
 
 def test_a_program_that_was_given_up_and_is_stored_is_loaded_again() -> None:
-    executables = made(GatedPrograms(), capacity=1, store=Store([GATHER, SCATTER]))
+    executables = build_executables(GatedPrograms(), capacity=1, store=Store([GATHER, SCATTER]))
     for key in (GATHER, SCATTER, GATHER):
         executables.obtain(key).result(PATIENCE)
     assert (executables.builder.loads, executables.builder.compilations, executables.builder.unexpected) == (3, 0, 0)
 
 
 class Broken(Store):
-    """A store whose programs load, and fail when they are called."""
+    """A store of programs with a failure at every call, but not at a load."""
 
     def __init__(self, stored: Sequence[Key], donated: jax.Array | None = None):
         super().__init__(stored)
@@ -218,7 +218,7 @@ class Broken(Store):
 @pytest.mark.anyio
 async def test_a_loaded_program_that_fails_at_its_first_call_is_dropped_and_made_anew() -> None:
     store = Broken([GATHER, STEP])
-    executables = made(GatedPrograms(), store=store)
+    executables = build_executables(GatedPrograms(), store=store)
     assert executables.run(GATHER) == GATHER
     _, step = await executables.for_step(STEP)
     assert await executables.call(STEP, step) == STEP
@@ -231,7 +231,7 @@ async def test_a_loaded_program_that_fails_at_its_first_call_is_dropped_and_made
 async def test_a_loaded_program_that_takes_its_arguments_with_it_fails_once_and_is_made_anew() -> None:
     pages = jax.numpy.zeros(3)
     store = Broken([STEP], pages)
-    executables = made(GatedPrograms(), store=store)
+    executables = build_executables(GatedPrograms(), store=store)
     _, step = await executables.for_step(STEP)
     with pytest.raises(ArgumentsLost):
         await executables.call(STEP, step, pages)
@@ -246,21 +246,21 @@ def test_a_store_that_becomes_unsafe_is_used_no_more_and_stops_nobody(at: str, m
         raise UnsafeStorage("writable by others")
 
     monkeypatch.setattr(store, at, refuse)
-    executables = made(GatedPrograms(), store=store)
-    with warnings.catch_warnings(record=True, action="always") as told:
+    executables = build_executables(GatedPrograms(), store=store)
+    with warnings.catch_warnings(record=True, action="always") as reports:
         for key in (SCATTER, GATHER):
             assert executables.run(key) == key
             executables.idle().result(PATIENCE)
-    (said,) = [str(each.message) for each in told]
-    assert said == "compiled programs are no longer loaded or saved: writable by others"
+    (message,) = [str(each.message) for each in reports]
+    assert message == "compiled programs are no longer loaded or saved: writable by others"
     assert (executables.builder.loads, executables.builder.compilations, store.saved) == (0, 2, [])
 
 
 def test_stopping_ends_the_wait_for_what_is_not_begun() -> None:
     programs = GatedPrograms(closed=STEPS)
-    executables = made(programs)
+    executables = build_executables(programs)
     futures = executables.prepare(STEPS)
-    until_blocking(lambda: len(programs.begun) == WORKERS, "each worker had begun")
+    until_blocking(lambda: len(programs.starts) == WORKERS, "each worker had begun")
     executables.stop()
     for future in futures[WORKERS:]:
         with pytest.raises(SessionClosed):
@@ -268,55 +268,55 @@ def test_stopping_ends_the_wait_for_what_is_not_begun() -> None:
     for gate in programs.gates.values():
         gate.set()
     executables.idle().result(PATIENCE)
-    assert len(programs.begun) == WORKERS
+    assert len(programs.starts) == WORKERS
 
 
 def test_programs_that_are_freed_are_gone_at_once_and_those_that_come_later_too() -> None:
-    """Check that nothing leaves them to the collector: their code is mapped into memory until they are gone."""
+    """Check the release of programs at once, without a garbage collection: each keeps code mapped into memory."""
     programs = GatedPrograms(closed=[ENTER])
-    executables = made(programs)
+    executables = build_executables(programs)
     ready = executables.prepare(STEPS)
     wait(ready, PATIENCE)
     later = executables.obtain(ENTER)
-    held = [ref(executables.obtain(key).result(PATIENCE)) for key in STEPS]
+    references = [ref(executables.obtain(key).result(PATIENCE)) for key in STEPS]
     executables.free()
     programs.gates[ENTER].set()
-    held.append(ref(later.result(PATIENCE)))
+    references.append(ref(later.result(PATIENCE)))
     executables.idle().result(PATIENCE)
     del later
-    assert [each() for each in held] == [None] * len(held)
+    assert [each() for each in references] == [None] * len(references)
     assert len(executables) == 0
     assert all(future.result() is None for future in ready), "that they had been ready can still be told"
 
 
-async def ask(executables: Executables, needed: Bucket, found: list[Bucket]) -> None:
-    """Add the bucket that serves to those that were found."""
-    bucket, program = await executables.for_step(needed)
+async def ask(executables: Executables, minimum: Bucket, buckets: list[Bucket]) -> None:
+    """Append the bucket of the program for a step to a list."""
+    bucket, program = await executables.for_step(minimum)
     assert program() == bucket
-    found.append(bucket)
+    buckets.append(bucket)
 
 
 @pytest.mark.anyio
 async def test_a_larger_bucket_serves_while_the_needed_one_is_made() -> None:
     small, large, other = Bucket(0, 1), Bucket(0, 4), Bucket(64, 0)
     programs = GatedPrograms(closed=[small, large])
-    executables = made(programs)
+    executables = build_executables(programs)
     await executables.ready(other)
     executables.prepare([small, large])
-    found: list[Bucket] = []
+    buckets: list[Bucket] = []
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask, executables, small, found)
+        tasks.start_soon(ask, executables, small, buckets)
         await anyio.wait_all_tasks_blocked()
-        assert found == [], "a bucket that does not hold as much was taken"
+        assert buckets == [], "a bucket that does not hold as much was taken"
         await until(lambda: executables.awaited == small, "the engine waited for the program")
         programs.gates[large].set()
     assert executables.awaited is None
-    await ask(executables, small, found)
+    await ask(executables, small, buckets)
     programs.gates[small].set()
     await to_thread.run_sync(executables.obtain(small).result, PATIENCE)
-    await ask(executables, small, found)
-    assert found == [large, large, small]
+    await ask(executables, small, buckets)
+    assert buckets == [large, large, small]
 
 
 @pytest.mark.anyio
@@ -324,7 +324,7 @@ async def test_a_larger_bucket_serves_while_the_needed_one_is_made() -> None:
 async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little(
     larger: Bucket, serves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed, wait_for_one = Bucket(64, 0), executables_module._wait_for_one
+    small, wait_for_one = Bucket(64, 0), executables_module._wait_for_one
     waited_for: list[Sequence[Future[Program]]] = []
 
     def noting(programs: Sequence[Future[Program]]) -> None:
@@ -332,23 +332,23 @@ async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little
         wait_for_one(programs)
 
     monkeypatch.setattr(executables_module, "_wait_for_one", noting)
-    store = Store([needed, larger], closed=[needed])
-    executables = made(GatedPrograms(), store=store)
+    store = Store([small, larger], closed=[small])
+    executables = build_executables(GatedPrograms(), store=store)
     await executables.ready(larger)
-    executables.prepare([needed])
-    found: list[Bucket] = []
+    executables.prepare([small])
+    buckets: list[Bucket] = []
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask, executables, needed, found)
-        await until(lambda: found or waited_for, "a program served or was waited for")
-        assert found == ([larger] if serves else []), "it was loading all that time"
-        store.gates[needed].set()
-    assert found == [larger if serves else needed]
+        tasks.start_soon(ask, executables, small, buckets)
+        await until(lambda: buckets or waited_for, "a program served or was waited for")
+        assert buckets == ([larger] if serves else []), "it was loading all that time"
+        store.gates[small].set()
+    assert buckets == [larger if serves else small]
     assert executables.builder.compilations == 0
 
 
 class Computing:
-    """A stand-in for an array that is computed once `done` is set; `waited_for` is set once somebody waits for that."""
+    """A stand-in for an array, computed once `done` is set; `waited_for` is set as soon as somebody waits."""
 
     def __init__(self) -> None:
         self.waited_for, self.done = threading.Event(), threading.Event()
@@ -361,7 +361,7 @@ class Computing:
 
 def test_patient_programs_wait_until_what_was_called_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "QUIET_SECONDS", 0.01)
-    executables, result, donated = made(GatedPrograms()), Computing(), jnp.ones(2)
+    executables, result, donated = build_executables(GatedPrograms()), Computing(), jnp.ones(2)
     donated.delete()
     executables.obtain(STEP).result(PATIENCE)
     asyncio.run(executables.call(STEP, lambda: [donated, result]))
@@ -374,7 +374,7 @@ def test_patient_programs_wait_until_what_was_called_is_computed(monkeypatch: py
 
 @pytest.mark.anyio
 async def test_a_bucket_that_nobody_planned_is_made_though_a_larger_one_is_ready() -> None:
-    executables = made(GatedPrograms())
+    executables = build_executables(GatedPrograms())
     await executables.ready(Bucket(0, 4))
     bucket, program = await executables.for_step(Bucket(0, 1))
     assert program() == bucket == Bucket(0, 1)
@@ -395,7 +395,7 @@ async def test_the_first_call_of_a_program_is_made_in_a_worker_thread_and_later_
 
 @pytest.mark.anyio
 async def test_a_program_that_refuses_its_arguments_is_compiled_for_them() -> None:
-    executables, key = made(GatedPrograms()), Bucket(0, 1)
+    executables, key = build_executables(GatedPrograms()), Bucket(0, 1)
 
     def refuse(*_: object) -> None:
         raise TypeError("compiled for other arguments")
@@ -407,7 +407,7 @@ async def test_a_program_that_refuses_its_arguments_is_compiled_for_them() -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (([np.zeros((2, 4), "f4")], np.zeros(4, "i4")), r"shape of weights\[0\] is \(2, 4\) instead of \(2, 3\)"),
         (([np.zeros((2, 3), "f2")], np.zeros(4, "i4")), r"dtype of weights\[0\] is float16 instead of float32"),
@@ -415,15 +415,15 @@ async def test_a_program_that_refuses_its_arguments_is_compiled_for_them() -> No
         (([np.zeros((2, 3), "f4")] * 2, np.zeros(4, "i4")), "weights has another structure"),
     ],
 )
-def test_a_compilation_for_other_arguments_says_which_property_differs(arguments: Sequence[Any], said: str) -> None:
-    executables = made(GatedPrograms())
-    with pytest.warns(RuntimeWarning, match=said):
+def test_a_compilation_for_other_arguments_says_which_property_differs(arguments: Sequence[Any], message: str) -> None:
+    executables = build_executables(GatedPrograms())
+    with pytest.warns(RuntimeWarning, match=message):
         executables.builder.compile_for(Bucket(0, 1), arguments)
     assert executables.builder.unexpected == 1
 
 
 def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes_anything() -> None:
-    """Check this because the stepper relies on it when it compiles for the arguments that came."""
+    """Check the order: the stepper relies on it for a compilation for other arguments."""
     sizes = Sizes(num_pages=4, page_size=16, pages_per_request=2, max_running=2, max_logprobs=0)
     programs = Programs(FAKE_MODEL, sizes, WeightForm(jnp.dtype("float32")), Place((jax.devices()[0],)))
     page = programs.compile(SCATTER)
@@ -460,7 +460,7 @@ def test_a_further_program_is_one_record() -> None:
 
 
 def test_no_program_has_the_name_of_another() -> None:
-    """Check this because what JAX's own cache has under a name is without its code."""
+    """Check the names: an entry of JAX's own cache under a known name lacks its code."""
     sizes = Sizes(num_pages=5, page_size=16, pages_per_request=4, max_running=2, max_logprobs=0)
     form, place = WeightForm(jnp.dtype("float32")), Place((jax.devices()[0],))
     programs = [Programs(FAKE_MODEL, sizes, form, place) for _ in range(2)]

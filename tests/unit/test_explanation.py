@@ -18,8 +18,8 @@ def token(position: int, text: str, **facts: Any) -> ExplainedToken:
     layers = ((5, text, 0.75), (3, text, 0.5), (1, "other", 0.25))
     likeliest = ((text, 0.75), ("other", 0.25))
     tick = None if position < 4 else position
-    made = ExplainedToken(position, text, position >= PROMPT, position < 4, tick, 0.01 * position, layers, likeliest)
-    return replace(made, **facts)
+    base = ExplainedToken(position, text, position >= PROMPT, position < 4, tick, 0.01 * position, layers, likeliest)
+    return replace(base, **facts)
 
 
 def explanation(*texts: str) -> Explanation:

@@ -1,4 +1,4 @@
-"""The buttons of an explorer show what was likely in each place, and each choice grows a branch."""
+"""The buttons of an explorer show the likely tokens of each place, and each choice grows a branch."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,12 +24,12 @@ def explorer(session: Session) -> Iterator[Explorer]:
 
 
 def parts(explorer: Explorer) -> tuple[Any, Any, Any]:
-    """Return the buttons of the tokens, the choices, and what is below."""
+    """Return the buttons of the tokens, the choices, and the parts below."""
     _, tokens, choices, below = explorer.root.children
     return tokens.children, choices.children, below.children
 
 
-def grown(explorer: Explorer, branches: int) -> Explorer:
+def last_branch(explorer: Explorer, branches: int) -> Explorer:
     """Return the last branch once there are so many."""
     until_blocking(lambda: len(explorer.branches) >= branches, f"{branches} branches had grown")
     return explorer.branches[-1]
@@ -38,19 +38,19 @@ def grown(explorer: Explorer, branches: int) -> Explorer:
 def test_each_token_shows_what_was_likely_and_a_choice_branches_there(explorer: Explorer) -> None:
     tokens, choices, below = parts(explorer)
     assert (len(tokens), len(choices), len(below)) == (8, 0, 0)
-    scored = explorer.generation.logprobs
-    assert scored is not None
+    logprobs = explorer.generation.logprobs
+    assert logprobs is not None
     tokens[5].click()
     words, *likely = parts(explorer)[1]
     assert "place 5" in words.value
     assert len(likely) == 2, "the token itself is no other choice"
     likely[1].click()
-    branch = grown(explorer, 1)
-    assert branch.generation == explorer.generation.branch(5, scored[5].top[2].token_id).result()
+    branch = last_branch(explorer, 1)
+    assert branch.generation == explorer.generation.branch(5, logprobs[5].top[2].token_id).result()
     assert parts(explorer)[2] == (branch.root,)
     parts(branch)[0][7].click()
     parts(branch)[1][1].click()
-    assert grown(branch, 1).generation.begun == 8
+    assert last_branch(branch, 1).generation.begun == 8
 
 
 def test_a_choice_after_the_session_was_closed_says_so(explorer: Explorer, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""The fake device tells a wrong plan from a right one, which is its purpose."""
+"""The fake device accepts right plans and refuses wrong ones."""
 
 import copy
 import math
@@ -55,7 +55,7 @@ def whole(
 
 
 def tokens_of(plans: list[Plan]) -> list[int] | None:
-    """Return the tokens of these plans, or None if the device refuses one."""
+    """Return the tokens of plans, or None if the device refuses one."""
     device, tokens = FakeStepper(fake_limits(page_size=16, max_running=2)), []
     for plan in plans:
         try:
@@ -162,11 +162,11 @@ def test_the_tokens_of_a_completed_prompt_are_those_of_its_request() -> None:
     ],
 )
 def test_each_parameter_bans_what_it_says(options: SamplingOptions, banned: set[int]) -> None:
-    """Check this after the prompt 5, 6 and the one new token 9."""
+    """Check the bans after the prompt 5, 6 and the one new token 9."""
     params = SamplingParams.from_options(options)
     words = tuple(word for word in params.bad_words if not isinstance(word, str))
-    asked = Request(0, (5, 6), params, params.stop_token_ids, 100, words)
-    assert banned_tokens(asked, [5, 6, 9]) == banned
+    sampling_request = Request(0, (5, 6), params, params.stop_token_ids, 100, words)
+    assert banned_tokens(sampling_request, [5, 6, 9]) == banned
     assert next_token([3, 1, 4], banned={23, 24}) == 25
 
 
@@ -179,14 +179,14 @@ def test_the_seed_counts_only_where_something_is_drawn() -> None:
 
 @pytest.fixture
 def filled() -> FakeStepper:
-    """Make a device with the first 16 tokens of LONG in page 1, and the rest in page 2, which is not full."""
+    """Make a device with the first 16 tokens of LONG in page 1, and the rest in a part of page 2."""
     device = FakeStepper(fake_limits(page_size=16, max_running=2))
     device.handle(Plan(1, (whole(0, 0, LONG, (1, 2)),), ()))
     return device
 
 
 def onloaded(staged: tuple[Any, ...], pages: tuple[int, ...] = (5,)) -> Plan:
-    """Plan the rest of LONG after a page that is onloaded."""
+    """Plan the rest of LONG after an onloaded page."""
     chunk = Chunk(7, 1, 16, LONG[16:], (6,), (5, 6), request(7, LONG))
     return Plan(9, (chunk,), (), (Onload(staged, pages),))
 
@@ -250,22 +250,22 @@ def test_the_fake_host_tier_refuses_what_the_scheduler_must_not_ask() -> None:
 
 
 class Scripted(CheckedScheduler):
-    """A scheduler that says what it is told to say next, and records what it hears."""
+    """A scheduler with a script of its answers and a record of its messages."""
 
-    def __init__(self, limits: EngineLimits, said: list[list[Message]]):
+    def __init__(self, limits: EngineLimits, script: list[list[Message]]):
         super().__init__(limits)
-        self.heard: list[Message] = []
-        self.said = iter(said)
+        self.messages: list[Message] = []
+        self.script = iter(script)
 
     def handle(self, message: Message) -> list[Message]:
-        self.heard.append(message)
-        return next(self.said, [])
+        self.messages.append(message)
+        return next(self.script, [])
 
 
 def test_saves_and_fetches_by_hand_stay_in_flight_until_they_are_settled() -> None:
     engine = ByHand(page_size=16)
     plan = Plan(1, (whole(0, 0, LONG, (1, 2)),), ())
-    said: list[list[Message]] = [
+    script: list[list[Message]] = [
         [plan, Offload(0, (1,), (5,)), Offload(1, (1,), (6,)), Offload(2, (1,), (7,))],
         [],
         [],
@@ -273,14 +273,14 @@ def test_saves_and_fetches_by_hand_stay_in_flight_until_they_are_settled() -> No
         [Fetch(7, (Copy(5, None),)), Drop((5,))],
         [Fetch(8, (Copy(6, None),))],
     ]
-    scheduler = engine.scheduler = Scripted(engine.limits, said)
+    scheduler = engine.scheduler = Scripted(engine.limits, script)
     assert engine.say(Withdraw(0)) == [plan]
     assert (len(engine.in_flight), len(engine.offloading), engine.host_tier.entries) == (1, 3, {})
     engine.settle_offload()
     engine.settle_offload()
     engine.settle_offload(ok=False)
     assert engine.host_tier.entries == {5: LONG[:16], 6: LONG[:16]}
-    assert scheduler.heard[1:] == [
+    assert scheduler.messages[1:] == [
         Offloaded(0, is_stored=True),
         Offloaded(1, is_stored=True),
         Offloaded(2, is_stored=False),
@@ -290,7 +290,7 @@ def test_saves_and_fetches_by_hand_stay_in_flight_until_they_are_settled() -> No
     engine.settle_fetch()
     engine.settle_fetch(ok=False)
     assert engine.host_tier.entries == {}
-    assert scheduler.heard[5:] == [Fetched(7, (LONG[:16],)), Fetched(8, None, (Copy(6, None),))]
+    assert scheduler.messages[5:] == [Fetched(7, (LONG[:16],)), Fetched(8, None, (Copy(6, None),))]
 
 
 def test_another_actors_message_is_refused() -> None:

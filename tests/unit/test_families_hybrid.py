@@ -233,8 +233,8 @@ def test_an_absent_key_of_a_qwen3_5_has_the_default_of_its_class() -> None:
 def test_older_and_newer_names_of_layers_are_the_same_model() -> None:
     types = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
     assert read(GRANITE4, layer_types=types) == read(GRANITE4)
-    listed = {"hybrid_override_pattern": None, "layers_block_type": ["mamba", "mlp", "attention", "moe"]}
-    assert read(NEMOTRON_H, **listed) == read(NEMOTRON_H)
+    newer_names = {"hybrid_override_pattern": None, "layers_block_type": ["mamba", "mlp", "attention", "moe"]}
+    assert read(NEMOTRON_H, **newer_names) == read(NEMOTRON_H)
 
 
 @pytest.mark.parametrize(("limit", "steps"), [([0.0, {"__float__": "Infinity"}], None), ([0.001, 0.1], (0.001, 0.1))])

@@ -18,21 +18,21 @@ pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 async def test_every_reader_sees_all_items_whenever_it_comes() -> None:
     feed: Feed[int] = Feed()
-    seen: dict[str, list[int]] = {}
+    results: dict[str, list[int]] = {}
 
     async def read(name: str) -> None:
         at = 0
         while not feed.closed:
             await feed.wait(at)
             at = len(feed.items)
-        seen[name] = list(feed.items)
+        results[name] = list(feed.items)
 
     def read_blocking(name: str) -> None:
         at = 0
         while not feed.closed:
             feed.wait_blocking(at)
             at = len(feed.items)
-        seen[name] = list(feed.items)
+        results[name] = list(feed.items)
 
     def write() -> None:
         for number in range(200):
@@ -46,8 +46,8 @@ async def test_every_reader_sees_all_items_whenever_it_comes() -> None:
         await anyio.wait_all_tasks_blocked()
         await to_thread.run_sync(write)
         tasks.start_soon(read, "late")
-    assert set(seen) == {"a", "b", "late", "thread a", "thread b"}
-    assert all(items == list(range(200)) for items in seen.values())
+    assert set(results) == {"a", "b", "late", "thread a", "thread b"}
+    assert all(items == list(range(200)) for items in results.values())
     assert not feed._waiting, "nobody is left in the list of those who wait"
 
 
@@ -73,17 +73,17 @@ def test_a_blocking_reader_is_told_when_its_time_is_over() -> None:
 
 async def test_a_reader_whose_loop_was_closed_harms_neither_the_writer_nor_other_readers() -> None:
     feed: Feed[int] = Feed()
-    left: list[Waiter] = []
+    waiters: list[Waiter] = []
 
     async def leave_a_waiter() -> None:
-        left.append(Waiter())
+        waiters.append(Waiter())
 
     def another_loop(backend: str) -> None:
         anyio.run(leave_a_waiter, backend=backend)
 
     for backend in ("asyncio", "trio"):
         await to_thread.run_sync(another_loop, backend)
-    feed._waiting.extend((waiter.wake, 0) for waiter in left)
+    feed._waiting.extend((waiter.wake, 0) for waiter in waiters)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(feed.wait, 0)
         await anyio.wait_all_tasks_blocked()
@@ -94,13 +94,13 @@ async def test_a_reader_whose_loop_was_closed_harms_neither_the_writer_nor_other
 def test_several_loops_read_one_feed_at_once() -> None:
     feed: Feed[int] = Feed()
     ready = threading.Barrier(4)
-    seen: list[tuple[int, ...]] = []
+    results: list[tuple[int, ...]] = []
 
     async def read() -> None:
         ready.wait()
         while not feed.closed:
             await feed.wait(len(feed.items))
-        seen.append(tuple(feed.items))
+        results.append(tuple(feed.items))
 
     targets: list[Callable[[], object]] = [
         partial(anyio.run, read, backend=name) for name in ("asyncio", "trio", "trio")
@@ -114,19 +114,19 @@ def test_several_loops_read_one_feed_at_once() -> None:
     feed.close()
     for thread in threads:
         thread.join()
-    assert seen == [tuple(range(100))] * 3
+    assert results == [tuple(range(100))] * 3
 
 
 def test_who_asked_to_be_told_of_the_end_is_told_once_whenever_that_was() -> None:
-    feed, told = Feed[int](), list[str]()
-    feed.when_closed(lambda: told.append("before"))
+    feed, calls = Feed[int](), list[str]()
+    feed.when_closed(lambda: calls.append("before"))
     feed.put(1)
-    assert not told
+    assert not calls
     feed.close()
     feed.close()
-    assert told == ["before"]
-    feed.when_closed(lambda: told.append("after"))
-    assert told == ["before", "after"]
+    assert calls == ["before"]
+    feed.when_closed(lambda: calls.append("after"))
+    assert calls == ["before", "after"]
     assert not feed._at_close, "what was called is kept no longer: it may refer to who holds the feed"
 
 

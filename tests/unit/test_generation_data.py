@@ -1,4 +1,4 @@
-"""A generation survives JSON, pickling and copying as it is, and its JSON form stays what it is."""
+"""A generation survives JSON, pickling and copying unchanged, and its JSON form stays stable."""
 
 import ast
 import copy
@@ -57,7 +57,7 @@ GOLDEN = """
 false}}, "weights_version": [[0, 1], [2, 1]], "prompt": "Say n.",
 "repeats_at": 1}
 """
-"""FULL in version 6, which every Rekindle that knows version 6 reads."""
+"""FULL in version 6 of the form, readable by this and every later Rekindle."""
 
 counts, texts = st.integers(0, 2**63), st.text(max_size=5)
 floats = st.floats(allow_nan=False)
@@ -105,7 +105,7 @@ MADE_AGAIN = ("drawn_in", "parsed", "unparsed")
 
 
 def whole(generation: Generation) -> dict[str, Any]:
-    """Return all attributes that outlive the notebook, those that do not count in a comparison too."""
+    """Return all attributes with a life beyond the notebook, also the ones outside of a comparison."""
     return {name: getattr(generation, name) for name in Generation.__slots__ if name not in MADE_AGAIN}
 
 
@@ -147,11 +147,11 @@ def test_the_forms_before_are_read() -> None:
     ],
 )
 def test_what_a_text_means_is_read_again(constraint: Any, text: str, reason: Any, value: Any) -> None:
-    written = replace(FULL, constraint=constraint, text=text, finish_reason=reason, response=None).to_dict()
-    read = Generation.from_dict(json.loads(json.dumps(written)))
-    assert read.parsed == value
-    assert read.unparsed is None
-    cut = Generation.from_dict(written | {"finish_reason": "length"})
+    payload = replace(FULL, constraint=constraint, text=text, finish_reason=reason, response=None).to_dict()
+    generation = Generation.from_dict(json.loads(json.dumps(payload)))
+    assert generation.parsed == value
+    assert generation.unparsed is None
+    cut = Generation.from_dict(payload | {"finish_reason": "length"})
     assert cut.parsed is None
     assert (cut.unparsed is None) == (constraint is None)
 
@@ -159,8 +159,8 @@ def test_what_a_text_means_is_read_again(constraint: Any, text: str, reason: Any
 def test_the_form_in_the_docstring_is_the_form() -> None:
     example = re.search(r"\{.*\}", Generation.to_dict.__doc__ or "", re.DOTALL)
     assert example is not None
-    written = ast.literal_eval(example[0])
-    assert Generation.from_dict(written).to_dict() == written
+    payload = ast.literal_eval(example[0])
+    assert Generation.from_dict(payload).to_dict() == payload
 
 
 @settings(max_examples=20, deadline=None)
@@ -173,26 +173,26 @@ def test_nothing_is_lost_in_json(generation: Generation) -> None:
 
 def test_a_number_that_is_none_is_read_as_it_was() -> None:
     token = TokenLogprob(1, "a", math.nan, 1)
-    read = through_json(replace(FULL, logprobs=(token,))).logprobs
-    assert read is not None
-    assert math.isnan(read[0].logprob)
+    logprobs = through_json(replace(FULL, logprobs=(token,))).logprobs
+    assert logprobs is not None
+    assert math.isnan(logprobs[0].logprob)
 
 
 def test_what_a_session_returns_is_plain() -> None:
-    asked: dict[str, Any] = {"max_tokens": 3, "logprobs": 2, "prompt_logprobs": 1, "temperature": 1}
+    options: dict[str, Any] = {"max_tokens": 3, "logprobs": 2, "prompt_logprobs": 1, "temperature": 1}
     with fake_session() as session:
-        batch = session.generate_sync(token_ids=[[3, 1], [4]], n=2, **asked)
+        batch = session.generate_sync(token_ids=[[3, 1], [4]], n=2, **options)
     assert [[through_json(each) for each in draws] for draws in batch] == batch
     assert pickle.loads(pickle.dumps(batch)) == batch == copy.deepcopy(batch)
 
 
 def changed(**changes: Any) -> dict[str, Any]:
-    written: dict[str, Any] = json.loads(GOLDEN)
-    return written | changes
+    payload: dict[str, Any] = json.loads(GOLDEN)
+    return payload | changes
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("payload", "message"),
     [
         (changed(version=7), "expected a generation of version 1 to 6, as returned by to_dict(), got version 7"),
         ({}, "got version None"),
@@ -210,9 +210,9 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(logprobs=[None]), "logprobs: item 0: expected an object with token_id"),
     ],
 )
-def test_what_is_no_generation_is_refused_in_words(written: Any, told: str) -> None:
-    with pytest.raises(InvalidData, match=re.escape(told)):
-        Generation.from_dict(written)
+def test_what_is_no_generation_is_refused_in_words(payload: Any, message: str) -> None:
+    with pytest.raises(InvalidData, match=re.escape(message)):
+        Generation.from_dict(payload)
 
 
 VALUES = [

@@ -1,4 +1,4 @@
-"""A tokenizer of SentencePiece in a GGUF file gives the ids and texts that the sentencepiece library gives."""
+"""A tokenizer of SentencePiece in a GGUF file gives the ids and texts of the sentencepiece library."""
 
 import io
 from pathlib import Path
@@ -30,7 +30,7 @@ TEXTS = [
 
 
 def trained(prefix: bool) -> SentencePieceProcessor:
-    """Train a small model of the kind that Llama and Gemma have, without the network.
+    """Train a small model of the kind of Llama's and Gemma's, without the network.
 
     Args:
         prefix: whether a text gets a space before it.
@@ -167,7 +167,7 @@ def test_ends_that_a_file_does_not_name_are_sentencepieces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "named", "expected"),
+    ("texts", "ids", "expected"),
     [
         (["<pad>", "<eos>", "<bos>", "<end_of_turn>"], {"eos_token_id": 1}, {1, 3}),
         (["<unk>", "<s>", "</s>", "<|im_end|>"], {"eos_token_id": 2}, {2, 3}),
@@ -178,9 +178,9 @@ def test_ends_that_a_file_does_not_name_are_sentencepieces() -> None:
     ],
 )
 def test_ends_of_turns_are_known_by_their_texts_where_a_file_names_one_alone(
-    texts: list[str], named: dict[str, Any], expected: set[int]
+    texts: list[str], ids: dict[str, Any], expected: set[int]
 ) -> None:
-    metadata = {f"tokenizer.ggml.{name}": value for name, value in named.items()}
+    metadata = {f"tokenizer.ggml.{name}": value for name, value in ids.items()}
     assert eos_ids({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": texts, **metadata}) == expected
 
 

@@ -1,4 +1,4 @@
-"""Whatever is chosen among the tokens that a grammar allows, what comes of it is what the constraint asks for."""
+"""Any choice among the allowed tokens of a grammar leads to an output within the constraint."""
 
 import json
 import random
@@ -37,16 +37,16 @@ def place_of(compiler: Compiler, options: dict[str, Any]) -> Matcher:
 
 
 def tokens_of(outcome: Allowed | RekindleError) -> list[int]:
-    """Return the tokens that may follow; none where the output is complete, or has failed."""
+    """Return the allowed next tokens; none where the output is complete, or has failed."""
     if isinstance(outcome, RekindleError) or outcome.bits is None:
         return []
     return [int(token) for token in np.flatnonzero(np.unpackbits(outcome.bits.view(np.uint8), bitorder="little"))]
 
 
 def walked(compiler: Compiler, options: dict[str, Any], seed: int, fewest: int = 2**30) -> list[int] | None:
-    """Return the tokens of an output, each chosen at random among those that are allowed; None if it has no end.
+    """Return the tokens of an output, each drawn at random from the allowed ones; None if it has no end.
 
-    What is chosen at a place depends on the seed and the place alone. Where the output may end, it often does.
+    The choice at a place depends on the seed and the place alone. Where the output may end, it often does.
     """
     place = place_of(compiler, options)
     allowed, tokens = run_steps(place.start()), list[int]()
@@ -165,8 +165,8 @@ def test_choices_are_taken_as_they_stand(compiler: Compiler, smollm2_tokenizer: 
         tokens = walked(compiler, {"choice": [text]}, seed=0)
         assert tokens is not None
         assert smollm2_tokenizer.decode(tokens, skip_special_tokens=False) == text
-    found = {smollm2_tokenizer.decode(walked(compiler, {"choice": texts}, seed) or []) for seed in range(200)}
-    assert found == set(texts)
+    outputs = {smollm2_tokenizer.decode(walked(compiler, {"choice": texts}, seed) or []) for seed in range(200)}
+    assert outputs == set(texts)
 
 
 def test_an_end_token_that_is_no_special_one_ends_an_output_and_is_not_inside_of_it() -> None:
@@ -203,18 +203,20 @@ def test_masks_computed_together_are_those_computed_alone(compiler: Compiler) ->
         for index, place in enumerate(places):
             together.begin(index, place.start())
         outcomes, late = together.advance(range(len(kinds)), lambda: False)
-        seen = []
+        turns = []
         for turn in range(12):
             assert not late
-            seen.append([(index, type(each), tokens_of(each)) for index, each in outcomes])
-            going = [(index, tokens) for index, _, tokens in seen[-1] if tokens]
+            turns.append([(index, type(each), tokens_of(each)) for index, each in outcomes])
+            going = [(index, tokens) for index, _, tokens in turns[-1] if tokens]
             for index, tokens in going:
                 token = 1 if index == turn else tokens[turn % 2 - 1]  # one that is not allowed, once in each
                 together.begin(index, places[index].take(token, 2))
             outcomes, late = together.advance([index for index, _ in going], lambda: False)
-        return seen
+        return turns
 
-    seen = story(ThreadedMasks(VOCAB_SIZE))
-    assert seen == story(SerialMasks())
-    assert {kind for turn in seen for _, kind, _ in turn} == {Allowed, ConstraintFailed}, "one fails, and others go on"
-    assert sum(len(turn) > 1 for turn in seen) > 4
+    threaded = story(ThreadedMasks(VOCAB_SIZE))
+    assert threaded == story(SerialMasks())
+    assert {kind for turn in threaded for _, kind, _ in turn} == {Allowed, ConstraintFailed}, (
+        "one fails, and others go on"
+    )
+    assert sum(len(turn) > 1 for turn in threaded) > 4

@@ -1,4 +1,4 @@
-"""No schema and no grammar overflows a stack: its size is bounded before, and the stack holds what is allowed."""
+"""No schema and no grammar overflows a stack: its size is bounded before, and the stack holds the largest one."""
 
 import json
 import sys
@@ -78,13 +78,13 @@ NESTS: dict[str, Callable[[Any], Schema]] = {
     "const": lambda inner: {"const": inner},
 }
 DEEP: Schema = nested(200, NESTS["items"])
-"""A schema that is too deep, although Python can write it."""
+"""A schema beyond the depth limit, although Python can write it."""
 LONG = rules(MOST_RULES + 1)
 """A grammar with too many rules."""
 
 
 def largest(fits: Callable[[int], bool]) -> int:
-    """Return the largest number that fits."""
+    """Return the largest fitting number."""
     low, high = 1, 1 << 20
     while high - low > 1:
         middle = (low + high) // 2
@@ -93,7 +93,7 @@ def largest(fits: Callable[[int], bool]) -> int:
 
 
 def outcome(kind: Any, text: str) -> str:
-    """Return the error about a constraint; empty for a constraint that is parsed."""
+    """Return the error about a constraint; empty for a valid constraint."""
     try:
         assert not parse_bytes(kind, text, kind).is_error()
     except InvalidRequest as error:
@@ -215,8 +215,8 @@ def test_deep_and_large_grammars_are_errors_of_the_request(grammar: str) -> None
 
 
 def test_deep_work_has_a_stack_of_its_own() -> None:
-    def depth(left: int) -> int:
-        return left and 1 + sum(map(depth, [left - 1]))  # through C, so that each level takes native stack
+    def depth(levels: int) -> int:
+        return levels and 1 + sum(map(depth, [levels - 1]))  # through C, so that each level takes native stack
 
     limit, size = sys.getrecursionlimit(), threading.stack_size()
     sys.setrecursionlimit(100_000)

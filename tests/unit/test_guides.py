@@ -1,4 +1,4 @@
-"""The README and the guides are short and plain, and their links, files, commands and cells are those that exist.
+"""The README and the guides are short and plain, and their links, files, commands and cells exist.
 
 `tests/notebook/test_documents.py` runs their cells.
 """
@@ -23,7 +23,7 @@ from tests.prose import MOST_IN_GUIDES, Prose
 BYTES = {ROOT / "README.md": 12 * 1024}
 GUIDE_BYTES = 15 * 1024
 OTHERS = {"curl", "hf", "ray", ".ci/run"}
-"""Commands that are no part of Rekindle."""
+"""Commands of other projects."""
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 each_page = pytest.mark.parametrize("document", PAGES, ids=name)
@@ -56,8 +56,8 @@ def test_links_and_anchors_resolve(document: Path) -> None:
 
 
 def test_the_index_lists_every_guide_once() -> None:
-    listed = [link for link in links(GUIDES / "README.md") if re.fullmatch(r"\w+\.md", link)]
-    assert sorted(set(listed)) == [path.name for path in PAGES if path.parent == GUIDES and path.name != "README.md"]
+    entries = [link for link in links(GUIDES / "README.md") if re.fullmatch(r"\w+\.md", link)]
+    assert sorted(set(entries)) == [path.name for path in PAGES if path.parent == GUIDES and path.name != "README.md"]
 
 
 @each_document
@@ -72,7 +72,7 @@ def test_named_files_targets_and_modules_exist(document: Path) -> None:
 
 
 def test_every_promise_of_the_readme_names_what_holds_it() -> None:
-    """Check that each row of the index's table of promises names a test or a bench."""
+    """Check each row of the index's table of promises for a test or a bench."""
     lines = (GUIDES / "README.md").read_text(encoding="utf-8").splitlines()
     rows = list(
         takewhile(
@@ -104,12 +104,12 @@ def test_commands_are_known(document: Path) -> None:
 
 @each_document
 def test_cells_compile_and_open_takes_their_keywords(document: Path) -> None:
-    taken = set(Settings.__annotations__) | set(inspect.signature(rekindle.open).parameters)
+    keywords = set(Settings.__annotations__) | set(inspect.signature(rekindle.open).parameters)
     for block in blocks(document, "python"):
         tree = compile(block.text, name(document), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {"rekindle.open", "rekindle.open_sync"}:
-                assert {keyword.arg for keyword in node.keywords} <= taken, f"{name(document)}:{block.line}"
+                assert {keyword.arg for keyword in node.keywords} <= keywords, f"{name(document)}:{block.line}"
 
 
 def _targets() -> set[str]:

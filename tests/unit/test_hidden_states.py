@@ -33,7 +33,7 @@ CROWDED = st.fixed_dictionaries(
 
 
 def expected(prompt: Sequence[int], pooling: Pooling) -> float:
-    """Return the embedding of a prompt by the fake model, which is one number."""
+    """Return the embedding of a prompt by the fake model: one number."""
     states = [state_of(position, token) for position, token in enumerate(prompt)]
     return states[-1] if pooling == "last" else math.fsum(states) / len(states)
 
@@ -43,7 +43,7 @@ def expected(prompt: Sequence[int], pooling: Pooling) -> float:
 def test_they_are_those_of_the_prompt_in_any_batch(
     asks: list[tuple[list[int], Pooling | None]], limits: dict[str, Any], order: int
 ) -> None:
-    """Mix prompts that want a state with others that generate, and so take pages away from them."""
+    """Mix prompts for a state with others for tokens, and so have them compete for pages."""
     stages, choose = Stages(**limits), shuffled(order)
     handles = []
     for prompt, pooling in asks:
@@ -111,7 +111,7 @@ def test_scores_from_a_token_on_leave_what_is_before_it_to_the_cache() -> None:
 
 @pytest.mark.parametrize("tokens", [16, 80])
 def test_the_device_sums_ranges_and_nothing_else(tokens: int) -> None:
-    """Leave garbage where padding would be; a sum of one token is that token, bit by bit."""
+    """Leave garbage in the place of padding; a sum of one token equals the token, bit by bit."""
     hidden = np.random.default_rng(tokens).standard_normal((tokens, 8)).astype(np.float32)
     hidden[12:] = np.where(np.arange(12, tokens)[:, None] % 3 == 0, np.nan, hidden[12:])
     first, count = jnp.asarray([0, 5, 11, 0], jnp.int32), jnp.asarray([4, 6, 1, 0], jnp.int32)

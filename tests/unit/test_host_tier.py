@@ -1,4 +1,4 @@
-"""The host tier keeps what was gathered, within its bound, and stages it again, while the loop goes on."""
+"""The host tier keeps gathered pages, within its bound, and stages them again, while the loop goes on."""
 
 import threading
 from collections.abc import Sequence
@@ -24,21 +24,21 @@ CPU = jax.devices("cpu")[0]
 
 
 class Name(str):
-    """A page that is just its name."""
+    """A page with a name for its content."""
 
     nbytes = PAGE_BYTES
 
 
 class Named:
-    """Copies between memories of pages that are just names. Each copy waits for `permits`.
+    """Copies of named pages between memories. Each copy waits for `permits`.
 
     Attributes:
-        begun: set when a copy has begun.
+        started: set at the start of each copy.
     """
 
     def __init__(self, permits: int = 1000):
         self.permits = threading.Semaphore(permits)
-        self.begun = threading.Event()
+        self.started = threading.Event()
         self.threads: set[int] = set()
         self.full = False
 
@@ -57,15 +57,15 @@ class Named:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
     def _copy(self) -> None:
-        self.begun.set()
+        self.started.set()
         self.threads.add(threading.get_ident())
         assert self.permits.acquire(timeout=PATIENCE), "nobody let this copy go on"
 
 
 async def keep(tier: HostTier, pages: dict[int, Any]) -> bool:
-    """Gather pages as entries of these numbers; return whether they were kept."""
-    named = tuple(Name(page) if isinstance(page, str) else page for page in pages.values())
-    (saved,) = await tier.handle(Gathered(5, tuple(pages), named))
+    """Gather pages as numbered entries; return True if the tier keeps all."""
+    contents = tuple(Name(page) if isinstance(page, str) else page for page in pages.values())
+    (saved,) = await tier.handle(Gathered(5, tuple(pages), contents))
     assert isinstance(saved, Offloaded)
     assert saved.offload_id == 5
     return saved.is_stored
@@ -157,20 +157,20 @@ async def test_another_actors_message_is_refused() -> None:
 
 
 async def test_a_drop_that_comes_while_its_entry_is_staged_waits_for_it_and_the_loop_for_neither() -> None:
-    copies, said = Named(permits=1), Mailbox[Message]()
+    copies, outbox = Named(permits=1), Mailbox[Message]()
     tier = HostTier(100, copies)
-    stage = Stage("host_tier", tier, said.put, lambda message: None, lambda handled: None)
+    stage = Stage("host_tier", tier, outbox.put, lambda message: None, lambda record: None)
     await keep(tier, {0: "a"})
-    copies.begun.clear()
+    copies.started.clear()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stage.run)
         stage.mailbox.put(Fetch(6, (Copy(0, None),)))
         stage.mailbox.put(Drop((0,)))
         await anyio.wait_all_tasks_blocked()  # the loop turns
-        assert copies.begun.wait(PATIENCE)
+        assert copies.started.wait(PATIENCE)
         assert len(tier) == 1
         copies.permits.release()
-        assert await said.receive() == Fetched(6, ("staged kept a",))
+        assert await outbox.receive() == Fetched(6, ("staged kept a",))
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert len(tier) == 0

@@ -1,4 +1,4 @@
-"""Hosts are joined only if they agree, and the loss of one is told to all who depend on it."""
+"""Hosts are joined only if they agree, and the loss of one is reported to all its dependents."""
 
 import os
 import socket
@@ -144,35 +144,35 @@ def test_a_number_is_had_by_one_follower(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Waiting:
-    """A leader that waits for a follower, in a thread, until it is left."""
+    """A leader in a thread, waiting for a follower until `leave`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor):
-        self.told, self.reports, self._left = SimpleQueue[str](), 0, threading.Event()
+        self.warnings, self.reports, self._stop = SimpleQueue[str](), 0, threading.Event()
         self.address = free_address()
         monkeypatch.setattr(joining, "require_untouched", lambda: None)
-        monkeypatch.setattr(meeting, "warn", self.told.put)
+        monkeypatch.setattr(meeting, "warn", self.warnings.put)
         self.result = pool.submit(meeting.meet, self.address, 1, SECRET.encode(), self._report)
 
     def _report(self, _: Progress) -> None:
         self.reports += 1
-        if self._left.is_set():
+        if self._stop.is_set():
             raise rekindle.SessionClosed("left")
 
     def connection(self) -> socket.socket:
         """Return a connection of a stranger."""
-        made: list[socket.socket] = []
+        connections: list[socket.socket] = []
 
         def connects() -> bool:
             with suppress(ConnectionRefusedError):
-                made.append(socket.create_connection(self.address))
-            return bool(made)
+                connections.append(socket.create_connection(self.address))
+            return bool(connections)
 
         until_blocking(connects, "the leader listened")
-        return made[0]
+        return connections[0]
 
     def leave(self) -> None:
-        """End the wait, and check that nothing else had ended it."""
-        self._left.set()
+        """End the wait, and check its result: the end has no other cause."""
+        self._stop.set()
         with pytest.raises(rekindle.SessionClosed, match="left"):
             self.result.result()
 
@@ -182,7 +182,7 @@ def test_who_is_no_follower_is_told_of_and_does_not_end_the_wait(monkeypatch: py
         leader = Waiting(monkeypatch, pool)
         with leader.connection() as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert "to the address of followers" in leader.told.get(timeout=PATIENCE)
+            assert "to the address of followers" in leader.warnings.get(timeout=PATIENCE)
         leader.leave()
 
 
@@ -194,8 +194,8 @@ def test_a_follower_with_another_secret_is_refused_and_the_leader_waits_on(monke
         error = error_of(pool.submit(follow, secret="a secret of somebody else"))
         assert isinstance(error, HostRefused)
         assert "has another secret" in str(error)
-        told = [leader.told.get(timeout=PATIENCE) for _ in range(2)]
-        assert any("has another secret" in each for each in told)
+        warnings = [leader.warnings.get(timeout=PATIENCE) for _ in range(2)]
+        assert any("has another secret" in each for each in warnings)
         leader.leave()
 
 
@@ -207,20 +207,20 @@ def test_a_stranger_that_says_nothing_holds_up_neither_the_report_nor_another(mo
             before = leader.reports
             until_blocking(lambda: leader.reports > before + 3, "the leader looked further")
             other.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            leader.told.get(timeout=PATIENCE)
+            leader.warnings.get(timeout=PATIENCE)
             leader.leave()
 
 
 def test_a_greeting_as_a_whole_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Say a byte at a time, each within what a read may take."""
+    """Send a byte at a time, each within the timeout of a read."""
     monkeypatch.setattr("rekindle.hosts.link.GREETING_SECONDS", 0.3)
     with ThreadPoolExecutor(1) as pool:
         leader = Waiting(monkeypatch, pool)
         with leader.connection() as slow, suppress(OSError):
-            while leader.told.empty():
+            while leader.warnings.empty():
                 slow.sendall(b"\0")
                 time.sleep(0.05)
-        assert "to the address of followers" in leader.told.get(timeout=PATIENCE)
+        assert "to the address of followers" in leader.warnings.get(timeout=PATIENCE)
         leader.leave()
 
 
@@ -236,15 +236,15 @@ def test_nobody_can_listen_where_somebody_does(monkeypatch: pytest.MonkeyPatch) 
 def test_the_loss_of_a_follower_is_told_to_all(links: tuple[list[Link], list[Link]]) -> None:
     leaders, followers = links
     members = Members(leaders)
-    group, told = FollowerGroup(members, 1), SimpleQueue[HostLost]()
-    members.when_lost(told.put)
+    group, losses = FollowerGroup(members, 1), SimpleQueue[HostLost]()
+    members.when_lost(losses.put)
     group.send(StateOrder(GATHER, 3))
     assert [order_of(link.receive()) for link in followers] == [StateOrder(GATHER, 3), StateOrder(GATHER, 3)]
     followers[1].close()
-    lost = told.get(timeout=PATIENCE)
-    assert "process 2 of 3" in str(lost)
+    loss = losses.get(timeout=PATIENCE)
+    assert "process 2 of 3" in str(loss)
     assert followers[0].receive().header["say"] == "over", "what cannot go on ends"
-    assert group.reason(ValueError()) is lost
+    assert group.reason(ValueError()) is loss
     for each in (group, FollowerGroup(members, 2)):
         with pytest.raises(HostLost, match="process 2 of 3"):
             each.wait(silent)
@@ -308,8 +308,8 @@ def test_the_failure_of_a_session_ends_its_followers(links: tuple[list[Link], li
 
 def test_hosts_that_are_closed_let_followers_go(links: tuple[list[Link], list[Link]]) -> None:
     leaders, followers = links
-    members, told = Members(leaders), list[HostLost]()
-    members.when_lost(told.append)
+    members, losses = Members(leaders), list[HostLost]()
+    members.when_lost(losses.append)
     FollowerGroup(members, 1).send(StateOrder(GATHER, 1))
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(members.end)
@@ -318,8 +318,8 @@ def test_hosts_that_are_closed_let_followers_go(links: tuple[list[Link], list[Li
             assert not ending.done(), "jax would abort those that are still there"
             link.close()
         ending.result()
-    assert told == [members.loss()], "a session that is open is told of it, once"
-    assert "the hosts are closed" in str(told[0])
+    assert losses == [members.loss()], "a session that is open is told of it, once"
+    assert "the hosts are closed" in str(losses[0])
 
 
 def test_copies_of_weights_are_the_same_and_others_are_not(tmp_path: Path) -> None:

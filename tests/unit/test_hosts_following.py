@@ -1,4 +1,4 @@
-"""A follower opens what its leader has opened, runs its orders, and says why where it cannot."""
+"""A follower opens the session of its leader, runs its orders, and reports its failures."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_an_order_is_the_same_on_the_other_side(order: Order | Use) -> None:
 
 @pytest.fixture(scope="module")
 def request_of(families: Path) -> dict[str, Any]:
-    """Return what a leader on one device asks its followers to open."""
+    """Return the opening request of a leader on one device to its followers."""
     model, settings = families / "llama-tied", Settings(**cast(dict[str, Any], FEW_PAGES))
     blueprint = Blueprint.of(open_checkpoint(model), settings, places_over(None, Settings(tensor=1))[0])
     return model_request(model, None, blueprint.resolve(settings), blueprint)
@@ -85,12 +85,12 @@ def test_a_follower_refuses_another_model(request_of: dict[str, Any], families: 
 
 
 def obeyed(monkeypatch: pytest.MonkeyPatch, link: Link, model: str | None = None) -> list[str]:
-    """Follow who is at the other end of a link until it ends, and return what was said in the terminal."""
-    said: list[str] = []
+    """Follow the leader at the other end of a link to its end, and return the lines in the terminal."""
+    lines: list[str] = []
     monkeypatch.setattr(following, "END_SECONDS", 0)
     frames = following._frames(link, Address("leader", 1), lambda *_: None)
-    following._serve(frames, link, model, said.append)
-    return said
+    following._serve(frames, link, model, lines.append)
+    return lines
 
 
 def test_a_follower_serves_one_session_after_the_other(
@@ -99,7 +99,7 @@ def test_a_follower_serves_one_session_after_the_other(
     leader, follower = links[0][0], links[1][0]
     content = np.zeros((3, 2, 2, 16, 16), np.float32)
     with ThreadPoolExecutor(1) as pool:
-        said = pool.submit(obeyed, monkeypatch, follower)
+        future = pool.submit(obeyed, monkeypatch, follower)
         for session in (1, 2):
             leader.send({"say": "open", "session": session, **request_of})
             assert leader.receive().header == {"say": "ready", "session": session, "load": 0}
@@ -114,7 +114,7 @@ def test_a_follower_serves_one_session_after_the_other(
         assert "another model" in answer["why"]
         leader.send({"say": "close"})
         leader.send({"say": "end"})
-        lines = said.result()
+        lines = future.result()
     assert [line.partition(" after ")[2][:8] for line in lines if "is closed" in line] == ["2 orders"] * 2
     assert lines[-1] == "the leader has ended"
 
@@ -124,16 +124,16 @@ def test_a_follower_that_cannot_go_on_says_so_to_its_leader(
 ) -> None:
     leader, follower = links[0][0], links[1][0]
     with ThreadPoolExecutor(1) as pool:
-        said = pool.submit(obeyed, monkeypatch, follower)
+        future = pool.submit(obeyed, monkeypatch, follower)
         leader.send({"say": "open", "session": 1, **request_of})
         assert leader.receive().header["say"] == "ready"
         leader.send({"say": "over", "why": "another follower is lost"})
         with pytest.raises(HostLost, match="another follower is lost"):
-            said.result()
+            future.result()
 
 
 class Failing:
-    """A stand-in for `Executables`, whose programs have no room."""
+    """A stand-in for `Executables` without room for programs."""
 
     async def ready(self, key: Key) -> Any:
         return None
@@ -144,11 +144,11 @@ class Failing:
 
 @pytest.mark.anyio
 async def test_an_order_that_fails_after_others_were_told_of_it_ends_the_session() -> None:
-    sent: list[Order | Use] = []
+    orders: list[Order | Use] = []
     programs, state = cast(Executables, Failing()), DeviceState([], (), cast(Slots, None))
     alone = Stepper(programs, state, fake_limits())
     assert await alone.handle(Offload(1, (2,), (3,))) == [Gathered(1, (3,), ())]
-    leading = Stepper(programs, state, fake_limits(), send=sent.append)
+    leading = Stepper(programs, state, fake_limits(), send=orders.append)
     with pytest.raises(EngineFailed, match="failed in this process and not in its followers"):
         await leading.handle(Offload(1, (2,), (3,)))
-    assert sent == [StateOrder(GATHER, 2)]
+    assert orders == [StateOrder(GATHER, 2)]

@@ -1,4 +1,4 @@
-"""A link is made only between processes that know one secret, and what comes through it is what was sent."""
+"""A link joins only processes with one secret, and its messages arrive unchanged."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ SECRET = b"a secret of the tests"
 
 
 class Recorded:
-    """A connection that keeps what is sent, and changes it if it is told to."""
+    """A connection with a record of its output, and with a change of each message on request."""
 
     def __init__(self, connection: socket.socket, change: Callable[[bytes], bytes] = bytes):
-        self._connection, self.change, self.sent = connection, change, b""
+        self._connection, self.change, self.output = connection, change, b""
 
     def sendall(self, content: bytes) -> None:
-        self.sent += content
+        self.output += content
         self._connection.sendall(self.change(content))
 
     def __getattr__(self, name: str) -> Any:
@@ -75,16 +75,16 @@ def test_another_secret_is_refused_on_both_sides(connections: tuple[Recorded, Re
 
 def test_the_secret_is_never_sent_and_no_two_greetings_are_alike(connections: tuple[Recorded, Recorded]) -> None:
     leader, _ = linked(connections)
-    sent = b"".join(connection.sent for connection in connections)
-    assert SECRET not in sent
-    assert SECRET.hex().encode() not in sent
-    nonces = [connection.sent.partition(b'"nonce": "')[2][:64] for connection in connections]
+    output = b"".join(connection.output for connection in connections)
+    assert SECRET not in output
+    assert SECRET.hex().encode() not in output
+    nonces = [connection.output.partition(b'"nonce": "')[2][:64] for connection in connections]
     assert [len(nonce) for nonce in nonces] == [64, 64]
     for _ in range(2):
         for connection in connections:
-            connection.sent = b""
+            connection.output = b""
         linked(connections)
-        assert not any(nonce in connection.sent for connection in connections for nonce in nonces)
+        assert not any(nonce in connection.output for connection in connections for nonce in nonces)
 
 
 @pytest.mark.parametrize("roles", [("leader", "leader"), ("follower", "follower")])
@@ -95,7 +95,7 @@ def test_two_of_a_kind_are_refused(connections: tuple[Recorded, Recorded], roles
 
 
 def test_a_proof_of_the_leader_is_none_of_a_follower(connections: tuple[Recorded, Recorded]) -> None:
-    """Say back to each end what it said, as somebody without the secret can."""
+    """Reflect the messages of each end, as somebody without the secret can."""
     near, far = connections
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(greet, near, SECRET, "leader")  # type: ignore[arg-type]
@@ -105,15 +105,15 @@ def test_a_proof_of_the_leader_is_none_of_a_follower(connections: tuple[Recorded
         far.sendall(len(proof).to_bytes(8, "big") + proof)
         with pytest.raises(HostRefused, match="another secret"):
             leader.result()
-    assert b"proof" not in near.sent, "the leader proves nothing to who has not proved it first"
+    assert b"proof" not in near.output, "the leader proves nothing to who has not proved it first"
 
 
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 7 + b"\x02[]", b"\0" * 7 + b"\x02{}", b""])
-def test_what_is_no_process_of_rekindle_is_told_apart(connections: tuple[Recorded, Recorded], said: bytes) -> None:
+@pytest.mark.parametrize("greeting", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 7 + b"\x02[]", b"\0" * 7 + b"\x02{}", b""])
+def test_what_is_no_process_of_rekindle_is_told_apart(connections: tuple[Recorded, Recorded], greeting: bytes) -> None:
     near, far = connections
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(greet, near, SECRET, "leader")  # type: ignore[arg-type]
-        far.sendall(said)
+        far.sendall(greeting)
         with suppress(OSError):  # the other end may have been quick
             far.shutdown(socket.SHUT_WR)
         with pytest.raises(LinkLost):
@@ -130,9 +130,9 @@ def test_a_message_that_was_changed_on_the_way_is_not_taken(connections: tuple[R
 
 def test_a_message_that_is_repeated_or_sent_back_is_not_taken(connections: tuple[Recorded, Recorded]) -> None:
     leader, follower = linked(connections)
-    before = len(connections[0].sent)
+    before = len(connections[0].output)
     leader.send({"say": "gather"})
-    message = connections[0].sent[before:]
+    message = connections[0].output[before:]
     assert follower.receive().header == {"say": "gather"}
     connections[0].sendall(message)
     with pytest.raises(LinkLost, match="changed on the way"):

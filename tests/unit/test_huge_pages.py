@@ -26,7 +26,7 @@ def some_memory(size: int) -> mmap.mmap:
 
 
 def possible() -> bool:
-    """Tell whether this machine's kernel makes huge pages of memory that is there, and none of its own accord."""
+    """Return True if this machine's kernel makes huge pages of existing memory, and none of its own accord."""
     try:
         memory = some_memory(4 * SIZE)
         memory.write(bytes(4 * SIZE))
@@ -41,23 +41,23 @@ needs_them = pytest.mark.skipif(not possible(), reason="this kernel makes no hug
 
 
 def arrays_in(memory: mmap.mmap, count: int) -> list[jax.Array]:
-    """Return arrays that lie in some memory, one behind the other, none of which fills a huge page."""
+    """Return arrays in some memory, one behind the other, each smaller than a huge page."""
     whole = np.frombuffer(memory, np.float32)
     whole[:] = np.arange(len(whole))
     return [jax.device_put(part) for part in np.split(whole, count)]
 
 
 def huge_bytes(begin: int, end: int) -> int:
-    """Return how much of some memory the kernel says is in huge pages, with what is mapped beside it."""
-    found, inside = 0, False
+    """Return the bytes of some memory in huge pages by the kernel's count, neighbours in its mapping included."""
+    size, inside = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         head, *rest = line.split()
         if "-" in head and ":" not in head:
             low, high = (int(each, 16) for each in head.split("-"))
             inside = low < end and begin < high
         elif inside and head == "AnonHugePages:":
-            found += int(rest[0]) * 1024
-    return found
+            size += int(rest[0]) * 1024
+    return size
 
 
 def test_arrays_that_lie_side_by_side_are_one_span() -> None:
@@ -130,20 +130,20 @@ def test_weights_settle_once_the_programs_are_ready_unless_the_session_ended_bef
         stop()
     ready.set_result(None)
     worker.join(PATIENCE)
-    made = huge_bytes(begin, end) - before
-    assert made <= SIZE if ended else made >= 7 * SIZE
+    gain = huge_bytes(begin, end) - before
+    assert gain <= SIZE if ended else gain >= 7 * SIZE
 
 
 def test_weights_of_a_session_settle_and_others_are_there_before_they_are_used(
     families: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = SimpleQueue[list[huge_pages.Span]]()
-    monkeypatch.setattr(filling, "collapse", lambda spans, **options: asked.put(spans))
+    requests = SimpleQueue[list[huge_pages.Span]]()
+    monkeypatch.setattr(filling, "collapse", lambda spans, **options: requests.put(spans))
     model = families / "llama-tied"
     with rekindle.open_sync(model, progress=False, precompile="lazy", restore="off", **SMALL) as session:
-        first = asked.get(timeout=PATIENCE)
+        first = requests.get(timeout=PATIENCE)
         session.update_weights_sync(model)
-        second = asked.get(block=False)
+        second = requests.get(block=False)
     assert all(end > begin for begin, end in [*first, *second])
     assert first
     assert second

@@ -18,9 +18,9 @@ from rekindle.session.session import Session
 from rekindle.testing import fake_session
 
 Case = tuple[Mapping[str, Any], str]
-"""Settings, and the beginning of the sentence about them; an error if it says so, else a warning."""
+"""Settings, and the beginning of the message about them: of an error if it says so, else of a warning."""
 Entries = Mapping[str, str | list[Case]]
-"""For each setting its cases, or the reason that it always has an effect, or that its lack harms nobody."""
+"""For each setting its cases, or the reason for its constant effect, or for a harmless lack of one."""
 
 ALWAYS = "it always has an effect"
 BY_ITSELF = "values that cannot have an effect are refused by themselves"

@@ -1,4 +1,4 @@
-"""What a module imports: no circle anywhere, and no engine behind a trace or the client's requests."""
+"""Imports have no circle anywhere, and no engine behind a trace or the client's requests."""
 
 import ast
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ MODULES = {
     for path in (TOOLKIT / "rekindle").rglob("*.py")
 }
 ENGINE = {"core.device", "core.engine", "core.models", "core.scheduler", "formats.checkpoints", "formats.families"}
-"""Rooms that a trace and the client's requests do without, beside all of `assembly`."""
+"""Rooms outside of the imports of a trace and the client's requests, beside all of `assembly`."""
 
 
 def statements(parent: ast.AST, *, at_run_time: bool) -> Iterator[ast.AST]:
-    """Yield the statements of a module; at run time, those that are executed when it is imported."""
+    """Yield the statements of a module; at run time, only the ones executed by an import."""
     for node in ast.iter_child_nodes(parent):
         if at_run_time:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -31,19 +31,19 @@ def statements(parent: ast.AST, *, at_run_time: bool) -> Iterator[ast.AST]:
 
 @cache
 def imports(name: str, *, at_run_time: bool) -> frozenset[str]:
-    """Return the modules of the toolkit that a module imports, in annotations and functions too or at run time."""
-    found = set()
+    """Return a module's imports within the toolkit, in annotations and functions too or at run time."""
+    targets = set()
     for node in statements(ast.parse(MODULES[name].read_text(encoding="utf-8")), at_run_time=at_run_time):
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{each.name}" for each in node.names]
-            found |= {each if each in MODULES else node.module or "" for each in names}
+            targets |= {each if each in MODULES else node.module or "" for each in names}
         elif isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
-    return frozenset(found & set(MODULES)) - {name}
+            targets |= {each.name for each in node.names}
+    return frozenset(targets & set(MODULES)) - {name}
 
 
 def reach(name: str) -> set[str]:
-    """Return all modules that come with a module at run time, without the package's own names."""
+    """Return all direct and indirect imports of a module at run time, without the package's own names."""
     reached, ahead = set(), {name}
     while ahead:
         reached |= ahead

@@ -29,12 +29,12 @@ def shown_layers(lens: LogitLens) -> list[int]:
 @pytest.mark.parametrize("layers", [1, 2, SHOWN_LAYERS, SHOWN_LAYERS + 1, 30, 2 * SHOWN_LAYERS, 80])
 def test_a_lens_shows_the_last_layer_on_top_and_others_at_one_distance(layers: int) -> None:
     lens = lens_of(layers)
-    shown = shown_layers(lens)
-    assert shown[0] == layers - 1
-    assert len({before - after for before, after in pairwise(shown)}) <= 1
-    assert min(layers, SHOWN_LAYERS // 2) <= len(shown) <= SHOWN_LAYERS
+    layers_shown = shown_layers(lens)
+    assert layers_shown[0] == layers - 1
+    assert len({before - after for before, after in pairwise(layers_shown)}) <= 1
+    assert min(layers, SHOWN_LAYERS // 2) <= len(layers_shown) <= SHOWN_LAYERS
     text = Page(lens._repr_mimebundle_()["text/html"]).text
-    omitted = [layer for layer in range(layers) if layer not in shown]
+    omitted = [layer for layer in range(layers) if layer not in layers_shown]
     assert (f"is shown: without {', '.join(map(str, omitted))}" in text) == bool(omitted)
 
 

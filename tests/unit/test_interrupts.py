@@ -1,4 +1,4 @@
-"""An interrupt says how far the call was that it ended, keeps its kind, and has what had come."""
+"""An interrupt reports the progress of its call, keeps its kind, and has the partial result."""
 
 import asyncio
 import sys
@@ -20,13 +20,13 @@ from tests.waiting import PATIENCE, until
 PROMPT = [3, 1, 4]
 
 
-def held(settler: FakeSettler, **settings: Any) -> Session:
-    """Open a session whose ticks settle when the settler is told to."""
+def session_with(settler: FakeSettler, **settings: Any) -> Session:
+    """Open a session with ticks under the control of a settler."""
     return fake_session(fake_loaded_engine(fake_limits(**settings), settler=settler))
 
 
 async def cancelled(task: "asyncio.Task[Any]") -> asyncio.CancelledError:
-    """Cancel a task, and return the error that it ends with."""
+    """Cancel a task, and return its error."""
     task.cancel()
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
@@ -38,7 +38,7 @@ async def cancelled(task: "asyncio.Task[Any]") -> asyncio.CancelledError:
 def test_a_cancelled_await_says_how_many_tokens_had_come_and_has_them(method: str) -> None:
     async def main() -> None:
         settler = FakeSettler(held=True)
-        async with held(settler) as session:
+        async with session_with(settler) as session:
             task = asyncio.create_task(getattr(session, method)(token_ids=PROMPT, max_tokens=500))
             (request,) = await submitted(session)
             for _ in range(4):  # and no more, or it might end
@@ -58,7 +58,7 @@ def test_a_cancelled_await_says_how_many_tokens_had_come_and_has_them(method: st
 def test_a_cancelled_batch_has_all_texts_so_far_in_their_places() -> None:
     async def main() -> None:
         settler = FakeSettler(held=True)
-        async with held(settler, max_running=1) as session:
+        async with session_with(settler, max_running=1) as session:
             batch = session.generate(token_ids=[PROMPT, [5], [6]], max_tokens=30)
             task = asyncio.create_task(batch)
             first, second, _ = await submitted(session, 3)
@@ -84,7 +84,7 @@ def test_a_cancelled_batch_has_all_texts_so_far_in_their_places() -> None:
 
 def test_one_that_had_not_started_has_nothing() -> None:
     async def main() -> None:
-        async with held(FakeSettler(held=True), max_running=1) as session:
+        async with session_with(FakeSettler(held=True), max_running=1) as session:
             session.submit(token_ids=PROMPT)
             task = asyncio.create_task(session.generate(token_ids=[7]))
             await submitted(session, 2)
@@ -103,7 +103,7 @@ def test_one_that_had_not_started_has_nothing() -> None:
 @pytest.mark.anyio
 @pytest.mark.both_loops
 async def test_a_timeout_scope_and_a_message_of_ones_own_stay_as_they_are() -> None:
-    async with held(FakeSettler(held=True)) as session:
+    async with session_with(FakeSettler(held=True)) as session:
         with anyio.move_on_after(0.01) as scope:
             await session.generate(token_ids=PROMPT)
         assert scope.cancelled_caught
@@ -114,7 +114,7 @@ async def test_a_timeout_scope_and_a_message_of_ones_own_stay_as_they_are() -> N
 
 def test_wait_for_and_timeout_of_asyncio_end_as_they_do() -> None:
     async def main() -> None:
-        async with held(FakeSettler(held=True)) as session:
+        async with session_with(FakeSettler(held=True)) as session:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(session.generate(token_ids=PROMPT), 0.01)
             with pytest.raises(TimeoutError):
@@ -136,11 +136,11 @@ def test_wait_for_and_timeout_of_asyncio_end_as_they_do() -> None:
 
 def test_an_interrupted_embedding_says_how_many_texts_had_ended() -> None:
     async def main() -> None:
-        async with held(FakeSettler(held=True)) as session:
+        async with session_with(FakeSettler(held=True)) as session:
             task = asyncio.create_task(session.embed(token_ids=[PROMPT, PROMPT[:1]]))
             await submitted(session, 2)
-            left = await cancelled(task)
-            assert left.args == ("interrupted when 0 of 2 texts had ended",)
+            error = await cancelled(task)
+            assert error.args == ("interrupted when 0 of 2 texts had ended",)
 
     asyncio.run(main())
 
@@ -148,12 +148,12 @@ def test_an_interrupted_embedding_says_how_many_texts_had_ended() -> None:
 def test_what_was_drawn_shows_nothing_in_its_cell_and_all_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markup, "cell", lambda: 7)
     with fake_session() as session:
-        drawn = session.show_sync(token_ids=PROMPT, max_tokens=3)
-        assert drawn == session.generate_sync(token_ids=PROMPT, max_tokens=3)
-    shown: Any = DisplayFormatter().format
-    assert shown(drawn) == ({}, {})
+        answer = session.show_sync(token_ids=PROMPT, max_tokens=3)
+        assert answer == session.generate_sync(token_ids=PROMPT, max_tokens=3)
+    display: Any = DisplayFormatter().format
+    assert display(answer) == ({}, {})
     monkeypatch.setattr(markup, "cell", lambda: 8)
-    assert "text/html" in shown(drawn)[0]
+    assert "text/html" in display(answer)[0]
 
 
 def test_an_interrupt_between_two_instructions_of_a_loop_cancels_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_an_interrupt_between_two_instructions_of_a_loop_cancels_its_request(mon
         raise KeyboardInterrupt
 
     settler = FakeSettler(held=True)
-    with held(settler) as session:
+    with session_with(settler) as session:
         stream = session.stream_sync(token_ids=PROMPT, max_tokens=500)
         with monkeypatch.context() as patch:
             patch.setattr("rekindle.core.concurrency.loops.blocked", interrupted)
@@ -176,7 +176,7 @@ def test_an_interrupt_between_two_instructions_of_a_loop_cancels_its_request(mon
 
 def test_a_cancellation_that_was_interrupted_is_made_up_for() -> None:
     settler, failing = FakeSettler(held=True), [KeyboardInterrupt()]
-    with held(settler) as session:
+    with session_with(settler) as session:
         handle = session.submit(token_ids=PROMPT, max_tokens=500)
         post = handle._post
 

@@ -27,10 +27,10 @@ FAMILIES = ["gpt2", "phi3", "qwen2", "mixtral", "gpt-oss", "granitemoe", "llama4
 @pytest.mark.parametrize("family", ["llama-tied", *(pytest.param(name, marks=pytest.mark.wide) for name in FAMILIES)])
 def test_weights_of_a_device_are_joined_there_to_the_same_bits(family: str, dtype: str, families: Path) -> None:
     checkpoint = open_checkpoint(families / family)
-    given: dict[str, Any] = {name: jnp.asarray(tensor) for name, tensor in checkpoint.tensors.items()}
+    arrays: dict[str, Any] = {name: jnp.asarray(tensor) for name, tensor in checkpoint.tensors.items()}
     joined: list[JoinedTensors] = []
 
-    def counted(request: JoinedTensors, parts: Sequence[jax.Array], dtype: jnp.dtype) -> jax.Array:
+    def record(request: JoinedTensors, parts: Sequence[jax.Array], dtype: jnp.dtype) -> jax.Array:
         joined.append(request)
         return join(request, parts, dtype)
 
@@ -38,7 +38,7 @@ def test_weights_of_a_device_are_joined_there_to_the_same_bits(family: str, dtyp
     for shard in (Shard(), Shard(1, 2)):
         load = partial(load_weights, checkpoint.config, form=form, implementation="xla", shard=shard)
         joined.clear()
-        for ours, theirs in zip(load(given, join=counted), load(checkpoint.tensors), strict=True):
+        for ours, theirs in zip(load(arrays, join=record), load(checkpoint.tensors), strict=True):
             assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
             assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
         assert len(joined) == len(abstract_decoder(checkpoint.config, form, "xla", shard).requests)
@@ -46,16 +46,16 @@ def test_weights_of_a_device_are_joined_there_to_the_same_bits(family: str, dtyp
 
 def test_weights_share_no_memory_with_arrays_that_their_owner_may_donate(families: Path) -> None:
     checkpoint = open_checkpoint(families / "llama-tied")
-    given: dict[str, Any] = {name: jnp.asarray(np.asarray(tensor)) for name, tensor in checkpoint.tensors.items()}
-    given = {name: jnp.copy(array) for name, array in given.items()}
-    places = {array.unsafe_buffer_pointer() for array in given.values()}
+    arrays: dict[str, Any] = {name: jnp.asarray(np.asarray(tensor)) for name, tensor in checkpoint.tensors.items()}
+    arrays = {name: jnp.copy(array) for name, array in arrays.items()}
+    places = {array.unsafe_buffer_pointer() for array in arrays.values()}
     form = WeightForm(jnp.dtype("float32"))
-    chosen = tensors_of(given, checkpoint.config, form)
-    assert all(chosen[name] is given[name] for name in chosen), "they are not copied to the host"
-    weights = load_weights(checkpoint.config, chosen, form, join=join)
+    tensors = tensors_of(arrays, checkpoint.config, form)
+    assert all(tensors[name] is arrays[name] for name in tensors), "they are not copied to the host"
+    weights = load_weights(checkpoint.config, tensors, form, join=join)
     assert not places & {array.unsafe_buffer_pointer() for array in weights}
     before = [np.asarray(array).copy() for array in weights]
-    for array in given.values():
+    for array in arrays.values():
         array.delete()
     for array, copy in zip(weights, before, strict=True):
         np.testing.assert_array_equal(array, copy)
@@ -63,8 +63,8 @@ def test_weights_share_no_memory_with_arrays_that_their_owner_may_donate(familie
 
 def test_a_second_update_compiles_nothing(families: Path, compilations: list[str]) -> None:
     checkpoint = open_checkpoint(families / "llama-tied")
-    given: dict[str, Any] = {name: jnp.asarray(np.asarray(tensor)) for name, tensor in checkpoint.tensors.items()}
-    load = partial(load_weights, checkpoint.config, given, WeightForm(jnp.dtype("float32")), join=join)
+    arrays: dict[str, Any] = {name: jnp.asarray(np.asarray(tensor)) for name, tensor in checkpoint.tensors.items()}
+    load = partial(load_weights, checkpoint.config, arrays, WeightForm(jnp.dtype("float32")), join=join)
     load()
     compilations.clear()
     load()

@@ -65,11 +65,11 @@ def test_options_are_compared_as_a_whole_by_token_or_by_byte() -> None:
 
 
 def test_a_perplexity_is_that_of_the_scored_tokens() -> None:
-    found = Perplexity((None, token(-1.0), token(-3.0)), windows=1, text_bytes=8)
-    assert (found.scored, found.total, found.nll) == (2, -4.0, 2.0)
-    assert found.perplexity == float(found) == math.exp(2)
-    assert found.bits_per_byte == pytest.approx(4 / math.log(2) / 8)
-    assert replace(found, text_bytes=None).bits_per_byte is None
+    perplexity = Perplexity((None, token(-1.0), token(-3.0)), windows=1, text_bytes=8)
+    assert (perplexity.scored, perplexity.total, perplexity.nll) == (2, -4.0, 2.0)
+    assert perplexity.perplexity == float(perplexity) == math.exp(2)
+    assert perplexity.bits_per_byte == pytest.approx(4 / math.log(2) / 8)
+    assert replace(perplexity, text_bytes=None).bits_per_byte is None
 
 
 def test_a_ranking_is_in_order_and_equal_documents_stay_in_theirs() -> None:
@@ -101,10 +101,10 @@ def test_a_ranking_is_in_order_and_equal_documents_stay_in_theirs() -> None:
     ],
 )
 def test_a_cell_shows_them_as_text_and_as_html_that_runs_nothing(result: Any, plain: str) -> None:
-    shown = result._repr_mimebundle_()
-    assert plain in shown["text/plain"] == repr(result)
-    assert type(result).__name__ in shown["text/html"]
-    assert "<b>&\n" not in shown["text/html"]
+    bundle = result._repr_mimebundle_()
+    assert plain in bundle["text/plain"] == repr(result)
+    assert type(result).__name__ in bundle["text/html"]
+    assert "<b>&\n" not in bundle["text/html"]
     assert all(len(line) < 700 for line in repr(result).splitlines())
 
 

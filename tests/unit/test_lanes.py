@@ -33,8 +33,8 @@ def session() -> Iterator[Session]:
         yield session
 
 
-def held() -> tuple[Session, list[FakeSettler]]:
-    """Return a session whose ticks stay in flight, and the settler of each lane."""
+def manual_session() -> tuple[Session, list[FakeSettler]]:
+    """Return a session with its ticks in flight until their release, and the settler of each lane."""
     settlers: list[FakeSettler] = []
 
     def compose(actors: Actors) -> Actors:
@@ -84,7 +84,7 @@ async def test_stop_strings_end_requests_in_the_lane_that_has_them(byte_tokenize
 
 
 async def test_a_cancelled_request_leaves_its_lane() -> None:
-    session, settlers = held()
+    session, settlers = manual_session()
     async with session:
         handles = [session.submit(token_ids=prompt, max_tokens=60, ignore_eos=True) for prompt in PROMPTS[:6]]
         await until(lambda: session.stats.scheduler.running == 6, "all run", step=lambda: step(settlers))
@@ -101,24 +101,24 @@ async def test_a_cancelled_request_leaves_its_lane() -> None:
 async def test_weights_are_exchanged_in_all_lanes_before_the_caller_goes_on(session: Session) -> None:
     await session.generate(token_ids=PROMPTS, max_tokens=2)
     assert session.stats.scheduler.cached_pages
-    seen: list[MessageRecord] = []
-    with session.watch(seen.append):
+    records: list[MessageRecord] = []
+    with session.watch(records.append):
         await session.update_weights({})
-    assert Counter(each.lane for each in seen if type(each.message).__name__ == "UseWeights") == {0: 1, 1: 1, 2: 1}
+    assert Counter(each.lane for each in records if type(each.message).__name__ == "UseWeights") == {0: 1, 1: 1, 2: 1}
     assert [lane.cached_pages for lane in session.stats.lanes] == [0] * LANES
 
 
 async def test_prefixes_that_were_held_before_new_weights_pin_nobody(session: Session) -> None:
-    async with session.prefix(token_ids=[7] * 64) as held:
+    async with session.prefix(token_ids=[7] * 64) as prefix:
         await session.update_weights({})
-        answers = [await held.generate(token_ids=[number] * 8, max_tokens=2) for number in range(2 * LANES)]
+        answers = [await prefix.generate(token_ids=[number] * 8, max_tokens=2) for number in range(2 * LANES)]
         assert len(answers) == 2 * LANES
     router = vars(session._engine._serving())["_stages"]["router"]._actor
     assert not router._held_prefixes
 
 
 async def test_weights_can_fail_what_runs_in_any_lane() -> None:
-    session, settlers = held()
+    session, settlers = manual_session()
     async with session:
         handles = [session.submit(token_ids=prompt, max_tokens=2000, ignore_eos=True) for prompt in PROMPTS[:6]]
         await until(lambda: session.stats.scheduler.running == 6, "all run", step=lambda: step(settlers))
@@ -133,21 +133,21 @@ async def test_weights_can_fail_what_runs_in_any_lane() -> None:
 async def test_a_save_writes_what_all_lanes_have(session: Session) -> None:
     await session.generate(token_ids=PROMPTS, max_tokens=2)
     pages = session.stats.scheduler.cached_pages
-    written = await session.save()
+    saved_pages = await session.save()
     assert sum(lane.disk_pages for lane in session.stats.lanes) == pages == 2 * len(PROMPTS)
-    assert written <= pages, "some were written before, while the engine was idle"
+    assert saved_pages <= pages, "some were written before, while the engine was idle"
 
 
 async def test_a_pause_stops_all_lanes_and_steps_go_through_them(session: Session) -> None:
     await session.pause()
     handles = [session.submit(token_ids=prompt, max_tokens=2) for prompt in PROMPTS[:3]]
-    seen: Counter[tuple[str, int | None]] = Counter()
-    while (handled := await session.step()) is not None:
-        seen[handled.actor, handled.lane] += 1
-        assert f"lane {handled.lane} {handled.actor} handled" in repr(handled) or handled.lane is None
+    counts: Counter[tuple[str, int | None]] = Counter()
+    while (record := await session.step()) is not None:
+        counts[record.actor, record.lane] += 1
+        assert f"lane {record.lane} {record.actor} handled" in repr(record) or record.lane is None
     assert all(handle.done for handle in handles)
-    assert {lane for actor, lane in seen if actor == "stepper"} == {0, 1, 2}
-    assert {actor for actor, lane in seen if lane is None} == {"intake", "router", "detokenizer"}
+    assert {lane for actor, lane in counts if actor == "stepper"} == {0, 1, 2}
+    assert {actor for actor, lane in counts if lane is None} == {"intake", "router", "detokenizer"}
     session.resume()
 
 
@@ -163,27 +163,27 @@ async def test_what_waits_is_named_by_lane(session: Session) -> None:
 async def test_a_trace_draws_each_lane(session: Session, tmp_path: Any) -> None:
     with session.trace() as trace:
         await session.generate(token_ids=PROMPTS, max_tokens=3)
-    drawn = trace.timeline()
-    words = "".join(picture(drawn.svg).itertext())
+    timeline = trace.timeline()
+    words = "".join(picture(timeline.svg).itertext())
     drawn_here: list[int] = []
     for lane in range(LANES):
         assert f"lane {lane}" in words
-        section = drawn.text.split("lane ")[1 + lane]
+        section = timeline.text.split("lane ")[1 + lane]
         drawn_here += [request for request in range(9) if f"request {request} " in section]
     assert sorted(drawn_here) == list(range(9)), "each request is in the picture of one lane"
-    assert drawn.text.count("40 + 3, length") == len(PROMPTS)
+    assert timeline.text.count("40 + 3, length") == len(PROMPTS)
     trace.to_perfetto(tmp_path / "trace.json")
-    written = (tmp_path / "trace.json").read_text()
-    assert all(f'"lane {lane} {name}"' in written for lane in range(LANES) for name in ("ticks", "stepper", "running"))
+    text = (tmp_path / "trace.json").read_text()
+    assert all(f'"lane {lane} {name}"' in text for lane in range(LANES) for name in ("ticks", "stepper", "running"))
 
 
 async def test_the_cache_is_shown_by_lane(session: Session) -> None:
     await session.generate(token_ids=PROMPTS, max_tokens=3)
     cache = session.cache
     assert cache.nodes == sum(lane.nodes for lane in cache.lanes) == 2 * len(PROMPTS)
-    drawn = cache.draw()
-    assert [line for line in drawn.text.splitlines() if line.startswith("lane")] == ["lane 0", "lane 1", "lane 2"]
-    assert "lane 2" in "".join(picture(drawn.svg).itertext())
+    drawing = cache.draw()
+    assert [line for line in drawing.text.splitlines() if line.startswith("lane")] == ["lane 0", "lane 1", "lane 2"]
+    assert "lane 2" in "".join(picture(drawing.svg).itertext())
 
 
 async def test_numbers_are_shown_by_lane(session: Session) -> None:
@@ -232,9 +232,9 @@ async def test_a_stuck_tick_of_one_lane_fails_its_requests_alone() -> None:
         assert session.stuck is not None
         assert session.stuck.startswith("lane 1 stuck in tick 1")
         assert [len((await handles[number]).token_ids) for number in (0, 2)] == [3, 3]
-        given = session.stats.lanes[1].ended
+        before = session.stats.lanes[1].ended
         await session.generate(token_ids=PROMPTS, max_tokens=3)
-        assert session.stats.lanes[1].ended == given, "no further request fails there"
+        assert session.stats.lanes[1].ended == before, "no further request fails there"
         settlers[1].release()
         await until(lambda: session.stuck is None, "the tick ended")
         stuck._timeout = PATIENCE
@@ -265,12 +265,12 @@ async def test_a_function_routes(byte_tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"replicas": 0}, "replicas must be an integer of at least 1, or a rekindle.Ray, got 0"),
         ({"route": "nearest"}, "route must be one of 'prefix', 'round-robin', 'shortest-queue' or a function"),
     ],
 )
-def test_settings_that_are_none_are_refused(settings: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_are_none_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Settings(**settings)

@@ -20,7 +20,7 @@ PROMPTS = [[5, 6, 7], [8, 9], [1, 2, 3, 4], [4, 4]]
 
 @pytest.fixture
 def engine() -> ByHand:
-    """Return an engine that has begun three constrained requests and a free one, whose number is 3."""
+    """Return an engine with three constrained requests and a free one, with the number 3, in progress."""
     engine = ByHand()
     for number, prompt in enumerate(PROMPTS):
         engine.admit(number, prompt, 12, grammar=GRAMMARS[number] if number < 3 else None)
@@ -87,19 +87,19 @@ class Slow(SerialMasks):
         return super().fill(places)
 
 
-def asked(free: int) -> Advance:
-    taken = []
+def advance_of(free: int) -> Advance:
+    pairs = []
     for number, (prompt, grammar) in enumerate(zip(PROMPTS[:3], GRAMMARS, strict=True)):
         request = constrained(Request(number, tuple(prompt), SamplingParams(max_tokens=9), frozenset(), 99), grammar)
         (token,) = expected_tokens(prompt, 1, grammar=grammar)
-        taken.append((request, token))
-    return Advance(tuple(taken), running=3 + free, free=free)
+        pairs.append((request, token))
+    return Advance(tuple(pairs), running=3 + free, free=free)
 
 
 @pytest.mark.anyio
 async def test_free_requests_wait_for_a_while_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     actor = Grammars(NEVER, Slow(monkeypatch))
-    (first,) = await actor.handle(asked(free=1))
+    (first,) = await actor.handle(advance_of(free=1))
     assert isinstance(first, Advanced)
     assert len(first.outcomes) == 1
     (second,) = await actor.handle(Advance((), running=4, free=1, late=first.late))
@@ -113,7 +113,7 @@ async def test_free_requests_wait_for_a_while_alone(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.anyio
 async def test_where_nobody_is_free_all_masks_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    (answer,) = await Grammars(NEVER, Slow(monkeypatch)).handle(asked(free=0))
+    (answer,) = await Grammars(NEVER, Slow(monkeypatch)).handle(advance_of(free=0))
     assert isinstance(answer, Advanced)
     assert len(answer.outcomes) == 3
     assert not answer.late

@@ -1,4 +1,4 @@
-"""The guide of limits denies nothing that the product has."""
+"""The guide of limits denies no feature of the product."""
 
 import re
 from collections.abc import Callable
@@ -36,7 +36,7 @@ FEATURES: Final[list[tuple[str, Callable[[], bool], str]]] = [
     ("several hosts", lambda: "hosts" in source("session/opening.py"), r"one process (only|alone)"),
     ("priority", lambda: "priority" in source("core/request/params.py"), r"no priorit"),
 ]
-"""Features, each with its place in the product and the words that would deny it."""
+"""Features, each with its place in the product and the words of its denial."""
 
 
 @pytest.mark.parametrize(("has", "denial"), [each[1:] for each in FEATURES], ids=[each[0] for each in FEATURES])

@@ -64,9 +64,9 @@ def test_pieces_carry_those_of_their_tokens(session: Session) -> None:
 
 
 def test_neighbours_with_and_without_them_share_a_batch(session: Session) -> None:
-    wanted: list[int | None] = [None, 3, 0, None, 20]
-    handles = [session.submit(token_ids=PROMPT, max_tokens=9, logprobs=k, prompt_logprobs=k) for k in wanted]
-    for alternatives, handle in zip(wanted, handles, strict=True):
+    counts: list[int | None] = [None, 3, 0, None, 20]
+    handles = [session.submit(token_ids=PROMPT, max_tokens=9, logprobs=k, prompt_logprobs=k) for k in counts]
+    for alternatives, handle in zip(counts, handles, strict=True):
         generation = handle.result()
         assert generation.token_ids == expected_tokens(PROMPT, 9)
         if alternatives is None:
@@ -77,7 +77,7 @@ def test_neighbours_with_and_without_them_share_a_batch(session: Session) -> Non
 
 
 def test_texts_are_those_of_the_tokens_by_themselves(texts: Session, byte_tokenizer: Tokenizer) -> None:
-    """Check also that a part of a character alone is its bytes."""
+    """Check also the text of a part of a character alone: its bytes."""
     generation = texts.generate_sync("né", max_tokens=3, logprobs=4, prompt_logprobs=4)
     assert generation.logprobs is not None
     assert generation.prompt_logprobs is not None
@@ -138,7 +138,7 @@ LIMITS = st.fixed_dictionaries(
 
 
 def check(asks: list[tuple[int, SamplingOptions]], limits: dict[str, Any], order: int) -> int:
-    """Check that each request gets what it asked for and no more; return how often one lost its pages."""
+    """Check the log probabilities of each request against its options; return the number of preemptions."""
     stages = Stages(**limits)
     prompts = [tuple(range(length)) for length, _ in asks]
     handles = [stages.ask(prompt, **options) for prompt, (_, options) in zip(prompts, asks, strict=True)]
@@ -147,10 +147,10 @@ def check(asks: list[tuple[int, SamplingOptions]], limits: dict[str, Any], order
         generation = handle.result(timeout=0)
         expected = expected_of(request_of(prompt, options, stages.limits.max_context))
         assert generation.token_ids == expected
-        asked = options["logprobs"]
-        assert generation.logprobs == (None if asked is None else scores(expected, asked))
-        asked = options["prompt_logprobs"]
-        assert generation.prompt_logprobs == (None if asked is None else (None, *scores(prompt[1:], asked)))
+        count = options["logprobs"]
+        assert generation.logprobs == (None if count is None else scores(expected, count))
+        count = options["prompt_logprobs"]
+        assert generation.prompt_logprobs == (None if count is None else (None, *scores(prompt[1:], count)))
     return stages.assert_nothing_is_left().preemptions
 
 

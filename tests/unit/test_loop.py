@@ -1,4 +1,4 @@
-"""Nothing that the engine's loop runs takes long, however large the requests: `tests/watchdog.py` judges the steps."""
+"""No step of the engine's loop takes long, for requests of any size: `tests/watchdog.py` judges the steps."""
 
 import asyncio
 import gc
@@ -52,7 +52,7 @@ MANY = 256
 
 
 class Clock(threading.local):
-    """Stands for `thread_time`: the CPU time of each thread, which passes by hand, and a little at each look."""
+    """Stands for `thread_time`: the CPU time of each thread passes by hand, and a little at each look."""
 
     now = 0.0
 
@@ -63,7 +63,7 @@ class Clock(threading.local):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Let a watchdog see another clock, and no thread that has to give up its core."""
+    """Let a watchdog see another clock, and no preemption of threads."""
     clock = Clock()
     monkeypatch.setattr(watchdogs, "thread_time", clock)
     monkeypatch.setattr(watchdogs, "_preemptions", lambda: 0)
@@ -143,7 +143,7 @@ def draw(length: int) -> list[int]:
 
 
 class ByItself:
-    """A scheduler whose every message is a step that the watchdog measures, with the ticks that are in flight."""
+    """A scheduler with a step under the watchdog's measure for every message, and with its ticks in flight."""
 
     def __init__(self, watchdog: Watchdog, policy: Policy):
         model = replace(FAKE_MODEL, max_context=2 * LONG)
@@ -155,8 +155,8 @@ class ByItself:
 
     def say(self, message: Message) -> None:
         with self._watchdog.step("scheduler"):
-            said = self.scheduler.handle(message)
-        self.plans += [each for each in said if isinstance(each, Plan)]
+            messages = self.scheduler.handle(message)
+        self.plans += [each for each in messages if isinstance(each, Plan)]
 
     def admit(self, request_id: int, prompt: Sequence[int], max_tokens: int) -> None:
         params = SamplingParams(max_tokens=max_tokens)
@@ -206,7 +206,7 @@ def test_a_request_that_is_made_on_the_loop(watchdog: Watchdog, prompt: int, opt
 
 
 class Weight:
-    """An array that notes which thread frees it."""
+    """An array with a record of the threads of its release."""
 
     def __init__(self, freed_by: list[int]):
         self._freed_by = freed_by
@@ -216,7 +216,7 @@ class Weight:
 
 
 class Programs:
-    """A stand-in for `Executables`, whose programs do nothing."""
+    """A stand-in for `Executables`, with programs without effect."""
 
     async def ready(self, key: Key) -> Any:
         return None
@@ -249,16 +249,16 @@ async def delete(state: DeviceState) -> None:
 @pytest.mark.both_loops
 @pytest.mark.parametrize("end", [use_others, delete])
 async def test_the_host_memory_of_weights_goes_with_them(end: Callable[[DeviceState], Awaitable[None]]) -> None:
-    """Check it with Python's collector off, which has JAX let go of memory, as any call of JAX does."""
+    """Check it with Python's collector off: a collection has JAX free memory, as any call of JAX does."""
     memory = np.frombuffer(mmap.mmap(-1, 1 << 20), np.float32)
-    held = ref(memory)
+    reference = ref(memory)
     state = DeviceState([jax.block_until_ready(jax.device_put(memory))], (), cast(Slots, None))
     assert state.weights[0].unsafe_buffer_pointer() == memory.ctypes.data
     del memory
     gc.disable()
     try:
         await end(state)
-        assert held() is None
+        assert reference() is None
     finally:
         gc.enable()
 
@@ -292,17 +292,17 @@ def test_the_texts_of_many_log_probabilities(rows: int, of_prompt: int, byte_tok
         Output(Request(place, (1,), params, frozenset(), 99), token, None, scores(1, 20), scores(of_prompt, 20))
         for place in range(rows)
     ]
-    said: list[Message] = []
+    messages: list[Message] = []
 
     async def detokenize() -> None:
         detokenizer = Detokenizer(byte_tokenizer)
-        said.extend(await answers(detokenizer, Outputs(tuple(outputs))))
+        messages.extend(await answers(detokenizer, Outputs(tuple(outputs))))
 
     async def main() -> None:
         await asyncio.create_task(detokenize(), name="detokenizer")
 
     run_on("rekindle-engine", main)
-    (texts,) = said
+    (texts,) = messages
     assert isinstance(texts, Texts)
     assert [text.text for text in texts.texts] == ["A"] * rows
     assert all(each.text for text in texts.texts for score in text.prompt_logprobs for each in (score, *score.top))

@@ -1,4 +1,4 @@
-"""A cell whose first line is `%%rekindle` is a prompt: its options are those of generate, its answer is shown."""
+"""A cell with the first line `%%rekindle` is a prompt: it takes the options of generate and shows its answer."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -56,7 +56,7 @@ def test_a_cell_may_be_a_turn_of_a_chat(variables: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("sesion", "'sesion' has none; variables with one: session, chat"),
         ("a b", "one session or chat was expected"),
@@ -66,8 +66,8 @@ def test_a_cell_may_be_a_turn_of_a_chat(variables: dict[str, Any]) -> None:
         ("--raw --system x", "give one of them"),
     ],
 )
-def test_a_wrong_line_is_refused_in_words(variables: dict[str, Any], line: str, told: str) -> None:
-    with pytest.raises(InvalidRequest, match=told):
+def test_a_wrong_line_is_refused_in_words(variables: dict[str, Any], line: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         run(line, "Hi", variables)
     session: Session = variables["session"]
     assert session.stats.scheduler.ended == 0

@@ -28,14 +28,14 @@ ENDLESS = 4000
 
 
 class Counted:
-    """Prompts of token ids from a generator, which counts how many were read."""
+    """Prompts of token ids from a generator, with a count of its reads."""
 
     def __init__(self, total: int):
-        self.total, self.read = total, 0
+        self.total, self.reads = total, 0
 
     def __iter__(self) -> Iterator[list[int]]:
         for place in range(self.total):
-            self.read += 1
+            self.reads += 1
             yield [place % 100 + 1, 2]
 
 
@@ -60,7 +60,7 @@ async def test_if_every_item_fails_it_warns(short: Session) -> None:
 
 
 async def assert_free(session: Session) -> None:
-    """Check that nothing of a map that was left is computed, once what runs has ended."""
+    """Check a session for leftovers of an abandoned map, after one more request."""
     await session.generate(token_ids=[[1]], max_tokens=1)
     assert not session.requests
     assert_all_is_free(session)
@@ -85,18 +85,18 @@ async def test_no_more_than_a_window_is_in_the_engine_and_items_are_read_as_they
 ) -> None:
     items = Counted(50)
     pending = one_by_one.map(token_ids=iter(items), max_tokens=1, window=3)
-    assert (items.read, repr(pending)) == (0, "<rekindle.PendingMap, not begun: await it, or loop over it with "
+    assert (items.reads, repr(pending)) == (0, "<rekindle.PendingMap, not begun: await it, or loop over it with "
                                               "'async for' or 'for'>")  # fmt: skip
     for done in range(10):
         settler.step()
         place, _ = await anext(pending)
         assert place == done
         assert len(one_by_one.requests) <= 3
-        assert done < items.read <= done + 4
+        assert done < items.reads <= done + 4
     pending.close()
     settler.release()
     assert [each async for each in pending] == []
-    assert items.read <= 13
+    assert items.reads <= 13
     await assert_free(one_by_one)
 
 
@@ -129,16 +129,16 @@ async def test_a_template_that_fits_none_of_the_first_items_raises_before_anythi
 async def test_items_are_texts_conversations_or_what_a_template_is_filled_with(texts: Session) -> None:
     chat = [{"role": "user", "content": "ab"}]
     expected = await texts.generate("ab", max_tokens=1)
-    for given, template in (
+    for items, template in (
         (["ab", chat], None),
         (["b", {"text": "b", "other": 1}], "a{text}"),
         ([{"one": "a", "two": ["b"]}], [{"role": "user", "content": "{one}{two[0]}"}]),
         ([{"one": "a"}], [{"role": "user", "content": [{"type": "text", "text": "{one}b"}]}]),
     ):
-        answers = await texts.map(given, template=template, max_tokens=2)
-        said = {answer.prompt_token_ids for answer in answers if isinstance(answer, Generation)}
-        assert said == {expected.prompt_token_ids}
-        assert answers.prompts == ["ab"] * len(given)
+        answers = await texts.map(items, template=template, max_tokens=2)
+        prompts = {answer.prompt_token_ids for answer in answers if isinstance(answer, Generation)}
+        assert prompts == {expected.prompt_token_ids}
+        assert answers.prompts == ["ab"] * len(items)
     braces = await texts.map([{"n": 3.14159}], template="{{{n:.2f}}}", max_tokens=1)
     assert braces.prompts == ["{3.14}"]
 
@@ -183,7 +183,7 @@ async def test_the_first_failure_may_end_it(short: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("ask", "message"),
     [
         ({"items": "one"}, "takes an iterable of texts, conversations or mappings, got 'one'"),
         ({"items": {"a": 1}}, "takes an iterable"),
@@ -208,8 +208,8 @@ async def test_the_first_failure_may_end_it(short: Session) -> None:
         ({"token_ids": [[1]], "template": "{text}"}, "leave it out for token_ids"),
     ],
 )
-async def test_a_call_that_cannot_be_served_is_told_at_once(texts: Session, ask: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+async def test_a_call_that_cannot_be_served_is_told_at_once(texts: Session, ask: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         texts.map(**ask)
 
 
@@ -290,7 +290,7 @@ async def test_a_session_that_is_closed_ends_it(settler: FakeSettler) -> None:
                 pass
         with pytest.raises(SessionClosed):
             session.map(token_ids=[[1]])
-    assert items.read < 1000
+    assert items.reads < 1000
 
 
 # What is drawn, and what a frame has
@@ -300,18 +300,23 @@ async def _mapped(session: Session, items: Any) -> None:
     await session.map(token_ids=items, max_tokens=1, progress=True)
 
 
-@pytest.mark.parametrize(("items", "total", "said"), [(list, 20, " left"), (iter, None, "")])
+@pytest.mark.parametrize(("items", "total", "suffix"), [(list, 20, " left"), (iter, None, "")])
 async def test_a_bar_says_how_far_it_is(
-    items: Any, total: int | None, said: str, one_by_one: Session, settler: FakeSettler, monkeypatch: pytest.MonkeyPatch
+    items: Any,
+    total: int | None,
+    suffix: str,
+    one_by_one: Session,
+    settler: FakeSettler,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shown: list[Any] = []
+    reports: list[Any] = []
     half = anyio.Event()
     monkeypatch.setattr(bars, "DELAY_SECONDS", 0.0)
     monkeypatch.setattr(bars, "POLL_SECONDS", 0.001)
 
     def show(_: ProgressBars, report: Progress) -> None:
-        shown.append((report.done, report.total, report.unit))
-        if report.done == 10 and report.unit.endswith(said):
+        reports.append((report.done, report.total, report.unit))
+        if report.done == 10 and report.unit.endswith(suffix):
             half.set()
 
     monkeypatch.setattr(ProgressBars, "show", show)
@@ -322,19 +327,19 @@ async def test_a_bar_says_how_far_it_is(
         with anyio.fail_after(PATIENCE):
             await half.wait()
         settler.release()
-    done = [each[0] for each in shown]
+    done = [each[0] for each in reports]
     assert done == sorted(done)
-    assert {each[1] for each in shown[:-1]} == {total}
-    assert shown[-1] == (20, 20, "answers"), "in the end it is known how many there were"
+    assert {each[1] for each in reports[:-1]} == {total}
+    assert reports[-1] == (20, 20, "answers"), "in the end it is known how many there were"
 
 
 async def test_no_bar_is_drawn_unless_it_is_asked_for(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[Progress] = []
+    reports: list[Progress] = []
     monkeypatch.setattr(bars, "DELAY_SECONDS", 0.0)
     monkeypatch.setattr(bars, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(ProgressBars, "show", lambda _, report: shown.append(report))
+    monkeypatch.setattr(ProgressBars, "show", lambda _, report: reports.append(report))
     await session.map(token_ids=Counted(20), max_tokens=2)
-    assert shown == []
+    assert reports == []
 
 
 async def test_a_frame_has_the_fields_and_what_came_of_them(texts: Session) -> None:

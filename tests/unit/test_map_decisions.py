@@ -25,8 +25,8 @@ TEXTS = [f"Text number {number} about something." for number in range(5)]
 @pytest.fixture
 def session() -> Iterator[Session]:
     limits = fake_limits(max_context=512, num_pages=128, page_size=16, max_logprobs=2)
-    with fake_session(fake_loaded_engine(limits, tokenizer=words())) as opened:
-        yield opened
+    with fake_session(fake_loaded_engine(limits, tokenizer=words())) as opened_session:
+        yield opened_session
 
 
 def requested(session: Session) -> int:
@@ -37,9 +37,9 @@ async def test_each_item_has_the_decisions_of_decide(session: Session) -> None:
     several = list(QUESTIONS.values())
     expected = [(await session.decide(text, several)).decisions for text in TEXTS]
     for window in (None, 2):
-        found = await session.map(TEXTS, questions=QUESTIONS, window=window)
-        assert isinstance(found, MapDecisions)
-        decided = [each for each in found if isinstance(each, Decisions)]
+        answers = await session.map(TEXTS, questions=QUESTIONS, window=window)
+        assert isinstance(answers, MapDecisions)
+        decided = [each for each in answers if isinstance(each, Decisions)]
         assert [[(d.question, d.probabilities) for d in each] for each in decided] == [
             [(d.question, d.probabilities) for d in each] for each in expected
         ]
@@ -54,17 +54,17 @@ async def test_a_state_is_computed_once_for_all_questions(session: Session) -> N
     questions = {f"q{number}": YesNo(f"Is it {number}?") for number in range(4)}
     state = "A long state. " * 20
     before = session.stats.scheduler.computed_tokens
-    (found,) = await session.map([state], questions=questions)
-    assert isinstance(found, Decisions)
-    own = found.prompt_tokens - 4 * len(state)
+    (decisions,) = await session.map([state], questions=questions)
+    assert isinstance(decisions, Decisions)
+    own = decisions.prompt_tokens - 4 * len(state)
     assert session.stats.scheduler.computed_tokens - before <= len(state) + own + 4 * 16
 
 
 async def test_rows_and_conversations_are_states(session: Session) -> None:
     rows: list[Any] = [{"name": "Ann", "note": "x"}, [{"role": "user", "content": "Hello"}]]
     direct = [await session.decide(row, TOPIC) for row in rows]
-    found = await session.map(rows, questions=TOPIC)
-    assert [each[0].prompt_tokens for each in found if isinstance(each, Decisions)] == [
+    answers = await session.map(rows, questions=TOPIC)
+    assert [each[0].prompt_tokens for each in answers if isinstance(each, Decisions)] == [
         each.prompt_tokens for each in direct
     ]
     filled = await session.map(rows[:1], template="{name} wrote {note}", questions=TOPIC)
@@ -101,9 +101,9 @@ async def test_a_later_call_goes_on_where_it_stopped(session: Session, tmp_path:
 async def test_a_failure_stands_in_the_place_of_its_item(session: Session, tmp_path: Path) -> None:
     path = tmp_path / "labels.jsonl"
     items: list[Any] = ["good", "x" * 600, {1, 2}, None]
-    found = await session.map(items, questions=QUESTIONS, path=path)
-    assert [isinstance(each, InvalidRequest) for each in found] == [False, True, True, True]
-    assert "3 errors" in str(found)
+    answers = await session.map(items, questions=QUESTIONS, path=path)
+    assert [isinstance(each, InvalidRequest) for each in answers] == [False, True, True, True]
+    assert "3 errors" in str(answers)
     with pytest.raises(BatchFailed, match="item 1 failed"):
         await session.map(items, questions=QUESTIONS, errors="raise")
     await assert_all_ends_free(session)
@@ -133,24 +133,24 @@ async def test_a_wrong_call_is_refused_at_once(session: Session, options: dict[s
 
 async def test_a_column_for_each_answer_and_its_confidence(session: Session, tmp_path: Path) -> None:
     items: list[Any] = [{"topic": "given", "text": "<b>"}, {"text": "x" * 600, "topic": ""}]
-    found = await session.map(items, template="{text}", questions=QUESTIONS)
-    first, second = found._records()
-    assert isinstance(found[0], Decisions)
+    answers = await session.map(items, template="{text}", questions=QUESTIONS)
+    first, second = answers._records()
+    assert isinstance(answers[0], Decisions)
     assert first == {
         "item.topic": "given",
         "text": "<b>",
-        **{"topic": found[0][0].answer, "topic.confidence": found[0][0].confidence},
-        **{"good": found[0][1].answer, "good.confidence": found[0][1].confidence},
-        **{"far": found[0][2].answer, "far.confidence": found[0][2].confidence},
+        **{"topic": answers[0][0].answer, "topic.confidence": answers[0][0].confidence},
+        **{"good": answers[0][1].answer, "good.confidence": answers[0][1].confidence},
+        **{"far": answers[0][2].answer, "far.confidence": answers[0][2].confidence},
         "error": None,
     }
     assert second["error"].startswith("PromptTooLong")
     assert second["good"] is None
-    shown = found._repr_mimebundle_()["text/html"]
-    assert "&lt;b&gt;" in shown
-    assert f"{found[0][0]}\N{NO-BREAK SPACE}({found[0][0].confidence:.2f})" in shown
-    found.to_jsonl(tmp_path / "out.jsonl")
+    html = answers._repr_mimebundle_()["text/html"]
+    assert "&lt;b&gt;" in html
+    assert f"{answers[0][0]}\N{NO-BREAK SPACE}({answers[0][0].confidence:.2f})" in html
+    answers.to_jsonl(tmp_path / "out.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert lines[0]["decisions"]["good"]["answer"] == found[0][1].answer
+    assert lines[0]["decisions"]["good"]["answer"] == answers[0][1].answer
     assert lines[1]["decisions"] is None
     assert str(await session.map([], questions=TOPIC)) == "Decisions: 0 items, 1 question"

@@ -1,4 +1,4 @@
-"""The file of a map has what was answered after a kill at any byte, and is never mixed with other answers."""
+"""The file of a map keeps its answers after a kill at any byte, and never mixes them with others."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def short(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 def requested(session: Session) -> int:
-    """Return how many prompt tokens were asked for, which tells what was asked again."""
+    """Return the number of prompt tokens of a session's requests, repeated ones included."""
     return session.stats.scheduler.prompt_tokens
 
 
@@ -48,15 +48,15 @@ def lines(path: Path) -> list[Any]:
 async def test_each_line_has_an_answer_in_its_place(session: Session, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     answers = await session.map(token_ids=ITEMS, max_tokens=2, path=path)
-    written = {line["place"]: line for line in lines(path)}
-    assert sorted(written) == [0, 1, 2]
+    by_place = {line["place"]: line for line in lines(path)}
+    assert sorted(by_place) == [0, 1, 2]
     for place, answer in enumerate(answers):
-        assert Generation.from_dict(written[place]["generation"]) == answer
-        assert written[place]["prompt"] == ITEMS[place]
-        assert written[place]["error"] is None
+        assert Generation.from_dict(by_place[place]["generation"]) == answer
+        assert by_place[place]["prompt"] == ITEMS[place]
+        assert by_place[place]["error"] is None
         content = content_of(session)
         assert {"weights", "config", "tokenizer", "chat_template", "numbers", "kernels"} < content.keys()
-        assert written[place]["keywords"] == {"model": "fake", "max_tokens": 2} | content
+        assert by_place[place]["keywords"] == {"model": "fake", "max_tokens": 2} | content
 
 
 def test_a_kill_at_any_byte_costs_one_line_at_most(session: Session, tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ def test_a_kill_at_any_byte_costs_one_line_at_most(session: Session, tmp_path: P
     first = whole.index(b"\n")
     for cut in (*range(12), *range(first, len(whole) + 1)):
         path.write_bytes(whole[:cut])
-        kept = whole[:cut].count(b"\n")
+        complete = whole[:cut].count(b"\n")
         file = AnswerFile(path, keywords, GenerationEntry(None))
         file.open(content)
-        assert [file.answer(item) for item in items] == [*answers[:kept], *[None] * (2 - kept)]
-        assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:kept])
+        assert [file.answer(item) for item in items] == [*answers[:complete], *[None] * (2 - complete)]
+        assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:complete])
         file.close()
     file.open(content)
     file.add(items[0], answers[0], content["weights"])
@@ -87,20 +87,20 @@ async def test_a_later_call_goes_on_where_it_stopped(session: Session, tmp_path:
     ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
     for cut in (0, 1, ends[0], ends[0] + 1, ends[1] - 9, ends[1] + 4, len(whole)):
         path.write_bytes(whole[:cut])
-        kept, before = whole[:cut].count(b"\n"), requested(session)
+        complete, before = whole[:cut].count(b"\n"), requested(session)
         again = await session.map(token_ids=iter(ITEMS), max_tokens=1, path=path, window=1)
         assert again == answers
-        assert requested(session) - before == sum(map(len, ITEMS[kept:])), "what was answered is not asked again"
+        assert requested(session) - before == sum(map(len, ITEMS[complete:])), "what was answered is not asked again"
         assert [line["place"] for line in lines(path)] == [0, 1, 2]
 
 
 async def test_failures_are_written_and_asked_again(short: Session, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     items = [{"name": "a"}, {}, {"name": "b" * 64}]
-    for written in (3, 5):
+    for total in (3, 5):
         answers = await short.map(items, template="{name}", max_tokens=1, path=path)
         assert [isinstance(answer, Generation) for answer in answers] == [True, False, False]
-        assert len(lines(path)) == written
+        assert len(lines(path)) == total
     assert "PromptTooLong" in lines(path)[-1]["error"] or "PromptTooLong" in lines(path)[-2]["error"]
     items[1] = {"name": "c"}  # it had no prompt, so this is no other
     answers = await short.map(items[:2], template="{name}", max_tokens=1, path=path)
@@ -111,7 +111,7 @@ async def test_failures_are_written_and_asked_again(short: Session, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("ask", "message"),
     [
         ({"max_tokens": 3}, "were made with max_tokens=2, and this call has max_tokens=3"),
         ({"max_tokens": 256}, "were made with max_tokens=2, and this call has the default max_tokens"),
@@ -120,12 +120,12 @@ async def test_failures_are_written_and_asked_again(short: Session, tmp_path: Pa
         ({"max_tokens": 2, "chat_template_kwargs": {"a": 1}}, "has chat_template_kwargs='{\"a\": 1}'"),
     ],
 )
-async def test_other_keywords_are_refused(short: Session, tmp_path: Path, ask: dict[str, Any], said: str) -> None:
+async def test_other_keywords_are_refused(short: Session, tmp_path: Path, ask: dict[str, Any], message: str) -> None:
     path = tmp_path / "answers.jsonl"
     await short.map(["a", "b"], max_tokens=2, path=path)
     before = path.read_bytes() + b'{"place": 7, "pro'
     path.write_bytes(before)
-    with pytest.raises(InvalidRequest, match=said):
+    with pytest.raises(InvalidRequest, match=message):
         await short.map(["a", "b"], path=path, **ask)
     assert path.read_bytes() == before
 
@@ -133,10 +133,10 @@ async def test_other_keywords_are_refused(short: Session, tmp_path: Path, ask: d
 async def test_keywords_that_shape_no_answer_may_differ(short: Session, tmp_path: Path) -> None:
     path, before = tmp_path / "answers.jsonl", requested(short)
     answers = await short.map(["a"], max_tokens=2, path=path)
-    asked = requested(short)
-    assert asked > before
+    after = requested(short)
+    assert after > before
     again = await short.map(["a"], max_tokens=2, path=path, cache_salt="x", window=9, errors="raise", progress=False)
-    assert (again, requested(short)) == (answers, asked)
+    assert (again, requested(short)) == (answers, after)
 
 
 async def test_other_items_in_the_same_place_are_refused(short: Session, tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ async def test_answers_of_other_weights_are_refused_and_each_line_has_its_own(se
     await anext(pending)
     await session.update_weights(weights)
     assert len([each async for each in pending]) == 2
-    written = [line["keywords"]["weights"] for line in lines(path)]
-    assert written[0] != written[1] == written[2]
+    versions = [line["keywords"]["weights"] for line in lines(path)]
+    assert versions[0] != versions[1] == versions[2]
     with pytest.raises(InvalidRequest, match=r"made with weights='#\w*' of 'fake', and this call has weights='#"):
         await session.map(token_ids=ITEMS, max_tokens=1, path=path)
 

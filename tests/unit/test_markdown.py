@@ -25,11 +25,11 @@ FRAGMENTS = [
 
 
 class Seen(HTMLParser):
-    """The parts of HTML that a browser would find.
+    """The parts of HTML from a browser's view.
 
     Attributes:
         tags: each element's name and its attributes.
-        addresses: those of its links.
+        addresses: the targets of its links.
         texts: its texts outside of code, each as one node.
     """
 
@@ -62,8 +62,8 @@ class Seen(HTMLParser):
 
 
 def assert_inert(html: str) -> None:
-    seen = Seen(html)
-    for tag, attributes in seen.tags:
+    page = Seen(html)
+    for tag, attributes in page.tags:
         assert tag in TAGS.split()
         match tag:
             case "a":
@@ -75,8 +75,8 @@ def assert_inert(html: str) -> None:
             case _:
                 assert set(attributes) <= {"style", "dir"}
         assert "url(" not in (attributes.get("style") or "")
-    assert all(address.lower().startswith(("http://", "https://", "mailto:")) for address in seen.addresses)
-    assert all(text in ("$", "\\") for text in seen.texts if "$" in text or "\\" in text)
+    assert all(address.lower().startswith(("http://", "https://", "mailto:")) for address in page.addresses)
+    assert all(text in ("$", "\\") for text in page.texts if "$" in text or "\\" in text)
 
 
 @settings(max_examples=150, deadline=None)
@@ -108,11 +108,11 @@ def test_a_link_that_does_not_lead_to_the_web_is_its_text(link: str) -> None:
 
 
 def test_links_to_the_web_can_be_clicked_and_tell_nothing_of_the_page() -> None:
-    said = 'target="_blank" rel="noopener noreferrer nofollow" style="text-decoration:underline"'
+    attributes = 'target="_blank" rel="noopener noreferrer nofollow" style="text-decoration:underline"'
     for link in ("[e](https://e.example/?a=1&b)", "[e]\n\n[e]: https://e.example/?a=1&b"):
-        assert f'<a href="https://e.example/?a=1&amp;b" {said}>e</a></p>\n' in render(link)
-    assert f'<a href="http://e.example" {said}>http://e.example</a></p>\n' in render("<http://e.example>")
-    assert f'<a href="mailto:a@e.example" {said}>e</a>' in render("[e](mailto:a@e.example)")
+        assert f'<a href="https://e.example/?a=1&amp;b" {attributes}>e</a></p>\n' in render(link)
+    assert f'<a href="http://e.example" {attributes}>http://e.example</a></p>\n' in render("<http://e.example>")
+    assert f'<a href="mailto:a@e.example" {attributes}>e</a>' in render("[e](mailto:a@e.example)")
 
 
 def test_an_image_is_its_description() -> None:
@@ -196,9 +196,9 @@ def test_markdown_is_drawn() -> None:
 def test_a_generation_is_shown_as_markdown_when_asked() -> None:
     with fake_session() as session:
         generation: Generation = session.generate_sync(token_ids=[3, 1], max_tokens=1)
-    shown = replace(generation, text="**Bold** <b>").markdown()
-    bundle = shown._repr_mimebundle_()
-    assert str(shown) == bundle["text/plain"] == "**Bold** <b>"
+    view = replace(generation, text="**Bold** <b>").markdown()
+    bundle = view._repr_mimebundle_()
+    assert str(view) == bundle["text/plain"] == "**Bold** <b>"
     assert "<strong>Bold</strong> &lt;b&gt;</p>" in bundle["text/html"]
     assert set(bundle) == {"text/plain", "text/html"}
     card = replace(generation, text="**Bold** <b>")._repr_mimebundle_()

@@ -23,10 +23,10 @@ from rekindle.results.facts.restored import RestoreReport
 from rekindle.results.facts.stats import SchedulerStats
 from rekindle.results.generation import Generation, text_html
 from rekindle.results.heat_map import LONGEST_TOKEN, MOST_TOKENS, heat_map
-from tests.unit.cards import HOSTILE, SPELLED, Page, read, shown
+from tests.unit.cards import HOSTILE, SPELLED, Page, page_of, read
 
 
-def scored(text: str, logprob: float = -0.5, rank: int = 2, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+def token_of(text: str, logprob: float = -0.5, rank: int = 2, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
     return TokenLogprob(7, text, logprob, rank, top)
 
 
@@ -48,12 +48,12 @@ def test_text_stays_text_and_is_well_formed_xml_too(text: str) -> None:
 
 
 def test_hostile_text_is_shown_as_it_is_and_what_is_unseen_is_spelled_out() -> None:
-    tokens = (scored(HOSTILE, top=(scored(HOSTILE, rank=1),)),)
-    page = shown(replace(generation(HOSTILE, tokens), prompt_logprobs=(None, *tokens)))
+    tokens = (token_of(HOSTILE, top=(token_of(HOSTILE, rank=1),)),)
+    page = page_of(replace(generation(HOSTILE, tokens), prompt_logprobs=(None, *tokens)))
     assert page.text.count(SPELLED[:40]) >= 3
     assert SPELLED in page.text
     assert any(SPELLED[:40] in title for title in page.titles)
-    shown(RestoreReport(1, 1, 1, 1, 1, 1.0, 1.0, {HOSTILE: (HOSTILE, HOSTILE)}))
+    page_of(RestoreReport(1, 1, 1, 1, 1, 1.0, 1.0, {HOSTILE: (HOSTILE, HOSTILE)}))
     read(markup.card(HOSTILE, HOSTILE, markup.facts({HOSTILE: HOSTILE}), markup.folded(HOSTILE, "")))
     read(markup.table([(HOSTILE, HOSTILE)], (HOSTILE, HOSTILE)) + markup.shares({HOSTILE: 1}, HOSTILE))
 
@@ -78,8 +78,8 @@ def test_facts_are_apart_in_copied_text_and_bars_have_values() -> None:
 
 
 def test_the_numbers_of_a_heat_map_are_text_too() -> None:
-    tokens = (scored(" odd", -0.5, 3, (scored(" sure", -0.1, 1),)),)
-    page = shown(generation(" odd", tokens))
+    tokens = (token_of(" odd", -0.5, 3, (token_of(" sure", -0.1, 1),)),)
+    page = page_of(generation(" odd", tokens))
     assert "0. “ odd” 60.7%, rank 3; likeliest: “ sure” 90.5%" in page.text
 
 
@@ -101,21 +101,21 @@ def test_a_long_text_is_folded_and_one_that_is_too_long_is_cut(length: int) -> N
 
 def test_a_long_text_is_folded_between_words() -> None:
     text = "lighthouse " * 200
-    shown, folded = re.findall(r"<pre .*?>(.*?)</pre>", markup.passage(text), re.DOTALL)
-    assert shown + folded == text
-    assert shown.endswith("lighthouse ")
+    head, folded = re.findall(r"<pre .*?>(.*?)</pre>", markup.passage(text), re.DOTALL)
+    assert head + folded == text
+    assert head.endswith("lighthouse ")
     assert folded.startswith("lighthouse ")
     assert f"{len(folded):,} more characters" in read(markup.passage(text)).text
-    assert len(shown) <= markup.HEAD
+    assert len(head) <= markup.HEAD
 
 
 def test_a_text_whose_tokens_are_drawn_is_shown_once() -> None:
     tokens = tuple(TokenLogprob(7, text, -0.5, 1, (), text.encode()) for text in ("One", " two", "</s>"))
-    assert shown(generation("One two", tokens)).text.count("One two") == 1
-    assert shown(generation("One", tokens)).text.count("One two") == 1
+    assert page_of(generation("One two", tokens)).text.count("One two") == 1
+    assert page_of(generation("One", tokens)).text.count("One two") == 1
     spaced = (replace(tokens[0], text=" One", bytes=b" One"), *tokens[1:])
-    assert shown(generation("One two", spaced)).text.count("One two") == 1, "many tokenizers drop the first space"
-    assert shown(generation("One two three", tokens)).text.count("One two") == 2, "the tokens are not all of it"
+    assert page_of(generation("One two", spaced)).text.count("One two") == 1, "many tokenizers drop the first space"
+    assert page_of(generation("One two three", tokens)).text.count("One two") == 2, "the tokens are not all of it"
 
 
 def test_a_text_whose_tokens_are_not_all_drawn_is_shown_besides() -> None:
@@ -123,36 +123,36 @@ def test_a_text_whose_tokens_are_not_all_drawn_is_shown_besides() -> None:
     long = (TokenLogprob(7, "x" * (LONGEST_TOKEN + 1), -0.5, 1, (), b"x" * (LONGEST_TOKEN + 1)),)
     for tokens in (many, long):
         text = b"".join(token.bytes for token in tokens).decode()
-        assert text in shown(generation(text, tokens)).text
+        assert text in page_of(generation(text, tokens)).text
 
 
 def test_a_heat_map_marks_what_was_not_the_likeliest() -> None:
-    html = heat_map([None, scored(" sure", 0.0, 1), scored(" odd", -8.0, 300, (scored(" sure", -0.1, 1),))])
+    html = heat_map([None, token_of(" sure", 0.0, 1), token_of(" odd", -8.0, 300, (token_of(" sure", -0.1, 1),))])
     assert html.count("border-bottom") == html.count("background") == 1
 
 
 def test_a_formatted_answer_is_rendered_above_its_folded_heat_map() -> None:
-    def drawn(*words: str) -> str:
+    def html_of(*words: str) -> str:
         return text_html("".join(words), "", [TokenLogprob(7, word, -0.5, 2, (), word.encode()) for word in words])
 
-    html = drawn("**", "Two", "**", " ways")
+    html = html_of("**", "Two", "**", " ways")
     assert html.index("<strong") < html.rindex("<details") < html.index("rank 2")
-    plain = drawn("Two", " ways")
+    plain = html_of("Two", " ways")
     assert plain.count("Two") == 2, "in the tooltip, and in the heat map alone"
     assert "<details" not in plain
 
 
 @pytest.mark.parametrize("logprob", [float("-inf"), -1e30, 1e-7])
 def test_a_heat_map_takes_any_logprob(logprob: float) -> None:
-    assert re.search(r"(100\.0|0\.0)%", read(heat_map([scored("a", logprob)])).titles[0])
+    assert re.search(r"(100\.0|0\.0)%", read(heat_map([token_of("a", logprob)])).titles[0])
 
 
 def test_a_heat_map_of_many_long_tokens_is_cut() -> None:
-    token = scored("<" * 1000, top=(scored("<" * 1000),) * 20)
+    token = token_of("<" * 1000, top=(token_of("<" * 1000),) * 20)
     html = heat_map([token] * 10_000)
     assert "9,600 more tokens" in read(html).text
     assert len(html) < 1_000_000
-    assert len(heat_map([scored(" word", top=(scored(" other"),) * 3)] * 10_000)) < 150_000
+    assert len(heat_map([token_of(" word", top=(token_of(" other"),) * 3)] * 10_000)) < 150_000
 
 
 def test_the_parts_of_a_bar_fill_it() -> None:
@@ -165,10 +165,10 @@ def test_a_handle_shows_hostile_text_and_a_long_reason_of_its_failure_as_text() 
     handle = Handle(1, Submission((1,), SamplingParams(logprobs=0)), lambda _: None)
     handle.send()
     handle.record.deliver(Started(1, (5,) * 24, None, cached=CachedTokens(device=16)))
-    handle.record.deliver(Text(1, HOSTILE, (7,), None, logprobs=(scored(HOSTILE),)))
-    assert SPELLED in shown(handle).text
+    handle.record.deliver(Text(1, HOSTILE, (7,), None, logprobs=(token_of(HOSTILE),)))
+    assert SPELLED in page_of(handle).text
     handle.record.fail(RuntimeError(f"{HOSTILE}\n{'x' * markup.HEAD}"))
-    page = shown(handle)
+    page = page_of(handle)
     assert page.text.count(SPELLED[:40]) == 3, "what came, its token, and why it failed"
     assert "more characters" in page.text, "a long reason is folded"
     assert repr(handle).startswith("<rekindle.Handle failed after 1 token: </pre>")
@@ -185,7 +185,7 @@ def test_the_tokens_of_one_character_are_one_span_and_a_lone_piece_is_its_bytes(
     parts = [b"a ", "é".encode()[:1], "é".encode()[1:] + "🚀".encode()[:1], "🚀".encode()[1:], b"b", "é".encode()[:1]]
     tokens = [TokenLogprob(7, part.decode(errors="backslashreplace"), -0.5, 1, (), part) for part in parts]
     spans = re.findall(r"<span title=\"(.*?)\".*?>(.*?)</span>", heat_map(tokens), re.DOTALL)
-    assert [shown for _, shown in spans] == ["a ", "é🚀", "b", "\\xc3"]
+    assert [text for _, text in spans] == ["a ", "é🚀", "b", "\\xc3"]
     assert [len(title.splitlines()) for title, _ in spans] == [1, 3, 1, 1]
     deeper = [float(depth) for depth in re.findall(r"rgba\(240,90,30,(.*?)\)", heat_map(tokens))]
     assert deeper[1] > deeper[0] == deeper[2] == deeper[3], "it is as likely as all of its tokens together"

@@ -1,4 +1,4 @@
-"""On the device, a mask bans what it does not allow, in the rows that have one, after everything else."""
+"""On the device, a mask bans all tokens outside of it, in its own rows, after everything else."""
 
 from functools import partial
 from typing import Any
@@ -30,9 +30,9 @@ def packed_bits(may: Array) -> Array:
 
 
 def rows_of(requests: list[dict[str, Any]]) -> SamplingRows:
-    made = [Request(0, (1,), SamplingParams(**each), frozenset(), 99) for each in requests]
+    batch = [Request(0, (1,), SamplingParams(**each), frozenset(), 99) for each in requests]
     return SamplingRows.unpack(
-        jnp.asarray(np.stack([pack_sampling(each, constrained=each.params.constraint is not None) for each in made]))
+        jnp.asarray(np.stack([pack_sampling(each, constrained=each.params.constraint is not None) for each in batch]))
     )
 
 
@@ -75,20 +75,20 @@ def test_a_draw_is_from_what_is_allowed_and_scored_as_such(options: dict[str, An
     may = np.zeros((rows, vocabulary), bool)
     may[:, chance.choice(vocabulary, 9, replace=False)] = True
     common = {"regex": regex("regex", "a"), "logprobs": 9, "logprobs_of": "sampled", **options}
-    asked = [{**common, "seed": seed} for seed in range(rows)]
+    requests = [{**common, "seed": seed} for seed in range(rows)]
     draw = jax.jit(partial(sample, max_logprobs=9))
     owners = jnp.arange(rows, dtype=jnp.int32)
     positions, empty = jnp.full(rows, 5, jnp.int32), Adjustments.empty(rows, vocabulary)
-    tokens, scores = draw(logits, rows_of(asked), positions, empty, owners, allowed=jnp.asarray(packed_bits(may)))
+    tokens, scores = draw(logits, rows_of(requests), positions, empty, owners, allowed=jnp.asarray(packed_bits(may)))
     assert may[0][np.asarray(tokens)].all()
     best = np.where(may[0], logits[:, 0], -np.inf).argmax()
     assert (len(set(np.asarray(tokens).tolist())) > 1) == bool(options)
     assert options or set(np.asarray(tokens).tolist()) == {best}
     top = np.asarray(scores)[0, 2:11]
     alternatives = np.asarray(scores)[0, 11:20].view(np.float32)
-    kept = np.isfinite(alternatives)
-    assert may[0][top[kept]].all()
-    np.testing.assert_allclose(np.exp(alternatives[kept]).sum(), 1, rtol=1e-5)
+    finite = np.isfinite(alternatives)
+    assert may[0][top[finite]].all()
+    np.testing.assert_allclose(np.exp(alternatives[finite]).sum(), 1, rtol=1e-5)
 
 
 def test_allowed_tokens_are_scored_by_the_model_beside_rows_of_other_sources() -> None:
@@ -108,13 +108,13 @@ def test_allowed_tokens_are_scored_by_the_model_beside_rows_of_other_sources() -
             x = np.where(may[row], x / 0.5, -np.inf)
         p = x - np.log(np.exp(x - x.max()).sum()) - x.max()
         among = np.where(may[row], p, -np.inf) if source == "allowed" else p
-        scored, order = unpack_score(np.asarray(scores)[row], token, 7), np.argsort(-among)[:7]
-        assert [top.token_id for top in scored.top] == [each for each in order.tolist() if among[each] > -np.inf]
+        score, order = unpack_score(np.asarray(scores)[row], token, 7), np.argsort(-among)[:7]
+        assert [top.token_id for top in score.top] == [each for each in order.tolist() if among[each] > -np.inf]
         np.testing.assert_allclose(
-            [top.logprob for top in scored.top], among[order[: len(scored.top)]], rtol=1e-5, atol=4e-6
+            [top.logprob for top in score.top], among[order[: len(score.top)]], rtol=1e-5, atol=4e-6
         )
-        assert scored.logprob == pytest.approx(p[token], rel=1e-5, abs=4e-6)
-        assert scored.rank == 1 + int((p > p[token]).sum())
+        assert score.logprob == pytest.approx(p[token], rel=1e-5, abs=4e-6)
+        assert score.rank == 1 + int((p > p[token]).sum())
 
 
 def test_masks_are_padded_to_a_whole_call() -> None:

@@ -177,8 +177,8 @@ def test_every_kind_of_message_is_among_these_and_somebody_takes_it() -> None:
     kinds = [getattr(messages, name) for name in messages.__all__]
     public = {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Message)} - {Message}
     assert {*map(type, HUGE)} == public
-    known = {*fake_loaded_engine(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, *FROM_LANES}
-    assert known | {FromLane, ToLane, RemoteOutputs} == public
+    handled_kinds = {*fake_loaded_engine(fake_limits()).lanes[0].actors.by_message(), *TO_CALLER, *FROM_LANES}
+    assert handled_kinds | {FromLane, ToLane, RemoteOutputs} == public
 
 
 @pytest.mark.parametrize("message", HUGE, ids=lambda message: type(message).__name__)
@@ -206,7 +206,7 @@ def test_what_was_handled_is_a_line_and_one_more_for_each_answer() -> None:
     for message in HUGE:
         lines = repr(MessageRecord("scheduler", message, tuple(HUGE), 0.0, 1.0)).splitlines()
         assert lines[0] == f"scheduler handled {message}"
-        assert lines[1:] == [f"  answered {said}" for said in HUGE]
+        assert lines[1:] == [f"  answered {answer}" for answer in HUGE]
 
 
 @pytest.mark.parametrize("message", HUGE, ids=lambda message: type(message).__name__)
@@ -233,19 +233,19 @@ def test_a_message_is_about_the_requests_whose_ids_it_carries(message: Message) 
 
 
 def test_nothing_is_put_into_words_while_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[Plan] = []
+    calls: list[Plan] = []
 
     def words(plan: Plan) -> str:
-        said.append(plan)
+        calls.append(plan)
         return ""
 
     monkeypatch.setattr(Plan, "__str__", words)
     with fake_session() as session:
         session.generate_sync(token_ids=[[1, 2], [3]], max_tokens=4)
-        assert not said
+        assert not calls
         with session.trace():
             session.generate_sync(token_ids=[1, 2], max_tokens=4)
-        assert said
+        assert calls
 
 
 @pytest.mark.parametrize(

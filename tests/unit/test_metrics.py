@@ -1,4 +1,4 @@
-"""The metrics are those of the session's counters, in the text that Prometheus reads."""
+"""The metrics report the session's counters, in the text format of Prometheus."""
 
 from dataclasses import fields
 from typing import Any
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def samples(session: Session) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Return the value of each sample that the library's own parser finds, by name and labels."""
+    """Return the value of each sample by the library's own parser, by name and labels."""
     families = list(text_string_to_metric_families(session.metrics_text()))
     assert all(family.documentation and family.type in ("counter", "gauge", "histogram") for family in families)
     return {
@@ -27,8 +27,8 @@ def samples(session: Session) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
     }
 
 
-def value(found: dict[Any, float], name: str, **labels: str) -> float:
-    return found[f"rekindle_{name}", tuple(sorted(labels.items()))]
+def value(readings: dict[Any, float], name: str, **labels: str) -> float:
+    return readings[f"rekindle_{name}", tuple(sorted(labels.items()))]
 
 
 async def test_each_counter_of_the_session_is_there_with_its_value(session: Session) -> None:
@@ -40,34 +40,38 @@ async def test_each_counter_of_the_session_is_there_with_its_value(session: Sess
         return looks[-1][0] == session.stats
 
     await until(unchanged, "no tick that was planned before the end was on its way")
-    stats, found = looks[-1]
-    counted = {each.name for each in fields(Counts)} | {"device_losses"}
+    stats, readings = looks[-1]
+    counters = {each.name for each in fields(Counts)} | {"device_losses"}
     for each in fields(SchedulerStats):
-        name = f"{each.name}_total" if each.name in counted else each.name
-        assert value(found, name) == getattr(stats.scheduler, each.name), name
-    assert value(found, "programs") == stats.programs
-    assert value(found, "program_loads_total") == stats.loads
-    assert value(found, "compilations_total") == stats.compilations
+        name = f"{each.name}_total" if each.name in counters else each.name
+        assert value(readings, name) == getattr(stats.scheduler, each.name), name
+    assert value(readings, "programs") == stats.programs
+    assert value(readings, "program_loads_total") == stats.loads
+    assert value(readings, "compilations_total") == stats.compilations
 
 
-async def test_times_are_counted_once_for_each_request_and_each_token(held: Session, settler: FakeSettler) -> None:
+async def test_times_are_counted_once_for_each_request_and_each_token(
+    held_session: Session, settler: FakeSettler
+) -> None:
     for _ in range(100):  # and no more, or what is cancelled might end
         settler.step()
-    answers = await held.generate(token_ids=[[3, 1, 4], [1, 5, 9]], max_tokens=7)
-    handle = held.submit(token_ids=[3], max_tokens=4000)
+    answers = await held_session.generate(token_ids=[[3, 1, 4], [1, 5, 9]], max_tokens=7)
+    handle = held_session.submit(token_ids=[3], max_tokens=4000)
     async for _ in handle:
         break
     settler.release()
     await until(lambda: handle.done, "the request that was left had ended")
-    found = samples(held)
-    assert value(found, "requests_total", finish_reason="cancelled") == 1
-    assert value(found, "requests_total", finish_reason="length") >= 2
+    readings = samples(held_session)
+    assert value(readings, "requests_total", finish_reason="cancelled") == 1
+    assert value(readings, "requests_total", finish_reason="length") >= 2
     for name in ("queue_seconds", "time_to_first_token_seconds", "request_seconds"):
-        assert value(found, f"{name}_count") == value(found, f"{name}_bucket", le="+Inf") >= 3
-    generated = value(found, "generated_tokens_total")
-    assert value(found, "inter_token_seconds_count") <= generated - value(found, "time_to_first_token_seconds_count")
-    assert value(found, "inter_token_seconds_count") >= 12
-    assert value(found, "request_seconds_sum") >= sum(answer.timings.first_token for answer in answers)
+        assert value(readings, f"{name}_count") == value(readings, f"{name}_bucket", le="+Inf") >= 3
+    generated = value(readings, "generated_tokens_total")
+    assert value(readings, "inter_token_seconds_count") <= generated - value(
+        readings, "time_to_first_token_seconds_count"
+    )
+    assert value(readings, "inter_token_seconds_count") >= 12
+    assert value(readings, "request_seconds_sum") >= sum(answer.timings.first_token for answer in answers)
 
 
 async def test_a_request_that_was_refused_by_the_engine_has_failed(session: Session) -> None:

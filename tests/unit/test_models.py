@@ -1,4 +1,4 @@
-"""The decoder gives the logits that the reference implementation gives, through the paged attention of the step."""
+"""The decoder gives the logits of the reference implementation, through the paged attention of the step."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.families import COVERING, MODELS
 from tests.unit.logits import KNOWN, logits_within, paged_logits
 
 CONDITION = 2e-4
-"""The most that the logits of a golden may move by rounding, of the largest: one that moves more says too little."""
+"""The largest relative change of a golden's logits by rounding; a golden with a larger one proves too little."""
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_bfloat16_weights_keep_float32_logits_near_the_reference(families: Path)
     "family", ["gpt-oss", *(pytest.param(name, marks=pytest.mark.wide) for name in ("gemma2", "gemma3n", "olmo3"))]
 )
 def test_int8_pages_keep_logits_near_the_reference(family: str, families: Path) -> None:
-    """Check sinks, windows, soft caps, and layers that read the pages of another one, with heads of 8 to 16 numbers."""
+    """Check sinks, windows, soft caps, and layers over the pages of another one, with heads of 8 to 16 numbers."""
     golden = np.load(families / family / "golden.npz")
     checkpoint = open_checkpoint(families / family)
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))

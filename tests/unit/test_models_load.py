@@ -47,7 +47,7 @@ def test_loading_compiles_nothing(family: str, dtype: str, families: Path, compi
 
 
 def expected(checkpoint: Checkpoint, dtype: str, *names: str) -> Array:
-    """Join tensors and cast them as JAX does it; vectors stay as exact as they are."""
+    """Join tensors and cast the result as JAX does; vectors keep their precision."""
     joined = jnp.concatenate([jnp.asarray(checkpoint.tensors[name]) for name in names])
     return np.asarray(joined.astype(dtype if joined.ndim > 1 else "float32"))
 
@@ -57,8 +57,8 @@ def expected(checkpoint: Checkpoint, dtype: str, *names: str) -> Array:
 def test_weights_are_the_tensors_to_the_bit(
     model: str, dtype: str, families: Path, request: pytest.FixtureRequest
 ) -> None:
-    opened = request.getfixturevalue("smollm2") if model == "smollm2" else open_checkpoint(families / model)
-    decoder = load_decoder(opened.config, opened.tensors, jnp.dtype(dtype))
+    checkpoint = request.getfixturevalue("smollm2") if model == "smollm2" else open_checkpoint(families / model)
+    decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype))
     place = 1
     layer, prefix = cast(Layer, getattr(decoder, f"layer_{place}")), f"model.layers.{place}"
     assert layer.before_attention is not None
@@ -75,16 +75,16 @@ def test_weights_are_the_tensors_to_the_bit(
         (layer.mlp.gate_up.weight.data, [f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight"]),
         (layer.mlp.down.weight.data, [f"{prefix}.mlp.down_proj.weight"]),
     ]
-    if opened.config.attentions[0].qkv_bias:
+    if checkpoint.config.attentions[0].qkv_bias:
         cases.append((layer.attention.qkv.bias, [f"{name}.bias" for name in attention]))
     for weight, names in cases:
-        wanted = expected(opened, dtype, *names)
-        assert (weight[...].dtype, weight[...].shape) == (wanted.dtype, wanted.shape)
-        assert np.asarray(weight[...]).tobytes() == wanted.tobytes(), names
+        reference = expected(checkpoint, dtype, *names)
+        assert (weight[...].dtype, weight[...].shape) == (reference.dtype, reference.shape)
+        assert np.asarray(weight[...]).tobytes() == reference.tobytes(), names
 
 
 def aligned(tensor: Array) -> Array:
-    """Copy a tensor to aligned memory, which the CPU backend could take without a copy."""
+    """Copy a tensor to aligned memory, usable by the CPU backend without a copy."""
     memory = np.empty(tensor.nbytes + 64, np.uint8)
     begin = -memory.ctypes.data % 64
     copy = memory[begin : begin + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
@@ -94,9 +94,9 @@ def aligned(tensor: Array) -> Array:
 
 def test_weights_do_not_change_with_what_they_were_read_from(families: Path) -> None:
     checkpoint = open_checkpoint(families / "qwen2")
-    given = {name: aligned(np.asarray(tensor)) for name, tensor in checkpoint.tensors.items()}
-    decoder = load_decoder(checkpoint.config, given, FLOAT32)
-    for array in given.values():
+    arrays = {name: aligned(np.asarray(tensor)) for name, tensor in checkpoint.tensors.items()}
+    decoder = load_decoder(checkpoint.config, arrays, FLOAT32)
+    for array in arrays.values():
         array.fill(7.0)
     again = load_decoder(checkpoint.config, checkpoint.tensors, FLOAT32)
     jax.tree.map(np.testing.assert_array_equal, nnx.state(decoder), nnx.state(again))
@@ -104,14 +104,14 @@ def test_weights_do_not_change_with_what_they_were_read_from(families: Path) -> 
 
 def test_the_calling_thread_is_told_of_every_byte(families: Path) -> None:
     checkpoint = open_checkpoint(families / "qwen3")
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
 
     def loaded(size: int) -> None:
-        told.append((size, threading.get_ident()))
+        reports.append((size, threading.get_ident()))
 
     weights = load_weights(checkpoint.config, checkpoint.tensors, WeightForm(FLOAT32), loaded)
-    assert sum(size for size, _ in told) == sum(array.nbytes for array in weights)
-    assert {thread for _, thread in told} == {threading.get_ident()}
+    assert sum(size for size, _ in reports) == sum(array.nbytes for array in weights)
+    assert {thread for _, thread in reports} == {threading.get_ident()}
 
 
 def test_a_tensor_that_cannot_be_read_ends_the_loading(families: Path) -> None:
@@ -125,11 +125,11 @@ def test_a_tensor_that_cannot_be_read_ends_the_loading(families: Path) -> None:
 
 
 class Counted:
-    """Tensors that count how many bytes of them were looked up, and not yet put on the device."""
+    """Tensors with a count of the bytes between their lookup and their copy to the device."""
 
     def __init__(self, tensors: Any):
         self.most = 0
-        self._tensors, self._held = tensors, 0
+        self._tensors, self._bytes = tensors, 0
         self._lock = threading.Lock()
 
     def read(self, name: str) -> Array:
@@ -144,18 +144,18 @@ class Counted:
 
     def _add(self, size: int) -> None:
         with self._lock:
-            self._held += size
-            self.most = max(self.most, self._held)
+            self._bytes += size
+            self.most = max(self.most, self._bytes)
 
 
 @pytest.mark.parametrize("family", ["llama-tied", "mixtral", "granitemoe"])
 def test_what_is_read_at_once_is_no_larger_than_the_largest_group(family: str, families: Path) -> None:
     checkpoint = open_checkpoint(families / family)
-    counted = Counted(checkpoint.tensors)
-    tensors = LazyTensors({name: partial(counted.read, name) for name in checkpoint.tensors})
-    weights = load_weights(checkpoint.config, tensors, WeightForm(FLOAT32), put=counted.put)
+    counter = Counted(checkpoint.tensors)
+    tensors = LazyTensors({name: partial(counter.read, name) for name in checkpoint.tensors})
+    weights = load_weights(checkpoint.config, tensors, WeightForm(FLOAT32), put=counter.put)
     sizes = [array.nbytes for array in weights]
-    assert 0 < counted.most <= max(sizes) < sum(sizes) / 2
+    assert 0 < counter.most <= max(sizes) < sum(sizes) / 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -178,12 +178,12 @@ def test_a_matrix_in_a_file_is_read_in_pieces(tmp_path: Path) -> None:
     matrix, sizes = open_safetensors(tmp_path / "one.safetensors").loader("weight")(), list[int]()
     assert isinstance(matrix, FileArray)
 
-    def counted(begin: int, size: int) -> Array:
+    def read_piece(begin: int, size: int) -> Array:
         sizes.append(size)
         return np.asarray(matrix.reader(begin, size))
 
     into = np.zeros(stored.shape, stored.dtype)
-    copying.copy_into([replace(matrix, reader=counted)], into, "xla")
+    copying.copy_into([replace(matrix, reader=read_piece)], into, "xla")
     np.testing.assert_array_equal(into, stored)
     assert sum(sizes) == stored.nbytes
     assert max(sizes) <= copying.PIECE_BYTES < stored.nbytes
@@ -192,11 +192,13 @@ def test_a_matrix_in_a_file_is_read_in_pieces(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_device_copies_its_share_alone(family: str, families: Path) -> None:
     config, half = open_checkpoint(families / family).config, Shard(1, 2)
-    matrices = [asked for asked in abstract_decoder(config, WeightForm(FLOAT32), "xla", half).requests if asked.matrix]
+    matrices = [
+        request for request in abstract_decoder(config, WeightForm(FLOAT32), "xla", half).requests if request.matrix
+    ]
     assert len(matrices) > 8
-    for asked in matrices:
-        stored = [np.zeros(shape, np.float32) for shape in asked.shapes.values()]
-        shares = [np.asarray(share) for share in load._select(asked, stored)]
+    for request in matrices:
+        stored = [np.zeros(shape, np.float32) for shape in request.shapes.values()]
+        shares = [np.asarray(share) for share in load._select(request, stored)]
         assert all(any(np.shares_memory(share, each) for each in stored) for share in shares), "no copy of the whole"
         assert 2 * sum(share.size for share in shares) == sum(each.size for each in stored)
 
@@ -204,8 +206,8 @@ def test_a_device_copies_its_share_alone(family: str, families: Path) -> None:
 def test_rows_in_any_order_are_found() -> None:
     stored = [np.arange(200).reshape(100, 2), 1000 + np.arange(300).reshape(150, 2)]
     for order in (np.arange(90, 130), np.array([249, 3, 4, 0]), np.arange(250)[::-1], np.repeat([7, 240], 40)):
-        found = load._rows(list(stored), order)
-        np.testing.assert_array_equal(np.concatenate(found), np.concatenate(stored)[order])
+        rows = load._rows(list(stored), order)
+        np.testing.assert_array_equal(np.concatenate(rows), np.concatenate(stored)[order])
 
 
 def test_room_is_given_back_when_reading_fails() -> None:
@@ -217,7 +219,7 @@ def test_room_is_given_back_when_reading_fails() -> None:
 
 
 def test_loading_that_is_left_reads_no_more(families: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave it at its first weight, while the only thread that reads is at the second."""
+    """Leave the load at its first weight, while the only reader thread is at the second."""
     checkpoint, looked_up = open_checkpoint(families / "qwen3"), list[str]()
     first, second, *_ = abstract_decoder(checkpoint.config, WeightForm(FLOAT32), "xla").requests
     called_off = threading.Event()

@@ -1,4 +1,4 @@
-"""The tool that changes the product to try its tests changes what it says, and nothing else."""
+"""The mutation tool for the tests makes the reported change of the product, and nothing else."""
 
 import ast
 from pathlib import Path

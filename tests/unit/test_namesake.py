@@ -1,4 +1,4 @@
-"""PyPI's `rekindle` is another project: no text recommends it, and an import beside it says what to do."""
+"""PyPI's `rekindle` is another project: no text recommends it, and an import beside it names the remedy."""
 
 import re
 import subprocess
@@ -15,14 +15,14 @@ ROOT = Path(__file__).parents[2]
 NAMESAKE = re.compile(
     r"\brekindle(\\?\[[a-z{]|==|>=)|(pip|pipx|uv|uvx) (install|add|run|tool install)( -\S+)* '?rekindle\b(?!-llm)"
 )
-"""The distribution `rekindle` with an extra or a version, or as what a command installs."""
+"""The distribution `rekindle` with an extra or a version, or as the target of an install command."""
 
 
 def test_no_text_recommends_the_other_project() -> None:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True).stdout
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True).stdout
     texts = {
         name: (ROOT / name).read_text(encoding="utf-8", errors="ignore")
-        for name in filter(None, listed.split("\0"))
+        for name in filter(None, listing.split("\0"))
         if Path(name).suffix in {".py", ".md", ".toml", ".cfg", ".ipynb", ".json", ".yaml", ""}
         and name != "tests/unit/test_namesake.py"
         if (ROOT / name).is_file()

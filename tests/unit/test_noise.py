@@ -1,4 +1,4 @@
-"""The noise of draws is Gumbel's, is that of the documented hash, and has nothing in common with its neighbours'."""
+"""The noise of draws is Gumbel's, comes from the documented hash, and is independent of its neighbours'."""
 
 import math
 from collections.abc import Callable
@@ -75,46 +75,46 @@ def test_the_noise_is_that_of_the_documented_hash(seed: int, position: int) -> N
     ],
 )
 def test_it_is_gumbels(of: Callable[[Array], tuple[Any, Any]]) -> None:
-    """Apply chi-square to 1000 equal bins, then count what is far out, where the winners of draws come from."""
-    drawn = noise(*of(np.arange(ROWS, dtype=np.uint64)))
-    counts = np.histogram(np.exp(-np.exp(-drawn)), 1000, (0, 1))[0]
-    expected = drawn.size / 1000
+    """Apply chi-square to 1000 equal bins, then count the outliers, the winners of draws."""
+    values = noise(*of(np.arange(ROWS, dtype=np.uint64)))
+    counts = np.histogram(np.exp(-np.exp(-values)), 1000, (0, 1))[0]
+    expected = values.size / 1000
     statistic = ((counts - expected) ** 2 / expected).sum()
     assert abs(statistic - 999) < 5 * np.sqrt(2 * 999)
     for far in (3, 6, 9, 11):
-        beyond = drawn.size * -math.expm1(-math.exp(-far))
-        assert abs((drawn > far).sum() - beyond) < 5 * np.sqrt(beyond)
+        beyond = values.size * -math.expm1(-math.exp(-far))
+        assert abs((values > far).sum() - beyond) < 5 * np.sqrt(beyond)
 
 
 def correlation(one: Array, other: Array) -> float:
-    """Return the correlation coefficient in standard deviations of what independent numbers have."""
+    """Return the correlation coefficient in standard deviations of the coefficient of independent numbers."""
     coefficient = 12 * ((one - 0.5) * (other - 0.5)).mean()
     return float(abs(coefficient) * np.sqrt(one.size))
 
 
 def test_neighbouring_tokens_have_nothing_in_common() -> None:
-    drawn = uniform(np.arange(ROWS, dtype=np.uint64), 3)
+    values = uniform(np.arange(ROWS, dtype=np.uint64), 3)
     for apart in (1, 2, 3, 4, 8, 16, 128, 1024, 4096, 32768):
-        assert correlation(drawn[:-apart], drawn[apart:]) < 5
-    pairs = np.histogram2d(drawn[:-1].ravel(), drawn[1:].ravel(), 16, ((0, 1), (0, 1)))[0]
+        assert correlation(values[:-apart], values[apart:]) < 5
+    pairs = np.histogram2d(values[:-1].ravel(), values[1:].ravel(), 16, ((0, 1), (0, 1)))[0]
     expected = pairs.sum() / 256
     assert abs(((pairs - expected) ** 2 / expected).sum() - 255) < 5 * np.sqrt(2 * 255)
 
 
 def test_shifted_positions_of_one_seed_have_nothing_in_common() -> None:
-    """Check also tokens that are shifted along with the positions, as a hash of their sum would have them."""
-    drawn = uniform(SEED, np.arange(ROWS))
+    """Check also tokens shifted along with the positions, for a hash of their sum."""
+    values = uniform(SEED, np.arange(ROWS))
     for later in (1, 2, 16, 64):
         for apart in (0, 1, 2, later):
-            earlier, shifted = drawn[apart:, :-later], drawn[: VOCABULARY - apart, later:]
+            earlier, shifted = values[apart:, :-later], values[: VOCABULARY - apart, later:]
             assert correlation(earlier, shifted) < 5
             assert (earlier == shifted).mean() < 1e-5
 
 
 def test_each_bit_of_a_seed_changes_all_of_its_noise() -> None:
-    drawn = uniform(SEED, 9, 1)
+    values = uniform(SEED, 9, 1)
     others = uniform(np.uint64(SEED) ^ (np.uint64(1) << np.arange(64, dtype=np.uint64)), 9, 64)
-    assert max(correlation(drawn[:, 0], other) for other in others.T) < 5
+    assert max(correlation(values[:, 0], other) for other in others.T) < 5
 
 
 def test_it_is_finite_for_the_first_and_the_last_word() -> None:

@@ -62,7 +62,7 @@ def _in_blocks(numbers: Array, kind: str) -> Blocks:
 
 
 def dequantized(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    """Return the numbers of tensors, those of blocks by the gguf library."""
+    """Return tensors as plain numbers, blocks by way of the gguf library."""
     return {
         name: gguf.dequantize(np.asarray(each.data), gguf.GGMLQuantizationType[each.kind.name])
         if isinstance(each, Blocks)
@@ -72,7 +72,7 @@ def dequantized(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
 
 
 def packed_form(tensors: Mapping[str, Tensor], activations: Activations = "int16") -> WeightForm:
-    """Return the form that keeps all blocks."""
+    """Return the form with all blocks packed."""
     return WeightForm(FLOAT32, kinds_in(tensors, tensors), activations)
 
 

@@ -20,7 +20,7 @@ MODEL = ModelConfig.llama(
 
 WIDE = replace(MODEL.layers[0], attention=replace(MODEL.attentions[0], kv_heads=1, head_dim=16))
 TWO_KINDS = replace(MODEL, layers=(MODEL.layers[0], WIDE, *MODEL.layers[1:], WIDE, replace(WIDE, pages_of=1)))
-"""A model whose layers have pages of two shapes, with a layer that reads the pages of another one."""
+"""A model with pages of two shapes, and with a layer over the pages of another one."""
 
 
 def random_pages(config: ModelConfig, dtype: str) -> Pages:

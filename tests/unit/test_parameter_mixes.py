@@ -51,7 +51,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 BANS = {"logit_bias", "bad_words", "min_tokens", "allowed_token_ids", "ignore_eos", "stop_token_ids"}
 BANS |= {"repetition_penalty", "frequency_penalty", "presence_penalty"}  # which are bans in the fake
-"""The parameters that may leave a constraint no token to choose; test_constraints.py mixes some of them."""
+"""The parameters with possible dead ends for a constraint; test_constraints.py mixes some."""
 CONSTRAINT = st.none() | st.sampled_from([{name: value} for name, values in CONSTRAINTS.items() for value in values])
 OPTIONS = st.fixed_dictionaries(
     {"max_tokens": st.sampled_from([60, 20, 5, 1]), "seed": st.integers(0, 2**64 - 1)}, optional=PARAMETERS
@@ -89,12 +89,12 @@ def make_ask(prompt: list[int], options: SamplingOptions, constraint: dict[str, 
     fitting: SamplingOptions = {"min_tokens": fewest}
     if options.get("logprobs") is None:
         fitting["logprobs_of"] = "model"
-    scored = options.get("prompt_logprobs") is not None
-    fitting["prompt_logprobs_from"] = min(options.get("prompt_logprobs_from", 0), len(prompt) - 1) if scored else 0
-    made: Any = {**options, **fitting}
+    has_scores = options.get("prompt_logprobs") is not None
+    fitting["prompt_logprobs_from"] = min(options.get("prompt_logprobs_from", 0), len(prompt) - 1) if has_scores else 0
+    mix: Any = {**options, **fitting}
     if constraint is not None:
-        made = {name: value for name, value in made.items() if name not in BANS} | constraint
-    return Ask(tuple(prompt), made)
+        mix = {name: value for name, value in mix.items() if name not in BANS} | constraint
+    return Ask(tuple(prompt), mix)
 
 
 # At most 30 biases, 10 bad words and 23 end tokens can be banned at once, and at least 70 tokens are allowed.
@@ -171,7 +171,7 @@ def test_very_many_mixes_of_parameters_give_the_same_alone_and_in_any_batch(
 
 
 def test_the_mixes_are_of_all_parameters() -> None:
-    """Leave out those of other tests.
+    """Leave out the mixes of other tests.
 
     They are test_stop_strings_property.py (stop strings), test_repetition.py, test_thinking_budget.py,
     test_capture.py, test_text_tokenizer.py (cut prompts) and test_scheduler_machine.py (all others).

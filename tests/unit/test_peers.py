@@ -47,10 +47,10 @@ def test_a_suite_runs_in_a_copy_and_its_failures_are_counted_by_reason(
     (path.parent / "__init__.py").touch()
     arguments = ["vllm", str(tmp_path), "http://127.0.0.1:9", "--model", "mine", "--seconds", "0.5"]
     assert main([*arguments, "--python", sys.executable, "tests/entrypoints/test_mine.py"]) == 0
-    written = capfd.readouterr().out
-    assert "vLLM at 127.0.0.1:9: 1 passed, 3 failed" in written
-    assert "   2  AssertionError: assert N == 5\n      test_fails, test_fails_too" in written
-    assert "   1  TimeoutError: the test took too long\n      test_hangs" in written
+    output = capfd.readouterr().out
+    assert "vLLM at 127.0.0.1:9: 1 passed, 3 failed" in output
+    assert "   2  AssertionError: assert N == 5\n      test_fails, test_fails_too" in output
+    assert "   1  TimeoutError: the test took too long\n      test_hangs" in output
     assert path.read_text(encoding="utf-8") == VLLM
 
 

@@ -1,4 +1,4 @@
-"""A policy decides which request leaves the waiting queue next, and nothing else."""
+"""A policy decides the next request to leave the waiting queue, and nothing else."""
 
 import functools
 import warnings
@@ -28,7 +28,7 @@ def prompt_of(request_id: int) -> list[int]:
 
 
 def starts(policy: Policy, prompts: Sequence[Sequence[int]], before: Sequence[int] = (250,)) -> list[int]:
-    """Return the order in which requests start that all wait for the one slot, by the numbers in which they came."""
+    """Return the numbers of requests, all waiting for one slot, in the order of their starts."""
     engine = ByHand(page_size=16, max_running=1, overlap=False, policy=policy)
     engine.admit(BEFORE, before, max_tokens=2)
     for request_id, prompt in enumerate(prompts):
@@ -39,7 +39,7 @@ def starts(policy: Policy, prompts: Sequence[Sequence[int]], before: Sequence[in
 
 
 def by(keys: Sequence[Any]) -> Order:
-    """Make a policy that looks the keys up."""
+    """Make a policy from the keys of requests."""
     return lambda candidate: None if candidate.request.id == BEFORE else keys[candidate.request.id]
 
 
@@ -140,10 +140,10 @@ def test_the_lowest_priority_loses_its_pages_first_and_then_the_last_admitted(fi
     priorities = [5 if number == first else 0 for number in range(3)]
     for number, priority in enumerate(priorities):
         engine.admit(number, [number] * 15, max_tokens=40, priority=priority)
-    lost: list[int] = []
+    victims: list[int] = []
     while engine.in_flight:
-        lost += [request_id for plan in engine.settle() for request_id in plan.preempted]
-    assert lost[:2] == [first, 2]
+        victims += [request_id for plan in engine.settle() for request_id in plan.preempted]
+    assert victims[:2] == [first, 2]
     for number in range(3):
         assert tuple(engine.tokens[number]) == expected_tokens([number] * 15, 40)
 
@@ -168,29 +168,29 @@ def test_whoever_has_waited_long_goes_next_whatever_keeps_coming(
 
 
 def test_a_candidate_is_the_request_itself() -> None:
-    seen: dict[int, Candidate] = {}
+    candidates: dict[int, Candidate] = {}
 
     def policy(candidate: Candidate) -> int:
-        seen[candidate.request.id] = candidate
+        candidates[candidate.request.id] = candidate
         return 0
 
     starts(policy, [[1, 2, 3], [4, 5]])
-    assert seen[0].request.prompt == (1, 2, 3)
-    assert seen[1].request.prompt == (4, 5)
-    assert seen[1].request.params.max_tokens == 2
+    assert candidates[0].request.prompt == (1, 2, 3)
+    assert candidates[1].request.prompt == (4, 5)
+    assert candidates[1].request.params.max_tokens == 2
 
 
 def test_cached_tokens_are_those_of_whole_pages_and_looked_up_each_time() -> None:
-    seen: list[tuple[int, int]] = []
+    lookups: list[tuple[int, int]] = []
 
     def policy(candidate: Candidate) -> int:
-        seen.append((candidate.request.id, candidate.cached_tokens))
+        lookups.append((candidate.request.id, candidate.cached_tokens))
         return candidate.request.id
 
     starts(policy, [SHARED, [*SHARED, 1], [99]])
-    assert [cached for request_id, cached in seen if request_id == 2] == [0] * 3
-    found = [cached for request_id, cached in seen if request_id == 1]
-    assert (found[0], found[-1]) == (0, 32), "it waits while another computes what it begins with"
+    assert [cached for request_id, cached in lookups if request_id == 2] == [0] * 3
+    counts = [cached for request_id, cached in lookups if request_id == 1]
+    assert (counts[0], counts[-1]) == (0, 32), "it waits while another computes what it begins with"
 
 
 def test_ticks_waited_are_those_planned_since_it_came() -> None:
@@ -223,11 +223,11 @@ def test_ticks_waited_begin_anew_for_one_that_lost_its_pages() -> None:
     engine = ByHand(page_size=16, num_pages=6, max_running=2, overlap=False, policy=policy)
     for request_id in range(2):
         engine.admit(request_id, [request_id] * 15, max_tokens=50)
-    lost: list[int] = []
+    losses: list[int] = []
     while engine.in_flight:
-        lost += [plan.tick for plan in engine.settle() if plan.preempted]
-    assert engine.scheduler.stats.preemptions == len(lost) == 1
-    assert since == {lost[0] - 1}, "the plan that says so is the first that it waits for"
+        losses += [plan.tick for plan in engine.settle() if plan.preempted]
+    assert engine.scheduler.stats.preemptions == len(losses) == 1
+    assert since == {losses[0] - 1}, "the plan that says so is the first that it waits for"
 
 
 @pytest.mark.parametrize(("patience", "most"), [(0, 1), (5, 6), (12, 10), (1000, 40)])
@@ -266,16 +266,16 @@ def test_one_that_lost_its_pages_is_known_to_have_started() -> None:
 
 
 def test_a_policy_may_look_at_the_session() -> None:
-    seen: list[int] = []
+    node_counts: list[int] = []
 
     def policy(candidate: Candidate) -> int:
-        seen.append(session.cache.nodes)
+        node_counts.append(session.cache.nodes)
         return 0
 
     with fake_session(page_size=16, policy=policy) as session:
         for _ in range(2):
             session.submit(token_ids=SHARED, max_tokens=2).result(timeout=PATIENCE)
-    assert seen == [0, 2]
+    assert node_counts == [0, 2]
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "longest-prefix"])
@@ -301,7 +301,7 @@ def test_one_that_lost_its_pages_goes_on_before_those_that_came_later(policy: Po
     overlap=st.booleans(),
 )
 def test_no_policy_changes_what_is_generated_or_leaves_one_behind(keys: list[int], last: bool, overlap: bool) -> None:
-    """Check also a policy that puts requests last which lost their pages."""
+    """Check also a policy with preempted requests last."""
 
     def policy(candidate: Candidate) -> tuple[bool, int]:
         return (candidate.started == last, keys[candidate.request.id])
@@ -351,25 +351,27 @@ FAILURES: list[tuple[Order, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("policy", "said", "error"), FAILURES, ids=["raises", "cannot be compared"])
-def test_a_policy_that_fails_is_told_of_once_and_all_requests_are_served(policy: Order, said: str, error: str) -> None:
+@pytest.mark.parametrize(("policy", "beginning", "error"), FAILURES, ids=["raises", "cannot be compared"])
+def test_a_policy_that_fails_is_told_of_once_and_all_requests_are_served(
+    policy: Order, beginning: str, error: str
+) -> None:
     prompts = [[5, number] for number in range(6)]
     expected = [expected_tokens(prompt, 4) for prompt in prompts]
     with fake_session(max_running=1, policy=policy) as session:
-        with pytest.warns(RuntimeWarning) as told:
+        with pytest.warns(RuntimeWarning) as reports:
             answers = session.generate_sync(token_ids=prompts, max_tokens=4)
         again = session.generate_sync(token_ids=prompts, max_tokens=4)  # where a warning would be an error
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in again] == expected
-    (warning,) = told
+    (warning,) = reports
     first, *trace = str(warning.message).splitlines()
-    assert first.startswith(said)
+    assert first.startswith(beginning)
     assert trace[-1] == error
 
 
 def test_a_warning_about_a_policy_has_its_calls_and_none_of_the_package() -> None:
-    with pytest.warns(RuntimeWarning) as told:
+    with pytest.warns(RuntimeWarning) as reports:
         starts(raising, [prompt_of(number) for number in range(3)])
-    _, header, *calls, _ = str(told[0].message).splitlines()
+    _, header, *calls, _ = str(reports[0].message).splitlines()
     assert header == "Traceback (most recent call last):"
     assert [line for line in calls if line.startswith("  File")] == [
         f'  File "{__file__}", line {raising.__code__.co_firstlineno + 1}, in raising'
@@ -379,25 +381,25 @@ def test_a_warning_about_a_policy_has_its_calls_and_none_of_the_package() -> Non
 
 @pytest.mark.parametrize("policy", [raising, functools.partial(raising)], ids=["function", "another callable"])
 def test_each_session_tells_of_its_policy_also_where_python_would_not_repeat_a_warning(policy: Order) -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reports:
         warnings.simplefilter("default")
         for _ in range(2):
             starts(policy, [prompt_of(0)])
-    assert len({str(warning.message) for warning in told}) == 1
-    assert len(told) == 2
+    assert len({str(warning.message) for warning in reports}) == 1
+    assert len(reports) == 2
 
 
 def test_a_warning_is_of_the_line_where_the_policy_is() -> None:
-    with pytest.warns(RuntimeWarning) as told:
+    with pytest.warns(RuntimeWarning) as reports:
         starts(raising, [prompt_of(0)])
-    assert (told[0].filename, told[0].lineno) == (__file__, raising.__code__.co_firstlineno)
+    assert (reports[0].filename, reports[0].lineno) == (__file__, raising.__code__.co_firstlineno)
 
 
 def test_after_a_policy_has_failed_requests_start_as_they_came() -> None:
-    asked: list[int] = []
+    calls: list[int] = []
 
     def policy(candidate: Candidate) -> int:
-        asked.append(candidate.request.id)
+        calls.append(candidate.request.id)
         return -candidate.request.id if candidate.request.id != 3 else 1 // 0
 
     engine = ByHand(page_size=16, max_running=1, overlap=False, policy=policy)
@@ -408,11 +410,11 @@ def test_after_a_policy_has_failed_requests_start_as_they_came() -> None:
         engine.settle()
     assert engine.started == [BEFORE, 2], "as long as it works it is obeyed"
     engine.admit(3, prompt_of(3), max_tokens=2)
-    with pytest.warns(RuntimeWarning, match="ZeroDivisionError") as told:
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError") as reports:
         engine.drain()
     assert engine.started == [BEFORE, 2, 0, 1, 3]
-    assert len(told) == 1
-    assert asked.count(3) == 1
+    assert len(reports) == 1
+    assert calls.count(3) == 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

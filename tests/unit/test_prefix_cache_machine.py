@@ -1,4 +1,4 @@
-"""Whatever happens to cached pages, the tokens are those without a cache, and each page always has one owner.
+"""No fate of cached pages changes a token, and each page always has one owner.
 
 Pages are cached, held, offloaded, archived, fetched and lost, requests are withdrawn, and the process is killed.
 """
@@ -39,7 +39,7 @@ SETTINGS = st.fixed_dictionaries(
     }
 )
 FAMILIES = [[(7 * family + 3 * place) % VOCAB_SIZE for place in range(5 * PAGE)] for family in range(3)]
-"""The documents that prompts begin with, so that they share pages."""
+"""The documents at the beginning of prompts, for shared pages."""
 
 
 CHANGES = tuple(changes_of([Steering(0, [scale])], [], 1, (1, 1)) for scale in (1.0, 2.0))
@@ -48,7 +48,7 @@ ADAPTERS = (AdapterUse("a", 1, "one"), AdapterUse("b", 0, "two"))
 
 @dataclass(frozen=True)
 class Asked:
-    """A request, and what the fake model generates for it."""
+    """A request, and the fake model's tokens for it."""
 
     hold: bool
     prompt: tuple[int, ...]
@@ -56,7 +56,7 @@ class Asked:
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """The stories of a cache. `CheckedScheduler` checks every page, and `FakeStepper` reads them."""
+    """The stories of a cache. `CheckedScheduler` checks every page, and `FakeStepper` reads it."""
 
     model = FAKE_MODEL
 
@@ -69,7 +69,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.engine = ByHand(disk, self.model, **self.limits)
         for use in ADAPTERS:
             self.engine.put_adapter(use.slot, use.digest)
-        self.asked: list[Asked] = []
+        self.requests: list[Asked] = []
         self.withdrawn: set[int] = set()
         self.changes = self.cache_saves = 0
         self.all_went_well = self.engine.limits.pool.host_pages >= 1000  # pages without room are not written
@@ -100,9 +100,9 @@ class CacheMachine(RuleBasedStateMachine):
         prompt = [*FAMILIES[family][:shared], *tail]
         for _ in range(times):
             most = min(max_tokens, self.engine.limits.max_context - len(prompt))
-            self.asked.append(Asked(hold, tuple(prompt), expected_tokens(prompt, most)))
+            self.requests.append(Asked(hold, tuple(prompt), expected_tokens(prompt, most)))
             options: Any = {"namespace": namespace, "hold": hold, "adapter": adapter, "changes": changes}
-            self.engine.admit(len(self.asked) - 1, prompt, max_tokens, **options)
+            self.engine.admit(len(self.requests) - 1, prompt, max_tokens, **options)
 
     @precondition(lambda self: self.engine.in_flight)
     @rule(ticks=st.sampled_from([1, 4, 20]))
@@ -136,38 +136,38 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache_saves += 1
         self.engine.say(SaveCache(self.cache_saves))
 
-    @precondition(lambda self: self.asked)
+    @precondition(lambda self: self.requests)
     @rule()
     def become_idle(self) -> None:
-        """Withdraw all prefixes and settle everything, so that pages are archived."""
-        for request_id in range(len(self.asked)):
-            if self.asked[request_id].hold:
+        """Withdraw all prefixes and settle everything, for the archiving of pages."""
+        for request_id in range(len(self.requests)):
+            if self.requests[request_id].hold:
                 self.withdrawn.add(request_id)
                 self.engine.say(Withdraw(request_id))
         self.settle_all()
 
-    @precondition(lambda self: self.asked and not self.changes)
+    @precondition(lambda self: self.requests and not self.changes)
     @rule(idle=st.booleans())
     def be_killed_and_start_again(self, idle: bool) -> None:
-        """Lose the pages that were on their way, and find those that were written."""
+        """Lose the pages in flight, and find the written ones."""
         if idle:
             self.become_idle()
         self.begin_with(self.engine.disk_tier)
 
-    @precondition(lambda self: self.asked)
+    @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
-        """Withdraw any request, also one that is held already or ended."""
-        request_id = data.draw(st.integers(0, len(self.asked) - 1))
+        """Withdraw any request, also a held or ended one."""
+        request_id = data.draw(st.integers(0, len(self.requests) - 1))
         self.withdrawn.add(request_id)
         self.engine.say(Withdraw(request_id))
 
     @rule(in_flight=st.sampled_from(get_args(InFlightPolicy)))
     def change_weights(self, in_flight: InFlightPolicy) -> None:
-        """Use new weights; the fake device asserts that no page is read that other weights computed."""
+        """Use new weights; the fake device refuses to read the pages of other weights."""
         self.changes += 1
         self.all_went_well = False
-        before = {request_id for request_id in range(len(self.asked)) if request_id not in self.engine.ends}
+        before = {request_id for request_id in range(len(self.requests)) if request_id not in self.engine.ends}
         self.engine.say(NewWeights(self.changes, [], in_flight))
         if in_flight == "fail":
             self.withdrawn |= {request_id for request_id in before if request_id in self.engine.rejected}
@@ -177,7 +177,7 @@ class CacheMachine(RuleBasedStateMachine):
         """Free the device; a wake with the same weights may read their copies, as stamped pages prove."""
         self.changes += 1
         self.all_went_well = False
-        before = {request_id for request_id in range(len(self.asked)) if request_id not in self.engine.ends}
+        before = {request_id for request_id in range(len(self.requests)) if request_id not in self.engine.ends}
         self.engine.say(NewWeights(self.changes, [], in_flight, asleep=True))
         if in_flight == "fail":
             self.withdrawn |= {request_id for request_id in before if request_id in self.engine.rejected}
@@ -203,17 +203,17 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def something_goes_on_while_somebody_waits(self) -> None:
         engine = self.engine
-        if len(engine.ends) < len(self.asked) and not engine.asleep:
+        if len(engine.ends) < len(self.requests) and not engine.asleep:
             assert engine.in_flight or engine.fetching or engine.offloading
         if len(engine.cache_saved) < self.cache_saves:
             assert engine.offloading or engine.writing
 
     @invariant()
     def tokens_so_far_are_those_of_no_cache(self) -> None:
-        for request_id, asked in enumerate(self.asked):
+        for request_id, request in enumerate(self.requests):
             tokens = tuple(self.engine.tokens[request_id])
-            assert tokens == asked.tokens[: len(tokens)]
-            assert not (asked.hold and tokens)
+            assert tokens == request.tokens[: len(tokens)]
+            assert not (request.hold and tokens)
 
     @invariant()
     def every_prompt_token_is_counted_once(self) -> None:
@@ -226,14 +226,14 @@ class CacheMachine(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         self.settle_all()
-        for request_id, asked in enumerate(self.asked):
+        for request_id, request in enumerate(self.requests):
             end = self.engine.ends[request_id]
             if request_id in self.engine.rejected and request_id not in self.withdrawn:
-                assert any(other.hold for other in self.asked), "turned away though nobody holds pages"
+                assert any(other.hold for other in self.requests), "turned away though nobody holds pages"
             elif request_id not in self.withdrawn:
-                assert end == ("held" if asked.hold else "length")
-                assert asked.hold or tuple(self.engine.tokens[request_id]) == asked.tokens
-        for request_id in range(len(self.asked)):
+                assert end == ("held" if request.hold else "length")
+                assert request.hold or tuple(self.engine.tokens[request_id]) == request.tokens
+        for request_id in range(len(self.requests)):
             self.engine.say(Withdraw(request_id))
         self.engine.drain()
         assert [saved.ticket for saved in self.engine.cache_saved] == list(range(1, self.cache_saves + 1))
@@ -248,7 +248,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 class StateMachine(CacheMachine):
-    """The same stories of a model with states, whose copies `FakeStepper` compares with the tokens before them."""
+    """The same stories of a model with states. `FakeStepper` compares each copy with the tokens before it."""
 
     model = FAKE_STATE_MODEL
 
@@ -271,7 +271,7 @@ def test_no_order_of_very_many_messages_breaks_the_cache(machine: type[CacheMach
 
 
 def test_a_blocked_request_is_told_so_although_copies_for_another_come_and_go() -> None:
-    """Tell a story in which the copies of one request were staged, released for another and fetched without end."""
+    """Tell a story of a past endless loop: one request's copies were staged, released for another and fetched."""
     engine = ByHand(
         ticks="alternate", overlap=False, data=2, policy=newest_first, max_context=5 * PAGE, max_running=3,
         num_pages=10, host_cache_bytes=128_000, page_size=PAGE,
@@ -284,11 +284,11 @@ def test_a_blocked_request_is_told_so_although_copies_for_another_come_and_go() 
         (2, True, 3, "", 64, [], 3),
         (0, False, 50, "other", 64, [2, 0, 2], 3),
     ]
-    asked = 0
+    number = 0
     for family, hold, most, namespace, shared, tail, times in stories:
         prompt = [*FAMILIES[family][:shared], *tail]
         for _ in range(times):
-            engine.admit(asked, prompt, min(most, 5 * PAGE - len(prompt)), namespace=namespace, hold=hold)
-            asked += 1
+            engine.admit(number, prompt, min(most, 5 * PAGE - len(prompt)), namespace=namespace, hold=hold)
+            number += 1
     engine.drain()
-    assert len(engine.ends) == asked
+    assert len(engine.ends) == number

@@ -18,30 +18,30 @@ def tree() -> Letters:
 def test_a_match_is_the_longest_cached_prefix_of_whole_pages(tree: Letters) -> None:
     tree.use("aabbcc")
     tree.use("aabbdd")
-    assert [node.page for node in tree.found("aabbddee")] == [0, 1, 3]
-    assert [node.page for node in tree.found("aabbc")] == [0, 1]
-    assert [node.page for node in tree.found("abbb")] == []
-    assert tree.found("") == []
+    assert [node.page for node in tree.nodes_of("aabbddee")] == [0, 1, 3]
+    assert [node.page for node in tree.nodes_of("aabbc")] == [0, 1]
+    assert [node.page for node in tree.nodes_of("abbb")] == []
+    assert tree.nodes_of("") == []
 
 
 def test_a_match_changes_nothing(tree: Letters) -> None:
     tree.use("aa")
     tree.use("bb")
-    tree.found("aa")
-    tree.found("zz", "another namespace")
+    tree.nodes_of("aa")
+    tree.nodes_of("zz", "another namespace")
     assert tree.evict(1).pages == [0]
     assert tree.roots.namespaces == [""]
 
 
 def test_namespaces_never_share(tree: Letters) -> None:
     tree.use("aabb", "one")
-    assert tree.found("aabb", "two") == []
-    assert len(tree.found("aabb", "one")) == 2
+    assert tree.nodes_of("aabb", "two") == []
+    assert len(tree.nodes_of("aabb", "one")) == 2
 
 
 def test_nodes_know_their_tokens_and_their_path(tree: Letters) -> None:
     tip = tree.use("aabbcc")
-    assert tree.path(tip) == tree.found("aabbcc")
+    assert tree.path(tip) == tree.nodes_of("aabbcc")
     assert tree.path(tree.root("")) == []
     assert [tree.tokens_of(node) for node in tree.path(tip)] == [ids("aa"), ids("bb"), ids("cc")]
 
@@ -126,7 +126,7 @@ def test_an_evicted_page_with_a_copy_is_found_in_the_host_tier(tree: Letters) ->
     tree.use("aabbcc")
     tree.offload(1000)
     assert tree.evict(2) == Evicted(pages=[2, 1])
-    assert [(node.page, node.host) for node in tree.found("aabbcc")] == [(0, 100), (None, 101), (None, 102)]
+    assert [(node.page, node.host) for node in tree.nodes_of("aabbcc")] == [(0, 100), (None, 101), (None, 102)]
 
 
 def test_evicting_a_page_without_a_copy_drops_the_copies_below_it(tree: Letters) -> None:
@@ -200,13 +200,13 @@ def test_a_bad_copy_of_a_page_on_the_device_goes_alone(tree: Letters) -> None:
     tree.offload(1000)
     assert tree.drop_host(tree.tip("aa")) == Evicted(entries=[100])
     assert tree.drop_host(tree.tip("aa")) == Evicted()
-    assert [(node.page, node.host) for node in tree.found("aabb")] == [(0, None), (1, 101)]
+    assert [(node.page, node.host) for node in tree.nodes_of("aabb")] == [(0, None), (1, 101)]
 
 
 def test_onloaded_pages_are_in_both_tiers(tree: Letters) -> None:
     tree.cool("aabb")
-    tree.attach(tree.found("aabb"), [7, 8])
-    assert [(node.page, node.host) for node in tree.found("aabb")] == [(7, 100), (8, 101)]
+    tree.attach(tree.nodes_of("aabb"), [7, 8])
+    assert [(node.page, node.host) for node in tree.nodes_of("aabb")] == [(7, 100), (8, 101)]
     assert tree.in_both == 2
 
 
@@ -217,7 +217,7 @@ def test_what_is_not_locked_of_a_forgotten_namespace_leaves_at_once(tree: Letter
     tree.lock(tree.tip("aa"))
     evicted = tree.forget("")
     assert (evicted.pages, sorted(evicted.entries)) == ([1], [101, 102])
-    assert tree.found("aa") == []
+    assert tree.nodes_of("aa") == []
     assert tree.roots.namespaces == []
     assert tree.forget("") == Evicted()
     assert tree.forget("never used") == Evicted()
@@ -275,7 +275,7 @@ def test_a_dropped_root_does_not_take_its_successor_along(tree: Letters) -> None
     tree.use("bb")
     tree.unlock(old)
     tree.evict(1)
-    assert [node.page for node in tree.found("bb")] == [1]
+    assert [node.page for node in tree.nodes_of("bb")] == [1]
 
 
 def test_a_conversation_of_a_hundred_thousand_tokens_needs_no_recursion() -> None:
@@ -346,7 +346,7 @@ def _twice(tree: Letters) -> None:
     tree.unlock(tip)
 
 
-def _gone(tree: Letters) -> None:
+def _lock_gone(tree: Letters) -> None:
     tip = tree.use("aa")
     tree.evict(1)
     tree.lock(tip)
@@ -390,7 +390,7 @@ def _one_record_of_two(tree: Letters) -> None:
     [
         (_cold, "not in the device tier"),
         (_twice, "more often than locked"),
-        (_gone, "left the tree"),
+        (_lock_gone, "left the tree"),
         (_dropped, "root that was dropped"),
         (_attached_below_the_host, "below a colder node"),
         (lambda tree: tree.publish(tree.root(""), ids("aa"), [0]), "not locked"),

@@ -66,13 +66,13 @@ def test_pruning_the_way_to_other_copies_drops_these_too(tree: Letters) -> None:
     tree.drop_host(tree.tip("aabb"))
     tree.lock(tree.tip("aabbcc"))
     assert tree.drop_host(tree.tip("aa")) == Evicted(entries=[100, 102])
-    assert tree.found("aa") == []
+    assert tree.nodes_of("aa") == []
     assert tree.disk_pages == 0
 
 
 def test_a_page_from_disk_is_in_the_device_tier_until_it_is_evicted_again(tree: Letters) -> None:
     tree.lock(tree.freeze("aabb"))
-    tree.attach(tree.found("aabb"), [7, 8])
+    tree.attach(tree.nodes_of("aabb"), [7, 8])
     assert tree.tiers("aabb") == [(7, None, 200), (8, None, 201)]
     tree.unlock(tree.tip("aabb"))
     assert tree.evict(1).pages == [8]
@@ -299,11 +299,11 @@ def test_restored_pages_give_records_to_what_is_there_and_go_on_below_it(tree: L
     tree.use("aa")
     tree.restore(pages[1:])
     assert tree.tiers("aabbcc") == [(3, None, None), (None, None, 201), (None, None, 202)]
-    [chosen] = tree.records.next_to_write(9)
+    [node] = tree.records.next_to_write(9)
     tree.restore(pages[:1])
     assert tree.tiers("aa") == [(3, None, 200)]
-    tree.records.finish_write(chosen, 300)
-    assert chosen.disk == 200
+    tree.records.finish_write(node, 300)
+    assert node.disk == 200
 
 
 def test_what_is_below_a_restored_page_is_archived_next(tree: Letters) -> None:

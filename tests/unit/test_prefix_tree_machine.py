@@ -19,7 +19,7 @@ NAMESPACES = st.sampled_from(["a", "a", "b"])
 TOKENS = st.lists(st.sampled_from([0, 0, 1]), min_size=1, max_size=8)
 SOME = st.sampled_from([1, 2, 3, 50])
 WHICH = st.integers(0, 9)
-"""A number that picks one of any number of things."""
+"""A number for a pick from any number of things."""
 
 
 def shortened(page: StoredPage) -> StoredPage:
@@ -37,17 +37,17 @@ DAMAGES: dict[str, Callable[[StoredPage], StoredPage]] = {
 
 
 class Stock:
-    """Ids, each of which is lent to one holder and comes back once."""
+    """A stock of ids, each lent to one holder and returned once."""
 
     def __init__(self) -> None:
-        self.made = 0
+        self.issued = 0
         self.out: set[int] = set()
 
     def take(self, count: int) -> list[int]:
-        taken = list(range(self.made, self.made + count))
-        self.made += count
-        self.out.update(taken)
-        return taken
+        ids = list(range(self.issued, self.issued + count))
+        self.issued += count
+        self.out.update(ids)
+        return ids
 
     def give_back(self, ids: Sequence[int]) -> None:
         assert len(set(ids)) == len(ids)
@@ -57,7 +57,7 @@ class Stock:
 
 @dataclass(eq=False)
 class Row:
-    """A cached page, which has the last tokens of a prefix."""
+    """A cached page with the last tokens of a prefix."""
 
     table: "Table" = field(repr=False)
     prefix: Tokens
@@ -72,7 +72,7 @@ class Row:
         return self.page is not None or self.host is not None
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         return not self.in_memory and self.disk is None
 
     @property
@@ -96,7 +96,7 @@ class Table:
 
 @dataclass(eq=False)
 class Gone:
-    """The ids that rows held before they left."""
+    """The ids of removed rows."""
 
     pages: list[int] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
@@ -104,8 +104,8 @@ class Gone:
 
 
 @dataclass(eq=False)
-class Held:
-    """A lock: the node that `unlock` is due for, and the rows of its path when it was locked."""
+class Lock:
+    """A lock: the node for `unlock`, and the rows of its path at the time of the lock."""
 
     node: Node
     table: Table
@@ -117,14 +117,14 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         page_size=st.sampled_from([1, 1, 2]),
         prompts=st.lists(TOKENS, max_size=3),
         copied=st.sampled_from(["", "to disk", "to both"]),
-        lost=st.lists(WHICH, max_size=3),
+        losses=st.lists(WHICH, max_size=3),
     )
-    def begin(self, page_size: int, prompts: list[list[int]], copied: str, lost: list[int]) -> None:
+    def begin(self, page_size: int, prompts: list[list[int]], copied: str, losses: list[int]) -> None:
         self.tree = PrefixTree(page_size)
         self.tables: dict[str, Table] = {}
         self.forgotten: list[Table] = []
         self.uses = 0
-        self.held: list[Held] = []
+        self.locks: list[Lock] = []
         self.archives: list[tuple[Node, Row]] = []
         self.shelf: dict[tuple[str, Tokens], StoredPage] = {}  # all pages ever archived, whatever the tree forgot
         self.pages, self.entries, self.records = Stock(), Stock(), Stock()
@@ -134,7 +134,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             self.archive(50, True)
             self.offload(50 if copied == "to both" else 0)
             self.evict(50)
-        for which in lost if copied == "to both" else ():
+        for which in losses if copied == "to both" else ():
             if self.tree.disk_pages:
                 self.lose_a_record(which, False)
 
@@ -152,15 +152,15 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         return [tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)]
 
     def longest(self, table: Table, tokens: Sequence[int]) -> list[Row]:
-        found = []
+        rows = []
         for prefix in self.prefixes(tokens):
             if prefix not in table.rows:
                 break
-            found.append(table.rows[prefix])
-        return found
+            rows.append(table.rows[prefix])
+        return rows
 
     def locked(self, row: Row) -> bool:
-        return any(row in held.path for held in self.held)
+        return any(row in lock.path for lock in self.locks)
 
     def touch(self, table: Table, rows: list[Row]) -> None:
         self.uses += 1
@@ -168,16 +168,16 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             row.used = FORGOTTEN if table.forgotten else self.uses
 
     def leaves(self, inside: Callable[[Row], bool]) -> list[Row]:
-        """Return the rows without locks of which `inside` is true, and is true of no child."""
+        """Return the unlocked rows inside, except the ones with a child inside."""
         size = self.tree.page_size
-        found = [row for row in self.rows() if inside(row) and not self.locked(row)]
-        return [row for row in found if not any(inside(child) for child in row.table.children(row, size))]
+        candidates = [row for row in self.rows() if inside(row) and not self.locked(row)]
+        return [row for row in candidates if not any(inside(child) for child in row.table.children(row, size))]
 
     def parent(self, row: Row) -> Row | None:
         return row.table.rows.get(row.prefix[: -self.tree.page_size])
 
     def row_of(self, node: Node) -> Row:
-        """Return the row that holds the same copies as a node."""
+        """Return the row with the same copies as a node."""
         same = ((r.page, r.host, r.disk) == (node.page, node.host, node.disk) for r in self.rows())
         return next(row for row, is_it in zip(self.rows(), same, strict=True) if is_it)
 
@@ -192,14 +192,14 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             del each.table.rows[each.prefix]
 
     def give_back(self, right: Gone, evicted: Evicted) -> None:
-        """Check that the tree let go of the right ids, and take them back."""
+        """Compare the ids of an eviction with the right ones, and take them back."""
         assert sorted(right.pages) == sorted(evicted.pages)
         assert sorted(right.entries) == sorted(evicted.entries)
         self.pages.give_back(right.pages)
         self.entries.give_back(right.entries)
         self.records.give_back(right.records)
 
-    def lock_both(self, namespace: str, tokens: list[int], hit: bool) -> Held:
+    def lock_both(self, namespace: str, tokens: list[int], hit: bool) -> Lock:
         table, nodes = self.table(namespace), self.tree.match(namespace, tokens)
         node = nodes[-1] if nodes else self.tree.root(namespace)
         before = [n.hits for n in nodes]
@@ -209,46 +209,46 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         assert [n.hits for n in nodes] == [hits + hit for hits in before]
         path = self.longest(table, tokens)
         self.touch(table, path)
-        self.held.append(Held(node, table, path))
-        return self.held[-1]
+        self.locks.append(Lock(node, table, path))
+        return self.locks[-1]
 
-    def unlock_both(self, held: Held) -> None:
-        self.tree.unlock(held.node)
-        self.held.remove(held)
-        self.touch(held.table, held.path)
+    def unlock_both(self, lock: Lock) -> None:
+        self.tree.unlock(lock.node)
+        self.locks.remove(lock)
+        self.touch(lock.table, lock.path)
 
-    def publish_both(self, held: Held, tokens: list[int]) -> None:
+    def publish_both(self, lock: Lock, tokens: list[int]) -> None:
         whole = self.prefixes(tokens)
         tokens = list(whole[-1]) if whole else []
         pages = self.pages.take(len(whole))
-        held.node, spare = self.tree.publish(held.node, tokens, pages)
-        start = held.path[-1].prefix if held.path else ()
-        left = []
+        lock.node, spare = self.tree.publish(lock.node, tokens, pages)
+        start = lock.path[-1].prefix if lock.path else ()
+        duplicates = []
         for tail, page in zip(whole, pages, strict=True):
             prefix = (*start, *tail)
-            row = held.table.rows.setdefault(prefix, Row(held.table, prefix, used=FORGOTTEN))
-            held.path.append(row)
+            row = lock.table.rows.setdefault(prefix, Row(lock.table, prefix, used=FORGOTTEN))
+            lock.path.append(row)
             if row.page is None:
                 row.page = page
             else:
-                left.append(page)
-        assert spare == left
+                duplicates.append(page)
+        assert spare == duplicates
         self.pages.give_back(spare)
 
-    def compute_both(self, namespace: str, tokens: list[int]) -> Held:
-        """Lock what is there and publish the rest, as a request does."""
-        held = self.lock_both(namespace, tokens, True)
-        if held.node.on_device:
-            self.publish_both(held, tokens[len(held.path) * self.tree.page_size :])
-        return held
+    def compute_both(self, namespace: str, tokens: list[int]) -> Lock:
+        """Lock the cached pages and publish the rest, as a request does."""
+        lock = self.lock_both(namespace, tokens, True)
+        if lock.node.on_device:
+            self.publish_both(lock, tokens[len(lock.path) * self.tree.page_size :])
+        return lock
 
     # The rules
 
     @rule(namespace=NAMESPACES, tokens=TOKENS)
     def match(self, namespace: str, tokens: list[int]) -> None:
-        found = [(n.page, n.host, n.disk) for n in self.tree.match(namespace, tokens)]
+        copies = [(n.page, n.host, n.disk) for n in self.tree.match(namespace, tokens)]
         table = self.tables.get(namespace, Table())
-        assert found == [(row.page, row.host, row.disk) for row in self.longest(table, tokens)]
+        assert copies == [(row.page, row.host, row.disk) for row in self.longest(table, tokens)]
 
     @rule(namespace=NAMESPACES, tokens=TOKENS, hit=st.booleans())
     def lock(self, namespace: str, tokens: list[int], hit: bool) -> None:
@@ -258,24 +258,24 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     def compute(self, namespace: str, tokens: list[int]) -> None:
         self.compute_both(namespace, tokens)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.locks)
     @rule(which=WHICH)
     def unlock(self, which: int) -> None:
-        self.unlock_both(self.held[which % len(self.held)])
+        self.unlock_both(self.locks[which % len(self.locks)])
 
-    @precondition(lambda self: any(held.node.on_device for held in self.held))
+    @precondition(lambda self: any(lock.node.on_device for lock in self.locks))
     @rule(which=WHICH, tokens=TOKENS)
     def publish(self, which: int, tokens: list[int]) -> None:
-        able = [held for held in self.held if held.node.on_device]
+        able = [lock for lock in self.locks if lock.node.on_device]
         self.publish_both(able[which % len(able)], tokens)
 
-    @precondition(lambda self: any(not held.node.on_device and not held.node.is_gone for held in self.held))
+    @precondition(lambda self: any(not lock.node.on_device and not lock.node.is_gone for lock in self.locks))
     @rule(which=WHICH, count=SOME)
     def attach(self, which: int, count: int) -> None:
-        """Onload pages for one of the locks on them."""
-        able = [held for held in self.held if not held.node.on_device and not held.node.is_gone]
-        held = able[which % len(able)]
-        path = zip(self.tree.path(held.node), held.path, strict=True)
+        """Onload the pages of one of the locks."""
+        able = [lock for lock in self.locks if not lock.node.on_device and not lock.node.is_gone]
+        lock = able[which % len(able)]
+        path = zip(self.tree.path(lock.node), lock.path, strict=True)
         cold = [(node, row) for node, row in path if not node.on_device][:count]
         pages = self.pages.take(len(cold))
         self.tree.attach([node for node, _ in cold], pages)
@@ -286,8 +286,8 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     def find_a_bad_copy(self, which: int) -> None:
         offloaded = [node for node in self.tree.walk() if node.host is not None]
-        needed = [node for node in offloaded if node.locks and not node.on_device]
-        node = (needed or offloaded)[which % len(needed or offloaded)]
+        preferred = [node for node in offloaded if node.locks and not node.on_device]
+        node = (preferred or offloaded)[which % len(preferred or offloaded)]
         row, right = self.row_of(node), Gone()
         if row.page is None and row.disk is None:
             self.remove(row, right)
@@ -296,7 +296,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             right.entries.append(row.host)
             row.host = None
         dropped = self.tree.drop_host(node)
-        assert node.is_gone == row.gone
+        assert node.is_gone == row.is_gone
         assert self.tree.drop_host(node) == Evicted()
         self.give_back(right, dropped)
 
@@ -356,10 +356,10 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         nodes = self.tree.records.next_to_write(count)
         for node in nodes:
             row = self.row_of(node)
-            assert row in self.due()
+            assert row in self.to_archive()
             row.archiving = True
             self.archives.append((node, row))
-        assert len(nodes) == count or not self.due()
+        assert len(nodes) == count or not self.to_archive()
         while arrive and self.archives:
             self.archived(0)
 
@@ -368,9 +368,9 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     def archived(self, which: int) -> None:
         node, row = self.archives.pop(which % len(self.archives))
         [record] = self.records.take(1)
-        wanted = row.archiving
+        archiving = row.archiving
         self.tree.records.finish_write(node, record)
-        if wanted:
+        if archiving:
             row.disk, row.archiving = record, False
             page = self.stored(node)
             self.shelf[page.namespace, row.prefix] = page
@@ -387,10 +387,10 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tree.disk_pages)
     @rule(which=WHICH, alone=st.booleans())
     def lose_a_record(self, which: int, alone: bool) -> None:
-        """Drop the record of a row, which may be locked; with `alone`, prefer a row that is in no other tier."""
+        """Drop the record of a row, locked or not; with `alone`, prefer a row in no other tier."""
         stored = [row for row in self.rows() if row.disk is not None]
-        needed = [row for row in stored if alone and not row.in_memory]
-        row, right = (needed or stored)[which % len(needed or stored)], Gone()
+        preferred = [row for row in stored if alone and not row.in_memory]
+        row, right = (preferred or stored)[which % len(preferred or stored)], Gone()
         node = next(node for node in self.tree.walk() if node.disk == row.disk)
         assert row.disk is not None
         if row.in_memory:
@@ -399,16 +399,16 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         else:
             self.remove(row, right)
         dropped = self.tree.drop_disk(node)
-        assert node.is_gone == row.gone
+        assert node.is_gone == row.is_gone
         assert self.tree.drop_disk(node) == Evicted()
         self.give_back(right, dropped)
 
     @precondition(lambda self: self.shelf)
-    @rule(chosen=st.lists(WHICH, min_size=1, max_size=6), damage=st.sampled_from([None, None, *DAMAGES]))
-    def restore(self, chosen: list[int], damage: str | None) -> None:
-        """Restore some of the pages that were ever archived; the first may be damaged."""
+    @rule(picks=st.lists(WHICH, min_size=1, max_size=6), damage=st.sampled_from([None, None, *DAMAGES]))
+    def restore(self, picks: list[int], damage: str | None) -> None:
+        """Restore some pages out of all ever archived; the first may be damaged."""
         places = sorted(self.shelf, key=lambda place: len(place[1]))
-        places = sorted({places[which % len(places)] for which in chosen}, key=places.index)
+        places = sorted({places[which % len(places)] for which in picks}, key=places.index)
         numbers = self.records.take(len(places))
         pages = [replace(self.shelf[place], record=number) for place, number in zip(places, numbers, strict=True)]
         if damage is not None:
@@ -427,12 +427,12 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tree.disk_pages)
     @rule()
     def restore_elsewhere(self) -> None:
-        """Let another process find the pages whose prefixes are on disk, and check that it has no others."""
+        """Let another process find all pages with their prefixes on disk, and no others."""
         reached = set()
         for row in sorted(self.rows(), key=lambda row: len(row.prefix)):
             above = self.parent(row)
-            found = len(row.prefix) == self.tree.page_size or (above is not None and above.disk in reached)
-            if found and row.disk is not None and not row.table.forgotten:
+            reachable = len(row.prefix) == self.tree.page_size or (above is not None and above.disk in reached)
+            if reachable and row.disk is not None and not row.table.forgotten:
                 reached.add(row.disk)
         pages = [self.stored(node) for node in self.tree.walk() if node.disk is not None]
         other = PrefixTree(self.tree.page_size)
@@ -450,7 +450,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.forgotten.append(table)
         right = Gone()
         for row in list(table.rows.values()):
-            if not row.gone and not (self.locked(row) and row.in_memory):
+            if not row.is_gone and not (self.locked(row) and row.in_memory):
                 self.remove(row, right)
         for row in table.rows.values():
             right.records += [row.disk] if row.disk is not None else []
@@ -467,14 +467,14 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     def to_offload(self) -> list[Row]:
         return [row for row in self.leaves(lambda row: row.device_only) if not row.table.forgotten]
 
-    def due(self) -> list[Row]:
-        """Return the rows that are to be archived."""
-        found = []
+    def to_archive(self) -> list[Row]:
+        """Return the rows due for the archive."""
+        rows = []
         for row in self.rows():
             above = self.parent(row)
             if above is None or above.disk is not None or above.archiving:
-                found.append(row)
-        return [row for row in found if row.disk is None and not row.archiving and not row.table.forgotten]
+                rows.append(row)
+        return [row for row in rows if row.disk is None and not row.archiving and not row.table.forgotten]
 
     def stored(self, node: Node) -> StoredPage:
         """Return the node's record, as a store would report it."""
@@ -503,11 +503,11 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         assert self.tree.in_both == sum(row.page is not None and row.host is not None for row in self.rows())
 
     def teardown(self) -> None:
-        """Unlock, evict, prune and lose everything, and check that nothing is left."""
+        """Unlock, evict, prune and lose everything, and check for an empty tree."""
         if not hasattr(self, "tree"):
             return
-        while self.held:
-            self.unlock_both(self.held[0])
+        while self.locks:
+            self.unlock_both(self.locks[0])
         self.evict(10**6)
         self.prune(10**6)
         while self.archives:

@@ -22,12 +22,12 @@ VOCABULARY = 40
 Function = Callable[[jax.Array, rekindle.LogitsRow], jax.Array]
 
 
-def drawn(function: Function, logits: np.ndarray[Any, Any], asked: list[SamplingOptions]) -> list[int]:
+def draw_tokens(function: Function, logits: np.ndarray[Any, Any], options: list[SamplingOptions]) -> list[int]:
     """Draw a token for each row of logits, all at the same place of the same prompt and output."""
     processor = LogitsProcessor.trace(function, VOCABULARY)
-    packed, slots = batch_of([request_of(dict(each)) for each in asked], [OUTPUT] * len(asked), VOCABULARY)
-    positions = jnp.full(len(asked), len(PROMPT) + len(OUTPUT), jnp.int32)
-    owners = jnp.arange(len(asked), dtype=jnp.int32)
+    packed, slots = batch_of([request_of(dict(each)) for each in options], [OUTPUT] * len(options), VOCABULARY)
+    positions = jnp.full(len(options), len(PROMPT) + len(OUTPUT), jnp.int32)
+    owners = jnp.arange(len(options), dtype=jnp.int32)
     draw = jax.jit(partial(sample, max_logprobs=0, processor=processor))
     tokens: list[int] = draw(jnp.asarray(logits.T), SamplingRows.unpack(packed), positions, slots, owners)[0].tolist()
     return tokens
@@ -41,7 +41,7 @@ def prefer(logits: jax.Array, row: rekindle.LogitsRow) -> jax.Array:
 @pytest.mark.wide
 def test_it_runs_for_the_rows_that_ask_for_it_with_their_own_numbers() -> None:
     logits = np.random.default_rng(0).normal(size=(6, VOCABULARY)).astype(np.float32)
-    asked: list[SamplingOptions] = [
+    options: list[SamplingOptions] = [
         {"processor_args": (7,)},
         {},
         {"processor_args": (9,), "temperature": 1.0, "seed": 3},
@@ -49,18 +49,18 @@ def test_it_runs_for_the_rows_that_ask_for_it_with_their_own_numbers() -> None:
         {"processor_args": ()},
         {"processor_args": (11,), "allowed_token_ids": [1, 11]},
     ]
-    together = drawn(prefer, logits, asked)
+    together = draw_tokens(prefer, logits, options)
     assert [together[at] for at in (0, 2, 4, 5)] == [7, 9, 0, 11]
     assert together[1] == logits[1].argmax()
-    assert together[3] == drawn(lambda logits, row: logits * 0, logits, asked)[3], "it is not asked for"
+    assert together[3] == draw_tokens(lambda logits, row: logits * 0, logits, options)[3], "it is not asked for"
 
 
 def test_it_comes_after_the_adjustments_and_before_the_temperature() -> None:
     logits = np.zeros((2, VOCABULARY), np.float32)
     bias: SamplingOptions = {"logit_bias": {5: 8.0}, "processor_args": ()}
     hot: SamplingOptions = {**bias, "temperature": 100.0, "seed": 1}
-    kept = drawn(lambda logits, row: jnp.where(logits >= 8, logits, -jnp.inf), logits, [bias, hot])
-    assert kept == [5, 5], "before the bias, or divided by the temperature, no logit is 8"
+    tokens = draw_tokens(lambda logits, row: jnp.where(logits >= 8, logits, -jnp.inf), logits, [bias, hot])
+    assert tokens == [5, 5], "before the bias, or divided by the temperature, no logit is 8"
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_it_comes_after_the_adjustments_and_before_the_temperature() -> None:
 def test_it_knows_what_the_parameters_of_the_same_effect_know(options: SamplingOptions, function: Function) -> None:
     logits = np.random.default_rng(1).normal(size=(64, VOCABULARY)).astype(np.float32)
     logits[:, [2, 4]] += 2.5  # what is banned here is likely
-    own = drawn(lambda logits, row: logits, logits, [options] * 64)
-    assert drawn(function, logits, [{"processor_args": ()}] * 64) == own != logits.argmax(1).tolist()
+    own = draw_tokens(lambda logits, row: logits, logits, [options] * 64)
+    assert draw_tokens(function, logits, [{"processor_args": ()}] * 64) == own != logits.argmax(1).tolist()
 
 
 def test_its_name_says_all_that_it_computes() -> None:

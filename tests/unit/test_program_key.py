@@ -1,4 +1,4 @@
-"""A program's key changes with everything that the compiled program depends on, and with nothing else."""
+"""A program's key changes with every dependency of the compiled program, and with nothing else."""
 
 import ast
 import platform
@@ -47,7 +47,7 @@ def key(**changes: Any) -> ProgramKey:
 
 
 def changed(before: ProgramKey) -> set[str]:
-    """Return the parts that differ now, after checking that the digest differs exactly if there are any."""
+    """Return the parts with a change, after a check of the digest: it changes exactly with a part."""
     after = key()
     differences = set(before.explain(after.parts()))
     assert (before.digest != after.digest) == bool(differences)
@@ -58,7 +58,7 @@ Parts = TypeVar("Parts", ProgramKey, SharedKey, Target)
 
 
 def alternatives(parts: Parts) -> dict[str, Parts]:
-    """Return, by the name of each field that is text, the parts with that field changed."""
+    """Return, by the name of each text field, the parts with a change of the field."""
     names = [field.name for field in fields(parts) if isinstance(getattr(parts, field.name), str)]
     changes: list[dict[str, Any]] = [{name: "new"} for name in names]
     return {name: replace(parts, **change) for name, change in zip(names, changes, strict=True)}
@@ -135,7 +135,7 @@ def test_what_jax_is_told_is_in_the_key(name: str) -> None:
 
 
 def test_a_setting_that_is_off_is_one_that_is_not_there_yet() -> None:
-    """JAX 0.7.2 has the settings of Pallas only once that is imported."""
+    """JAX 0.7.2 has the settings of Pallas only after its import."""
     here, target = JaxSettings.here(), Target.of(jax.devices()[:1])
     values = {name: None if value is False else value for name, value in here.values.items()}
     assert values != here.values
@@ -155,7 +155,7 @@ def test_flags_of_the_compiler_are_in_the_key_except_those_that_only_dump(monkey
 
 
 def test_flags_that_are_in_a_file_are_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """XLA reads the file that the variable names, if that does not begin with a dash."""
+    """XLA reads the file of the variable's value, unless the value begins with a dash."""
     file = tmp_path / "flags"
     monkeypatch.setenv("XLA_FLAGS", str(file))
     file.write_text("--xla_cpu_enable_fast_math=true")
@@ -263,7 +263,7 @@ class FakeGpu(FakeDevice):
 
 
 def test_an_attached_chip_and_the_description_of_it_are_one_target() -> None:
-    """Ignore the slice, which attached chips report even where there is only one."""
+    """Ignore the slice: attached chips report even a single one."""
 
     @dataclass(frozen=True)
     class Attached(FakeDevice):
@@ -387,7 +387,7 @@ def test_sources_that_were_edited_after_the_import_never_have_the_same_key_twice
 
 
 def imports_of(module: str) -> Iterator[str]:
-    """Yield our modules that a module imports, at once or later."""
+    """Yield the imports of a module within our packages, at once or later."""
     spec = util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -415,17 +415,17 @@ def _is_package(name: str) -> bool:
 
 
 def test_every_module_that_a_program_can_come_from_is_in_the_key() -> None:
-    seen: set[str] = set()
+    visited: set[str] = set()
     todo = [
         "rekindle.core.device.programs.lowering",
         "rekindle_kernels.xla.operations",
     ]  # the api imports implementations by their names
     while todo:
         module = todo.pop()
-        if module not in seen:
-            seen.add(module)
+        if module not in visited:
+            visited.add(module)
             todo.extend(imports_of(module))
-    used = {module.replace(".", "/") for module in seen if not _is_package(module)}
+    used = {module.replace(".", "/") for module in visited if not _is_package(module)}
     assert {"rekindle/core/models/layers", "rekindle_kernels/xla/attention"} <= used
     hashed = {name.removesuffix(".py") for name, _ in validity._sources()}
     assert used <= hashed, "add these to validity.SOURCES"

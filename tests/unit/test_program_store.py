@@ -73,10 +73,10 @@ def entry(directory: Path, program: Serialized) -> Path:
 
 
 def loads(directory: Path, number: int) -> bool:
-    """Return whether a fresh store has a program, after checking that it is the right one."""
-    found = open_programs(directory).load(nth(number))
-    assert found is None or multiplies(found)
-    return found is not None
+    """Return True if a fresh store has a program, and check the program by a call."""
+    loaded = open_programs(directory).load(nth(number))
+    assert loaded is None or multiplies(loaded)
+    return loaded is not None
 
 
 def stored(directory: Path) -> set[str]:
@@ -94,10 +94,10 @@ def test_a_program_comes_back(directory: Path, program: Serialized) -> None:
     assert store.save(nth(0), program), "it is stored already"
     assert loads(directory, 0)
     assert not loads(directory, 1)
-    (found,) = ProgramCatalog(directory).entries()
-    assert (found.digest, found.parts) == (some_key(0).digest, some_key(0).parts())
-    assert before <= found.created <= found.used <= time.time()
-    assert found.bytes == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    (record,) = ProgramCatalog(directory).entries()
+    assert (record.digest, record.parts) == (some_key(0).digest, some_key(0).parts())
+    assert before <= record.created <= record.used <= time.time()
+    assert record.bytes == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
     assert ProgramCatalog(directory).verify() == {}
 
 
@@ -160,7 +160,7 @@ def test_a_program_for_one_of_several_devices_comes_back_for_that_one(directory:
 
 
 def damage(entry: Path, chance: random.Random) -> None:
-    """Change one file of an entry, in one of the ways in which files get damaged."""
+    """Change one file of an entry, in one of the usual ways of damage."""
     files = sorted(path for path in entry.rglob("*") if path.is_file())
     path = chance.choice(files)
     content = bytearray(path.read_bytes())
@@ -233,7 +233,7 @@ def test_something_else_under_the_name_of_an_entry_is_dropped(
 
 
 def without_code(directory: Path) -> Serialized:
-    """Serialize a program that was loaded: XLA then leaves its code away, as with programs from JAX's own cache."""
+    """Serialize a loaded program: XLA then leaves its code away, as with programs from JAX's own cache."""
     assert open_programs(directory).save(nth(0), serialized())
     loaded = cast(jax.stages.Compiled, open_programs(directory).load(nth(0)))
     payload, in_tree, out_tree = serialize(loaded)
@@ -242,7 +242,7 @@ def without_code(directory: Path) -> Serialized:
 
 
 def test_a_program_without_its_code_is_found_dropped_with_one_warning_and_made_anew(directory: Path) -> None:
-    """Version 0.1.0 stored such programs; they load, and every call of them fails."""
+    """Version 0.1.0 stored programs like this one: the load succeeds, and every call fails."""
     bad = without_code(directory)
     path = directory / some_key(0).digest
     store_entries.remove(path)
@@ -288,12 +288,12 @@ def test_an_entry_that_another_process_removes_under_our_hands_is_a_miss(
 def test_foreign_files_in_the_directory_are_left_alone(entry: Path, program: Serialized) -> None:
     foreign = entry.with_name("notes.txt")
     foreign.write_text("mine")
-    kept = ProgramCatalog(entry.parent)
-    assert [found.digest for found in kept.entries()] == [entry.name]
-    assert kept.verify() == {}
-    kept.prune(0)
+    catalog = ProgramCatalog(entry.parent)
+    assert [each.digest for each in catalog.entries()] == [entry.name]
+    assert catalog.verify() == {}
+    catalog.prune(0)
     assert list(entry.parent.iterdir()) == [foreign]
-    kept.clear()
+    catalog.clear()
     assert list(entry.parent.iterdir()) == [foreign]
 
 
@@ -401,22 +401,24 @@ def test_a_program_outlasts_a_power_cut(directory: Path, program: Serialized) ->
     store = open_programs(directory)
     with watched(directory) as flushes:
         assert store.save(nth(0), program)
-    assert flushes.named == [store.entry(nth(0))]
-    assert (flushes.unflushed, flushes.due) == ([], False)
+    assert flushes.targets == [store.entry(nth(0))]
+    assert (flushes.unflushed, flushes.dirty) == ([], False)
 
 
 def test_pruning_makes_room_and_removes_what_killed_processes_left(directory: Path, program: Serialized) -> None:
     size = fill(directory, program, range(3))
-    left, young, old = (directory / name for name in (".writing-left", ".making-young", ".making-old"))
-    for path in (left, young, old):
+    abandoned, young, old = (directory / name for name in (".writing-left", ".making-young", ".making-old"))
+    for path in (abandoned, young, old):
         path.mkdir()
         (path / "file").write_text("half")
     os.utime(old, (0, 0))
-    kept = ProgramCatalog(directory)
-    kept.prune(size + size // 2)
+    catalog = ProgramCatalog(directory)
+    catalog.prune(size + size // 2)
     assert stored(directory) == digests(2)
-    assert (left.exists(), old.exists(), young.exists()) == (False, False, True), "somebody may be about to lock it"
-    kept.clear()
+    assert (abandoned.exists(), old.exists(), young.exists()) == (False, False, True), (
+        "somebody may be about to lock it"
+    )
+    catalog.clear()
     assert list(directory.iterdir()) == []
 
 
@@ -424,25 +426,25 @@ def test_what_is_being_written_is_left_alone_and_counted_however_long_it_takes(
     directory: Path, program: Serialized
 ) -> None:
     size = fill(directory, program, range(3))
-    kept = ProgramCatalog(directory)
+    catalog = ProgramCatalog(directory)
     with store_entries.new_entry(directory, {}, program.arrays) as temporary:
         os.utime(temporary, (0, 0))
-        kept.prune(3 * size + size // 2)
+        catalog.prune(3 * size + size // 2)
         assert temporary.is_dir()
         assert stored(directory) == digests(1, 2), "the one that is being written takes the room of the oldest"
 
 
 def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:
-    kept = ProgramCatalog(directory)
-    assert (kept.entries(), kept.verify(), open_programs(directory).explain(nth(0))) == ([], {}, None)
-    kept.prune(0)
-    kept.clear()
+    catalog = ProgramCatalog(directory)
+    assert (catalog.entries(), catalog.verify(), open_programs(directory).explain(nth(0))) == ([], {}, None)
+    catalog.prune(0)
+    catalog.clear()
     assert not directory.exists()
 
 
 def test_a_program_is_explained_by_the_most_similar_one(directory: Path, program: Serialized) -> None:
-    store, wanted = open_programs(directory), some_key(0)
-    for other in (replace(wanted, statics="1", arguments="2"), replace(wanted, statics="3"), some_key(1)):
+    store, key = open_programs(directory), some_key(0)
+    for other in (replace(key, statics="1", arguments="2"), replace(key, statics="3"), some_key(1)):
         save_as(directory, other, program)
     assert store.explain(nth(0)) == {"statics": ("{}", "3")}
     assert store.missing([nth(0), nth(1)]) == [nth(0)]
@@ -452,10 +454,10 @@ def test_a_program_is_explained_by_the_most_similar_one(directory: Path, program
 
 
 def test_the_key_of_a_program_is_made_once(directory: Path, program: Serialized) -> None:
-    made: list[Key] = []
+    calls: list[Key] = []
 
     def key_of(key: Key) -> ProgramKey:
-        made.append(key)
+        calls.append(key)
         return some_key(0)
 
     store = ProgramStore(directory, key_of, HERE)
@@ -463,7 +465,7 @@ def test_the_key_of_a_program_is_made_once(directory: Path, program: Serialized)
     assert store.explain(nth(0)) is None
     assert store.save(nth(0), program)
     assert store.load(nth(0)) is not None
-    assert made == [nth(0)]
+    assert calls == [nth(0)]
 
 
 def saving_fails_with_one_warning(directory: Path, program: Serialized, reason: str) -> None:
@@ -530,9 +532,9 @@ def test_a_program_with_a_sort_is_stored_though_it_runs_before_it_is_saved(direc
     content = serialized(program)
     expected = np.asarray(program(numbers))
     assert store.save(nth(0), content)
-    found = store.load(nth(0))
-    assert found is not None
-    np.testing.assert_array_equal(found(numbers), expected)
+    loaded = store.load(nth(0))
+    assert loaded is not None
+    np.testing.assert_array_equal(loaded(numbers), expected)
 
 
 def test_nothing_is_stored_any_more_when_the_process_ends(
@@ -547,21 +549,21 @@ def test_nothing_is_stored_any_more_when_the_process_ends(
 
 @pytest.mark.parametrize("kills", [8, pytest.param(300, marks=pytest.mark.deep)])
 def test_a_save_that_is_killed_leaves_what_was_saved_before(kills: int, directory: Path, tmp_path: Path) -> None:
-    chance, log, known = random.Random(0), tmp_path / "log", 0
+    chance, log, count = random.Random(0), tmp_path / "log", 0
     log.touch()
     for kill in range(kills):
         moment = kill % 3, chance.uniform(0.001, 0.15)
-        ended = in_other_processes(1, save_until_killed, directory, log, known, *moment)
+        ended = in_other_processes(1, save_until_killed, directory, log, count, *moment)
         assert ended == [-signal.SIGALRM]
         saved = [int(line) for line in log.read_text().split()]
         with warnings.catch_warnings(action="error"):
             assert all(loads(directory, number) for number in saved[-2:])
-            known = max(saved, default=0)
-            while loads(directory, known):  # the program that was being saved is there whole or not at all
-                known += 1
+            count = max(saved, default=0)
+            while loads(directory, count):  # the program that was being saved is there whole or not at all
+                count += 1
         assert ProgramCatalog(directory).verify() == {}
         assert digests(*saved) <= stored(directory)
-    assert known > kills, "most were killed before they had saved anything"
+    assert count > kills, "most were killed before they had saved anything"
 
 
 @pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.deep)])
@@ -579,16 +581,16 @@ def test_temporary_names_are_made_in_the_store_itself(
     directory: Path, program: Serialized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check this because a rename is atomic only inside of one file system."""
-    made: list[Path] = []
+    directories: list[Path] = []
     make = tempfile.mkdtemp
 
     def remember(dir: Path, prefix: str) -> str:  # noqa: A002
-        made.append(dir)
+        directories.append(dir)
         return make(dir=dir, prefix=prefix)
 
     monkeypatch.setattr(tempfile, "mkdtemp", remember)
     assert open_programs(directory).save(nth(0), program)
-    assert made == [directory]
+    assert directories == [directory]
 
 
 def test_a_process_that_follows_stores_its_part_of_a_program_by_itself(
@@ -601,8 +603,8 @@ def test_a_process_that_follows_stores_its_part_of_a_program_by_itself(
     entry = store.entry(nth(0))
     assert not [path for path in entry.iterdir() if path.is_dir()], "nothing of Orbax's"
     assert store_entries.verify(entry)["parts"] == some_key(0).parts()
-    found = store_entries.arrays_of(entry, ["program", "trees"])
-    assert {name: array.tobytes() for name, array in found.items()} == {
+    arrays = store_entries.arrays_of(entry, ["program", "trees"])
+    assert {name: array.tobytes() for name, array in arrays.items()} == {
         name: array.tobytes() for name, array in program.arrays.items()
     }
     assert list(store_entries.arrays_of(entry, ["trees"])) == ["trees"]

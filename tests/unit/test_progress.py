@@ -36,8 +36,8 @@ def draw(*reports: Progress) -> None:
             bars.show(report)
 
 
-def drawn(*reports: Progress) -> str:
-    """Return the text that a terminal is sent."""
+def terminal_text(*reports: Progress) -> str:
+    """Return the text of some reports on a terminal."""
     with contextlib.redirect_stderr(Terminal()) as terminal:
         draw(*reports)
     return terminal.getvalue()
@@ -75,8 +75,8 @@ def test_a_script_gets_one_line_for_a_start_unless_its_logger_is_quieter(
         monkeypatch.setattr(LOG, "level", level)
         draw(Progress("compiling", 0, 4, "p"))
         tell_restored("m", report)
-        written = capsys.readouterr().err.splitlines()
-        assert [text[: len(expected)] for text, expected in zip(written, lines, strict=True)] == lines
+        output = capsys.readouterr().err.splitlines()
+        assert [text[: len(expected)] for text, expected in zip(output, lines, strict=True)] == lines
 
 
 def test_a_pipe_hears_of_long_stages_every_ten_seconds(
@@ -95,7 +95,7 @@ def test_a_pipe_hears_of_long_stages_every_ten_seconds(
 def test_a_pipe_hears_once_that_a_stage_is_complete(
     no_handlers: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Report the whole amount often, as a download does that is checked in the end."""
+    """Report the whole amount often, as a download does during its last check."""
     now = iter(range(0, 1000, 12))
     monkeypatch.setattr(faces, "monotonic", lambda: float(next(now)))
     draw(
@@ -111,7 +111,7 @@ def test_a_pipe_hears_once_that_a_stage_is_complete(
 
 
 def test_a_terminal_gets_a_bar_that_ends_full() -> None:
-    text = drawn(Progress("compiling", 0, 4, "programs"), Progress("compiling", 4, 4, "programs"))
+    text = terminal_text(Progress("compiling", 0, 4, "programs"), Progress("compiling", 4, 4, "programs"))
     assert re.search(r"4/4 programs, \d\d:\d\d\n$", text)
 
 
@@ -119,7 +119,7 @@ def test_a_stage_without_parts_has_no_counts() -> None:
     opening = Progress("opening the model", 0, 1, "")
     assert bar_bundle(opening, 3.0)["text/plain"] == "opening the model: 3 s"
     assert "aria-valuenow" not in bar_bundle(opening, 3.0)["text/html"]
-    text = drawn(opening, Progress("opening the model", 1, 1, ""))
+    text = terminal_text(opening, Progress("opening the model", 1, 1, ""))
     assert re.search(r"opening the model: \d\d:\d\d\n$", text)
     assert not re.search(r"1/1|of 1", text)
 
@@ -131,9 +131,9 @@ def test_a_download_has_an_estimate_once_there_is_a_basis_for_one(monkeypatch: p
     assert later.remaining(30) == "about 4 min left"
     now = iter([0.0, *[2.0] * 9])
     monkeypatch.setattr(faces, "monotonic", lambda: next(now))
-    assert "left" not in drawn(first)
+    assert "left" not in terminal_text(first)
     now = iter([0.0, *[2.0] * 9])
-    assert "about 18 s left" in drawn(first, later)
+    assert "about 18 s left" in terminal_text(first, later)
 
 
 def test_a_bar_that_does_not_stay_leaves_an_empty_line() -> None:
@@ -148,13 +148,13 @@ def test_a_bar_that_does_not_stay_leaves_an_empty_line() -> None:
 def test_a_bar_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     stage = "downloading a model with a long name (from a place with a long name too, which matters less)"
-    text = drawn(Progress(stage, 1, 10**8), Progress(stage, 10**8, 10**8))
+    text = terminal_text(Progress(stage, 1, 10**8), Progress(stage, 10**8, 10**8))
     assert max(len(line) for line in text.replace("\r", "\n").splitlines()) <= 76
     assert "a long name: 100%|" in text
 
 
 def test_a_stage_that_others_replace_leaves_no_line_and_does_not_come_back() -> None:
-    text = drawn(
+    text = terminal_text(
         Progress("opening", 0, 1, "model"),
         Progress("downloading", 0, 10),
         Progress("downloading", 10, 10),
@@ -176,23 +176,23 @@ def test_a_process_without_stderr_is_served() -> None:
 
 def test_a_bar_leaves_the_start_method_of_multiprocessing_open() -> None:
     before = multiprocessing.get_start_method(allow_none=True)
-    drawn(Progress("compiling", 0, 4))
+    terminal_text(Progress("compiling", 0, 4))
     assert multiprocessing.get_start_method(allow_none=True) == before
 
 
 class FakeOutput:
-    """An output of a cell that records what it has shown."""
+    """An output of a cell, with a record of its bundles."""
 
     outputs: list["FakeOutput"]
 
     def __init__(self) -> None:
-        self.shown: list[Mapping[str, str]] = []
-        self.drawn = threading.Event()
+        self.bundles: list[Mapping[str, str]] = []
+        self.updated = threading.Event()
         self.outputs.append(self)
 
     def draw(self, bundle: Mapping[str, str]) -> None:
-        self.shown.append(bundle)
-        self.drawn.set()
+        self.bundles.append(bundle)
+        self.updated.set()
 
 
 @pytest.fixture
@@ -217,40 +217,40 @@ def test_a_cell_keeps_the_last_state_of_each_bar_as_html(
             bars.show(Progress("loading <b>weights</b>", done, 272, "tensors"))
         for done in range(3):
             bars.show(Progress("compiling", done, 3, "programs"))
-    said = [output.shown[-1]["text/plain"] for output in outputs]
-    assert said == ["loading <b>weights</b>: 272 of 272 tensors, 0 s", "compiling: 2 of 3 programs, 0 s"]
-    assert [set(output.shown[-1]) for output in outputs] == [{"text/plain", "text/html"}] * 2
-    assert "width:100.0%" in outputs[0].shown[-1]["text/html"]
-    assert "width:66.7%" in outputs[1].shown[-1]["text/html"], "it was left before its end"
-    assert "<b>" not in outputs[0].shown[-1]["text/html"]
-    assert len(outputs[0].shown) < 100, "not every report is drawn"
+    texts = [output.bundles[-1]["text/plain"] for output in outputs]
+    assert texts == ["loading <b>weights</b>: 272 of 272 tensors, 0 s", "compiling: 2 of 3 programs, 0 s"]
+    assert [set(output.bundles[-1]) for output in outputs] == [{"text/plain", "text/html"}] * 2
+    assert "width:100.0%" in outputs[0].bundles[-1]["text/html"]
+    assert "width:66.7%" in outputs[1].bundles[-1]["text/html"], "it was left before its end"
+    assert "<b>" not in outputs[0].bundles[-1]["text/html"]
+    assert len(outputs[0].bundles) < 100, "not every report is drawn"
     assert capsys.readouterr().err == ""
 
 
 def test_a_bar_in_a_cell_that_another_replaces_before_it_began_leaves_nothing(outputs: list[FakeOutput]) -> None:
     draw(Progress("opening", 0, 1, "model"), Progress("downloading", 1, 10))
-    assert [output.shown[-1]["text/html"] == "" for output in outputs] == [True, False]
+    assert [output.bundles[-1]["text/html"] == "" for output in outputs] == [True, False]
 
 
 def test_a_bar_in_a_cell_goes_on_between_two_reports_and_not_after_its_end(outputs: list[FakeOutput]) -> None:
     with ProgressBars(True) as bars:
         bars.show(Progress("compiling", 1, 3, "programs"))
-        outputs[0].drawn.clear()
-        assert outputs[0].drawn.wait(PATIENCE)
+        outputs[0].updated.clear()
+        assert outputs[0].updated.wait(PATIENCE)
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "rekindle-progress"]
     assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(
-    ("progress", "seconds", "said"),
+    ("progress", "seconds", "expected"),
     [
         (Progress("downloading", 3 * 10**6, 8 * 10**6), 2.0, "downloading: 3 of 8 MB, 1.5 MB/s, 2 s, about 3 s left"),
         (Progress("downloading", 3 * 10**6), 0.5, "downloading: 3 MB, 0 s"),
         (Progress("compiling", 0, 0, "programs"), 0.0, "compiling: 0 of 0 programs, 0 s"),
     ],
 )
-def test_a_bar_says_how_much_is_done_in_which_time(progress: Progress, seconds: float, said: str) -> None:
-    assert bar_bundle(progress, seconds)["text/plain"] == said
+def test_a_bar_says_how_much_is_done_in_which_time(progress: Progress, seconds: float, expected: str) -> None:
+    assert bar_bundle(progress, seconds)["text/plain"] == expected
 
 
 def test_a_terminal_shows_which_program_a_token_waits_for_only_while_it_does() -> None:
@@ -284,10 +284,10 @@ def test_of_waits_for_tokens_one_is_drawn_and_none_in_a_log() -> None:
         first, second = (wait_for_more(Feed(), 0, lambda: None) for _ in range(2))
         for wait in (first, second, first):
             next(wait)
-        shown = terminal.getvalue()
-        assert "generating: 0 tokens" in shown
+        output = terminal.getvalue()
+        assert "generating: 0 tokens" in output
         next(second)
-        assert terminal.getvalue() == shown
+        assert terminal.getvalue() == output
         first.close()
     with contextlib.redirect_stderr(io.StringIO()) as log:
         wait = wait_for_more(Feed(), 0, lambda: None)

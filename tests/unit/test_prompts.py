@@ -19,7 +19,7 @@ def chat(*messages: Any) -> Conversation:
 
 
 def prompts_of(prompt: Any, **options: Any) -> tuple[list[Prompt], bool]:
-    """Return the prompts of a call with these keywords, for a model with ten tokens, or raise the first error."""
+    """Return the prompts of a call with keywords, for a model with ten tokens, or raise the first error."""
     prompts, batch = all_prompts(prompt, options, vocab_size=10)  # type: ignore[arg-type]
     if errors := [each for each in prompts if isinstance(each, InvalidRequest)]:
         raise errors[0]
@@ -27,7 +27,7 @@ def prompts_of(prompt: Any, **options: Any) -> tuple[list[Prompt], bool]:
 
 
 def prompt_of(prompt: Any, **options: Any) -> Prompt:
-    """Return the prompt of a call that takes one."""
+    """Return the prompt of a call with one."""
     return one_prompt(*prompts_of(prompt, **options))
 
 
@@ -145,8 +145,8 @@ def test_what_the_caller_changes_afterwards_changes_nothing() -> None:
     in_parts = prompt_of([{"role": "user", "content": [part]}])
     part["text"] = "changed"
     assert in_parts == chat(PARTS)
-    for given in (messages, tools, variables):
-        given.clear()
+    for argument in (messages, tools, variables):
+        argument.clear()
     assert prompt == Conversation([USER], [TOOL], {"enable_thinking": False})
 
 

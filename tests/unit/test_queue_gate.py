@@ -69,14 +69,14 @@ def test_who_has_no_place_gives_none_back() -> None:
 
 def test_a_request_that_is_no_longer_wanted_takes_no_place() -> None:
     client, posted = EngineClient(max_waiting=1), list[Message]()
-    inside, cancelled, also, wanted = (
+    inside, cancelled, also, last = (
         client.submit(Submission((number,), SamplingParams()), posted.append, wait=True) for number in range(4)
     )
     cancelled.cancel()
     also.cancel()
     client.deliver(Started(0, (1,), None, CachedTokens()))
-    assert [said.prompt for said in posted if isinstance(said, Submit)] == [(0,), (3,)]
-    assert [*client.under_way.values()] == [inside, wanted]
+    assert [message.prompt for message in posted if isinstance(message, Submit)] == [(0,), (3,)]
+    assert [*client.under_way.values()] == [inside, last]
 
 
 def test_an_urgent_request_enters_a_queue_that_is_full_of_others() -> None:
@@ -206,14 +206,14 @@ def test_places_are_never_exceeded_by_many_threads() -> None:
     threads = [threading.Thread(target=caller, args=(200 * each,)) for each in range(4)]
     for thread in threads:
         thread.start()
-    left = []
+    exits = []
     for _ in range(800):
-        left.append(inside.get(timeout=PATIENCE))
+        exits.append(inside.get(timeout=PATIENCE))
         with lock:
             now -= 1
-        if (following := places.leave(left[-1])) is not None:
+        if (following := places.leave(exits[-1])) is not None:
             entered(following)
     for thread in threads:
         thread.join()
-    assert sorted(left) == list(range(800))
+    assert sorted(exits) == list(range(800))
     assert (now, most) == (0, 3)

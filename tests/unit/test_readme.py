@@ -36,58 +36,58 @@ TOP = {
 
 
 def named_in_the_map() -> list[Path]:
-    """Return the folders and files in CONTRIBUTING's tree of the package, which nests by indentation."""
+    """Return the folders and files in CONTRIBUTING's tree of the package, nested by indentation."""
     lines = iter((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines())
     assert any(line.startswith("toolkit/rekindle/") for line in lines), "the tree begins there"
-    found: list[Path] = []
+    paths: list[Path] = []
     above: list[Path] = [PACKAGE]
     for line in takewhile(lambda line: not line.startswith("tests/"), lines):
         depth = (len(line) - len(line.lstrip())) // 2
         names = line.split("  ")[depth].split()
-        found += (above[depth - 1] / name for name in names)
+        paths += (above[depth - 1] / name for name in names)
         above = [*above[:depth], above[depth - 1] / names[0]]
-    return found
+    return paths
 
 
 def test_every_folder_and_every_file_at_the_top_is_in_the_map_once() -> None:
-    named = named_in_the_map()
+    paths = named_in_the_map()
     folders = {path.parent for path in PACKAGE.rglob("__init__.py")} - {PACKAGE}
     modules = {*PACKAGE.glob("*.py"), *(PACKAGE / "core").glob("[!_]*.py")}
-    assert sorted(named) == sorted(folders | modules)
+    assert sorted(paths) == sorted(folders | modules)
 
 
 def test_git_has_no_further_files_at_the_top() -> None:
-    """Check that no output of an example was committed."""
+    """Check the files of git for outputs of examples."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.decode()
-    assert {name.partition("/")[0] for name in listed.split("\0")} - {""} == TOP
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.decode()
+    assert {name.partition("/")[0] for name in listing.split("\0")} - {""} == TOP
 
 
 def test_the_map_says_how_large_the_core_is_and_what_is_built_on_it() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (line,) = [line for line in text.splitlines() if " lines in core/" in line]
-    said = [1000 * float(number.replace(",", ".")) for number in re.findall(r"\d+,\d+", line)]
+    claims = [1000 * float(number.replace(",", ".")) for number in re.findall(r"\d+,\d+", line)]
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
     core = sum(count for path, count in lines.items() if path.is_relative_to(PACKAGE / "core"))
-    assert said == pytest.approx([core, sum(lines.values()) - core], rel=0.05)
+    assert claims == pytest.approx([core, sum(lines.values()) - core], rel=0.05)
 
 
 def test_the_core_is_small_and_what_to_read_first_takes_a_day_or_two() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (PACKAGE / "core").rglob("*.py")}
     assert sum(lines.values()) <= 26_000
     chapter = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("### Read first")[2].partition("##")[0]
-    named = re.findall(r"`([\w/]+/(?:\*\.py)?)`", chapter.partition("1. ")[2])
-    assert all((PACKAGE / "core" / name.removesuffix("*.py")).is_dir() for name in named)
+    names = re.findall(r"`([\w/]+/(?:\*\.py)?)`", chapter.partition("1. ")[2])
+    assert all((PACKAGE / "core" / name.removesuffix("*.py")).is_dir() for name in names)
     first = [
-        path for name in named for path in (PACKAGE / "core").glob(name if name.endswith("*.py") else f"{name}**/*.py")
+        path for name in names for path in (PACKAGE / "core").glob(name if name.endswith("*.py") else f"{name}**/*.py")
     ]
     assert len(first) == len(set(first))
     assert sum(lines[path] for path in first) == pytest.approx(15_000, rel=0.05)
 
 
 def test_nothing_in_the_core_imports_what_is_built_on_it_and_the_top_floor_has_few_rooms() -> None:
-    """Check what the contracts of setup.cfg say, by the sources themselves."""
+    """Check the contracts of setup.cfg by the sources themselves."""
     for path in (PACKAGE / "core").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -131,8 +131,8 @@ async def test_texts_constraints_prefixes_and_branches(byte_tokenizer: Tokenizer
                     first = await session.generate(prompt, max_tokens=20, ignore_eos=True, logprobs=2)
                     assert first.logprobs
                     branched.append((await first.branch(7, first.logprobs[7].top[1].token_id)).token_ids)
-                    async with await session.prefix(prompt) as held:
-                        branched.append((await held.generate("more", max_tokens=7)).token_ids)
+                    async with await session.prefix(prompt) as prefix:
+                        branched.append((await prefix.generate("more", max_tokens=7)).token_ids)
                 assert branched[:2] == branched[2:]
             assert apart.stats.lanes[1].moved_pages > 0
 
@@ -149,7 +149,7 @@ async def test_weights_are_exchanged_between_requests_and_saves_are_joined() -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("options", "message"),
     [
         ({"prefill": "cpu:0"}, "prefill and decode go together: give decode its devices too, or neither"),
         ({"prefill": "cpu:0", "decode": "cpu:0", "replicas": 2}, "leave out replicas"),
@@ -157,9 +157,9 @@ async def test_weights_are_exchanged_between_requests_and_saves_are_joined() -> 
         ({"prefill": "cpu:0", "decode": "cpu:0", "prefix_cache": False}, "leave out prefix_cache=False"),
     ],
 )
-def test_what_does_not_go_together_is_refused(asked: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        Settings(**asked)
+def test_what_does_not_go_together_is_refused(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Settings(**options)
 
 
 # The relay alone
@@ -170,7 +170,7 @@ CONSTRAINED = Constrained(FakeGrammar(0, 100), Allowed())
 
 @dataclass
 class Lane:
-    """A lane of the machine: its inbox, what it serves, and the weights that it has."""
+    """A lane of the machine: its inbox, its requests, and its weights."""
 
     inbox: list[Message] = field(default_factory=list)
     serves: dict[int, Request] = field(default_factory=dict)
@@ -194,22 +194,22 @@ class Lane:
 
 
 class RelayMachine(RuleBasedStateMachine):
-    """The stories of a relay between two lanes that act in any order."""
+    """The stories of a relay between two lanes with any order of acts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lanes = (Lane(), Lane())
         self.relay = Relay(self.lanes[DECODE], 32, 16)
-        self.asked: dict[int, Request] = {}
+        self.requests: dict[int, Request] = {}
         self.weights: dict[int, str] = {}
         self.got: dict[int, list[int]] = {}
         self.starts: dict[int, int] = {}
         self.ends: dict[int, str] = {}
         self.tickets: dict[int, Message | None] = {}
         self.ways: dict[int, InFlightPolicy] = {}
-        self.kept: set[int] = set()
+        self.recalled: set[int] = set()
         self.up: list[FromLane] = []  # what lanes have said, and the relay has not heard
-        self.drawn: dict[int, int] = {}
+        self.places: dict[int, int] = {}
 
     @precondition(lambda self: self.up)
     @rule()
@@ -217,8 +217,8 @@ class RelayMachine(RuleBasedStateMachine):
         self.say(self.up.pop(0))
 
     def say(self, message: Message) -> None:
-        for said in self.relay.handle(message):
-            match said:
+        for reply in self.relay.handle(message):
+            match reply:
                 case ToLane(lane, inner):
                     self.lanes[lane].inbox.append(inner)
                 case Outputs(outputs):
@@ -234,15 +234,15 @@ class RelayMachine(RuleBasedStateMachine):
                     self.starts[request_id] += 1
                 case WeightsUsed(ticket) | WeightsKept(ticket):
                     assert self.tickets[ticket] is None, "a caller is answered twice"
-                    self.tickets[ticket] = said
+                    self.tickets[ticket] = reply
                 case _:
-                    raise AssertionError(said)
+                    raise AssertionError(reply)
 
     @rule(
         size=st.sampled_from([5, 40, 70]), tokens=st.integers(1, 6), kind=st.sampled_from(["", "", "hold", "held to"])
     )
     def admit(self, size: int, tokens: int, kind: str) -> None:
-        number = len(self.asked)
+        number = len(self.requests)
         request = Request(
             number,
             (1,) * size,
@@ -252,15 +252,15 @@ class RelayMachine(RuleBasedStateMachine):
             hold=kind == "hold" and size > 16,
             constrained=CONSTRAINED if kind == "held to a grammar" else None,
         )
-        self.asked[number], self.got[number], self.starts[number] = request, [], 0
+        self.requests[number], self.got[number], self.starts[number] = request, [], 0
         self.say(Admit(request))
 
     @precondition(lambda self: any(lane.inbox for lane in self.lanes))
     @rule(data=st.data())
     def take(self, data: st.DataObject) -> None:
-        self.taken(data.draw(st.sampled_from([number for number, lane in enumerate(self.lanes) if lane.inbox])))
+        self.handle(data.draw(st.sampled_from([number for number, lane in enumerate(self.lanes) if lane.inbox])))
 
-    def taken(self, number: int) -> None:
+    def handle(self, number: int) -> None:
         lane = self.lanes[number]
         match message := lane.inbox.pop(0):
             case Admit(request, started):
@@ -279,9 +279,9 @@ class RelayMachine(RuleBasedStateMachine):
                         self.up.append(FromLane(number, Rejected(request_id, ValueError("weights"))))
                 self.use(number)
             case KeepWeights(ticket):
-                kept = [new for new in lane.waiting if new.ticket == ticket]
+                matches = [new for new in lane.waiting if new.ticket == ticket]
                 lane.waiting = [new for new in lane.waiting if new.ticket != ticket]
-                for _ in kept:
+                for _ in matches:
                     self.up.append(FromLane(number, WeightsKept(ticket)))
             case SendPages(request, first, exchanges):
                 has_pages = exchanges == lane.exchanges and not lane.asleep
@@ -296,7 +296,7 @@ class RelayMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(lane.staging for lane in self.lanes))
     @rule()
     def stage(self) -> None:
-        """Let the host tier copy pages, which it does beside all else."""
+        """Let the host tier copy pages, beside all else."""
         lane = self.lanes[DECODE]
         staged = lane.staging.pop(0)
         lane.inbox.append(TakePages(staged.request, staged.first, staged.contents))
@@ -317,7 +317,7 @@ class RelayMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1))
     def tell(self, number: int) -> None:
-        """Have a stepper say which weights it uses, before it computes anything with them."""
+        """Have a stepper report the use of its weights, before any computation with them."""
         while self.lanes[number].used:
             self.up.append(FromLane(number, self.lanes[number].used.pop(0)))
 
@@ -353,14 +353,14 @@ class RelayMachine(RuleBasedStateMachine):
         if request.hold:
             self.end(number, request_id, "held")
             return
-        place = self.drawn.get(request_id, 0)
+        place = self.places.get(request_id, 0)
         if request.params.max_tokens == place:  # its prompt was to be computed, and nothing more
             self.end(number, request_id, "length")
             return
         before = self.weights.get(request_id, lane.weights)
         self.weights[request_id] = lane.weights
         assert before == lane.weights or self.leads(before, lane.weights), "it goes on with other weights"
-        self.drawn[request_id] = place + 1
+        self.places[request_id] = place + 1
         last = place + 1 == request.params.max_tokens
         if last:
             self.end(number, request_id, "length", (place,))
@@ -398,14 +398,14 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
         ticket = data.draw(st.sampled_from([each for each, answer in self.tickets.items() if answer is None]))
-        self.kept.add(ticket)
+        self.recalled.add(ticket)
         self.say(KeepWeights(ticket))
 
     def teardown(self) -> None:
         for _ in range(10_000):
             for number, lane in enumerate(self.lanes):
                 if lane.inbox:
-                    self.taken(number)
+                    self.handle(number)
             for number in (PREFILL, DECODE):
                 self.tell(number)
             while self.up:
@@ -421,20 +421,20 @@ class RelayMachine(RuleBasedStateMachine):
                 self.exchange("keep")
             elif not self.running:
                 break
-        assert set(self.ends) == set(self.asked), "a request never ends"
+        assert set(self.ends) == set(self.requests), "a request never ends"
         assert all(self.tickets.values()), "a caller waits for ever"
         assert self.lanes[PREFILL].weights == self.lanes[DECODE].weights
-        for number, request in self.asked.items():
+        for number, request in self.requests.items():
             assert self.got[number] == list(range(len(self.got[number]))), "a token is lost, or comes twice"
             assert self.starts[number] <= 1
             if self.ends[number] == "length":
                 assert len(self.got[number]) == request.params.max_tokens
         for ticket, answer in self.tickets.items():
-            assert isinstance(answer, WeightsUsed) or ticket in self.kept
-        kept = vars(self.relay)
-        assert not kept["_transfers"]
-        assert not kept["_exchanges"]
-        assert not kept["_staging"]
+            assert isinstance(answer, WeightsUsed) or ticket in self.recalled
+        state = vars(self.relay)
+        assert not state["_transfers"]
+        assert not state["_exchanges"]
+        assert not state["_staging"]
 
 
 def test_stories_of_a_relay() -> None:
@@ -449,32 +449,32 @@ def test_stories_of_a_relay_deep() -> None:
 @pytest.mark.parametrize(("message", "end"), [(Withdraw(0), "cancelled"), (Stopped(0, 1), "stop")])
 def test_an_end_that_crosses_the_first_token_ends_the_request(message: Message, end: str) -> None:
     relay = Relay(Lane(), 32, 16)
-    asked = Request(0, (1,) * 40, SamplingParams(max_tokens=9), frozenset(), 4096)
-    (to,) = relay.handle(Admit(asked))
+    request = Request(0, (1,) * 40, SamplingParams(max_tokens=9), frozenset(), 4096)
+    (to,) = relay.handle(Admit(request))
     assert isinstance(to, ToLane)
     assert isinstance(to.message, Admit)
     list(relay.handle(message))
-    (said,) = relay.handle(FromLane(PREFILL, Outputs((Output(to.message.request, (5,), "length"),))))
-    assert isinstance(said, Outputs)
-    assert [(output.token_ids, output.end) for output in said.outputs] == [((5,), end)]
+    (outputs,) = relay.handle(FromLane(PREFILL, Outputs((Output(to.message.request, (5,), "length"),))))
+    assert isinstance(outputs, Outputs)
+    assert [(output.token_ids, output.end) for output in outputs.outputs] == [((5,), end)]
 
 
 def test_what_waits_for_a_stuck_tick_fails_with_it() -> None:
     relay = Relay(Lane(), 32, 16)
-    asked = Request(0, (1,) * 40, SamplingParams(max_tokens=9), frozenset(), 4096)
-    (to,) = relay.handle(Admit(asked))
+    request = Request(0, (1,) * 40, SamplingParams(max_tokens=9), frozenset(), 4096)
+    (to,) = relay.handle(Admit(request))
     assert isinstance(to, ToLane)
     assert isinstance(to.message, Admit)
     list(relay.handle(FromLane(PREFILL, Outputs((Output(to.message.request, (5,), "length"),)))))
     stuck = StepTimeout("stuck", tick=1, prompt_tokens=1, rows=0, requests=(), seconds=1.0, stacks="")
-    said = list(relay.handle(FromLane(PREFILL, Rejected(7, stuck))))
-    assert said == [Rejected(7, stuck), Rejected(0, stuck)]
+    replies = list(relay.handle(FromLane(PREFILL, Rejected(7, stuck))))
+    assert replies == [Rejected(7, stuck), Rejected(0, stuck)]
 
 
 def test_the_decode_lane_sleeps_after_the_requests_that_the_prefill_lane_had_begun() -> None:
     relay = Relay(Lane(), 32, 16)
-    asked = Request(0, (1,) * 40, SamplingParams(max_tokens=9), frozenset(), 4096)
-    (to,) = relay.handle(Admit(asked))
+    request = Request(0, (1,) * 40, SamplingParams(max_tokens=9), frozenset(), 4096)
+    (to,) = relay.handle(Admit(request))
     assert isinstance(to, ToLane)
     assert isinstance(to.message, Admit)
     list(relay.handle(NewWeights(5, [[], []], "finish", asleep=True)))

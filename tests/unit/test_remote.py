@@ -53,7 +53,7 @@ SCORE = TokenLogprob(1, "", -1.0, 1)
 
 
 def token(request_id: int, place: int) -> int:
-    """Return the token that a request has at a place of its output, whoever computes it."""
+    """Return the token of a request at a place of its output, the same in every replica."""
     return request_id * 1000 + place
 
 
@@ -67,13 +67,13 @@ class Computed:
 
     submit: Submit
     place: int
-    told: bool
+    reported: bool
     scores: int
 
 
 @dataclass
 class FakeReplica:
-    """A replica as its lane hears of it: what is sent waits, and so does what it says."""
+    """A replica from the view of its lane: its messages wait in both directions."""
 
     inbox: deque[Message] = field(default_factory=deque)
     outbox: deque[Message] = field(default_factory=deque)
@@ -99,7 +99,7 @@ class FakeReplica:
         return at([])
 
     def kill(self) -> None:
-        """Lose all that it has, and all that was under way."""
+        """Lose all state, and all messages under way."""
         self.up, self.open, self.detached = False, False, False
         self.life += 1
         for each in (self.inbox, self.outbox, self.requests):
@@ -110,14 +110,14 @@ class FakeReplica:
         match self.inbox.popleft():
             case Submit(request_id) as submit:
                 first = max(1, submit.params.prompt_logprobs_from)
-                wanted = len(submit.prompt) - first if submit.params.prompt_logprobs is not None else 0  # type: ignore[arg-type]
-                begun = 0 if not submit.started else len(submit.output_prefix.token_ids)
-                self.requests[request_id] = Computed(submit, begun, False, wanted)
+                scores = len(submit.prompt) - first if submit.params.prompt_logprobs is not None else 0  # type: ignore[arg-type]
+                place = 0 if not submit.started else len(submit.output_prefix.token_ids)
+                self.requests[request_id] = Computed(submit, place, False, scores)
             case Cancel(request_id):
                 if computed := self.requests.pop(request_id, None):
                     ended = RemoteOutputs((RemoteOutput(request_id, (), "cancelled"),))
                     cancelled = Rejected(request_id, RequestCancelled("it was cancelled"))
-                    self.outbox.append(ended if computed.told else cancelled)
+                    self.outbox.append(ended if computed.reported else cancelled)
             case Stopped(request_id):
                 if self.requests.pop(request_id, None):
                     self.outbox.append(RemoteOutputs((RemoteOutput(request_id, (), "stop"),)))
@@ -131,13 +131,13 @@ class FakeReplica:
         """Compute a part of a request."""
         computed = self.requests[request_id]
         submit = computed.submit
-        if not computed.told:
-            computed.told = True
+        if not computed.reported:
+            computed.reported = True
             if not submit.started:
                 self.outbox.append(Started(request_id, submit.prompt, 1, CachedTokens()))  # type: ignore[arg-type]
                 computed.place = len(submit.output_prefix.token_ids)
-                given = tuple(token(request_id, place) for place in range(computed.place))  # told before all else
-                self.outbox += [RemoteOutputs((RemoteOutput(request_id, given, None),))] if given else []
+                prefix = tuple(token(request_id, place) for place in range(computed.place))  # told before all else
+                self.outbox += [RemoteOutputs((RemoteOutput(request_id, prefix, None),))] if prefix else []
             return
         if computed.scores:
             some = min(20, computed.scores)
@@ -153,8 +153,8 @@ class FakeReplica:
 
 
 @dataclass
-class Told:
-    """All that was told of a request."""
+class Outcome:
+    """The reports about a request, in sum."""
 
     request: Request
     started: int = 0
@@ -165,51 +165,51 @@ class Told:
 
 
 class Lanes:
-    """A router and its remote lanes, whose messages are passed on at once."""
+    """A router and its remote lanes, with an immediate delivery of their messages."""
 
     def __init__(self, number: int, limits: EngineLimits = LIMITS):
         self.replicas = [FakeReplica() for _ in range(number)]
         self.lanes = [RemoteLane(each, STATUS, SentPages(100), limits) for each in self.replicas]
         self.router = Router(self.lanes, "prefix", LIMITS)
-        self.told: dict[int, Told] = {}
+        self.outcomes: dict[int, Outcome] = {}
         self.answers: list[Message] = []
 
     def say(self, message: Message) -> None:
         waiting = deque([message])
         while waiting:
             match waiting.popleft():
-                case ToLane(lane, said):
-                    waiting += [FromLane(lane, each) for each in self.lanes[lane].handle(said)]
-                case FromLane() | Admit() | Withdraw() | Stopped() | NewWeights() | SaveCache() as said:
-                    waiting += self.router.handle(said)
-                case said:
-                    self.tell(said)
+                case ToLane(lane, inner):
+                    waiting += [FromLane(lane, each) for each in self.lanes[lane].handle(inner)]
+                case FromLane() | Admit() | Withdraw() | Stopped() | NewWeights() | SaveCache() as order:
+                    waiting += self.router.handle(order)
+                case report:
+                    self.tell(report)
         self.router.check()
 
-    def tell(self, said: Message) -> None:
-        match said:
+    def tell(self, message: Message) -> None:
+        match message:
             case Outputs(outputs):
                 for output in outputs:
-                    told = self.told[output.request.id]
-                    assert told.end is None, "something is told of a request that has ended"
-                    told.tokens += output.token_ids
-                    told.scores += len(output.prompt_logprobs)
-                    told.end = output.end
+                    outcome = self.outcomes[output.request.id]
+                    assert outcome.end is None, "something is told of a request that has ended"
+                    outcome.tokens += output.token_ids
+                    outcome.scores += len(output.prompt_logprobs)
+                    outcome.end = output.end
             case Started(request_id):
-                self.told[request_id].started += 1
+                self.outcomes[request_id].started += 1
             case Rejected(request_id, error):
-                assert self.told[request_id].end is None
-                self.told[request_id].end = type(error).__name__
+                assert self.outcomes[request_id].end is None
+                self.outcomes[request_id].end = type(error).__name__
             case _:
-                self.answers.append(said)
+                self.answers.append(message)
 
-    def admit(self, new: Request) -> Told:
-        told = self.told[new.id] = Told(new)
+    def admit(self, new: Request) -> Outcome:
+        outcome = self.outcomes[new.id] = Outcome(new)
         self.say(Admit(new))
-        return told
+        return outcome
 
     def deliver(self, number: int) -> None:
-        """Have what a replica said come, all of it."""
+        """Deliver all messages of a replica."""
         replica = self.replicas[number]
         messages = tuple(replica.outbox)
         replica.outbox.clear()
@@ -236,20 +236,25 @@ class Lanes:
 
 
 class LossMachine(RuleBasedStateMachine):
-    """The stories of replicas that are lost and found."""
+    """The stories of lost and found replicas."""
 
     @initialize(number=st.integers(1, 3))
     def begin(self, number: int) -> None:
         self.all = Lanes(number)
         self.ids, self.tickets = count(), count()
-        self.asked: list[int] = []
+        self.issued: list[int] = []
 
-    @rule(max_tokens=st.integers(1, 5), scored=st.booleans(), length=st.integers(1, 40), begun=st.integers(0, 3))
-    def admit(self, max_tokens: int, scored: bool, length: int, begun: int) -> None:
-        number, scores = next(self.ids), {"prompt_logprobs": 1} if scored else {}
+    @rule(
+        max_tokens=st.integers(1, 5),
+        with_scores=st.booleans(),
+        length=st.integers(1, 40),
+        prefix_length=st.integers(0, 3),
+    )
+    def admit(self, max_tokens: int, with_scores: bool, length: int, prefix_length: int) -> None:
+        number, scores = next(self.ids), {"prompt_logprobs": 1} if with_scores else {}
         new = request(number, length, max_tokens=max_tokens, **scores)
-        given = tuple(token(number, place) for place in range(min(begun, max_tokens - 1)))
-        self.all.admit(replace(new, output_prefix=given))
+        prefix = tuple(token(number, place) for place in range(min(prefix_length, max_tokens - 1)))
+        self.all.admit(replace(new, output_prefix=prefix))
 
     @rule(data=st.data(), steps=st.integers(1, 4))
     def run(self, data: st.DataObject, steps: int) -> None:
@@ -273,17 +278,17 @@ class LossMachine(RuleBasedStateMachine):
         number = data.draw(st.integers(0, len(self.all.replicas) - 1))
         (self.all.lose if self.all.replicas[number].up else self.all.find)(number)
 
-    @precondition(lambda self: any(told.end is None for told in self.all.told.values()))
+    @precondition(lambda self: any(outcome.end is None for outcome in self.all.outcomes.values()))
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
-        told = data.draw(st.sampled_from([told for told in self.all.told.values() if told.end is None]))
-        told.withdrawn = True
-        self.all.say(Withdraw(told.request.id))
+        outcome = data.draw(st.sampled_from([outcome for outcome in self.all.outcomes.values() if outcome.end is None]))
+        outcome.withdrawn = True
+        self.all.say(Withdraw(outcome.request.id))
 
     @rule(save=st.booleans())
     def ask(self, save: bool) -> None:
         ticket = next(self.tickets)
-        self.asked.append(ticket)
+        self.issued.append(ticket)
         weights = [[f"weights {ticket}"] for _ in self.all.replicas]
         self.all.say(SaveCache(ticket) if save else NewWeights(ticket, weights))
 
@@ -296,17 +301,17 @@ class LossMachine(RuleBasedStateMachine):
         while any(replica.inbox or replica.requests or replica.outbox for replica in self.all.replicas):
             for number in range(len(self.all.replicas)):
                 self.all.run(number, 1)
-        for told in self.all.told.values():
-            expected = [token(told.request.id, place) for place in range(told.request.params.max_tokens or 0)]
-            assert told.end is not None, "a request is lost"
-            assert told.tokens == expected[: len(told.tokens)], "tokens are lost, or told twice"
-            assert told.end in ("length", "ReplicaLost", "WeightsChanged") or told.withdrawn
-            if told.end == "length":
-                assert told.tokens == expected
-                assert told.started == 1
-                scored = told.request.params.prompt_logprobs is not None
-                assert told.scores == (len(told.request.prompt) - 1 if scored else 0)
-        assert Counter(answer.ticket for answer in self.all.answers) == Counter(self.asked)  # type: ignore[attr-defined]
+        for outcome in self.all.outcomes.values():
+            expected = [token(outcome.request.id, place) for place in range(outcome.request.params.max_tokens or 0)]
+            assert outcome.end is not None, "a request is lost"
+            assert outcome.tokens == expected[: len(outcome.tokens)], "tokens are lost, or told twice"
+            assert outcome.end in ("length", "ReplicaLost", "WeightsChanged") or outcome.withdrawn
+            if outcome.end == "length":
+                assert outcome.tokens == expected
+                assert outcome.started == 1
+                has_scores = outcome.request.params.prompt_logprobs is not None
+                assert outcome.scores == (len(outcome.request.prompt) - 1 if has_scores else 0)
+        assert Counter(answer.ticket for answer in self.all.answers) == Counter(self.issued)  # type: ignore[attr-defined]
         assert len({str(replica.weights) for replica in self.all.replicas}) == 1, "replicas have other weights"
 
 
@@ -325,7 +330,7 @@ def two() -> Lanes:
 
 
 def where(lanes: Lanes) -> list[list[int]]:
-    """Return the requests that each replica has been sent and has not ended."""
+    """Return the requests in each replica, sent and not ended."""
     for replica in lanes.replicas:
         while replica.inbox:
             replica.take()
@@ -333,7 +338,7 @@ def where(lanes: Lanes) -> list[list[int]]:
 
 
 def test_a_lost_request_goes_on_in_another_replica_after_the_tokens_that_were_told(two: Lanes) -> None:
-    told = two.admit(request(0, max_tokens=5))
+    outcome = two.admit(request(0, max_tokens=5))
     two.run(0, 3)
     two.replicas[0].compute(0)  # a token that nobody hears of
     two.lose(0)
@@ -341,60 +346,60 @@ def test_a_lost_request_goes_on_in_another_replica_after_the_tokens_that_were_to
     assert submit.started
     assert submit.output_prefix.token_ids == (token(0, 0), token(0, 1))
     two.run(1, 5)
-    assert (told.end, told.tokens, told.started) == ("length", [token(0, place) for place in range(5)], 1)
+    assert (outcome.end, outcome.tokens, outcome.started) == ("length", [token(0, place) for place in range(5)], 1)
 
 
-@pytest.mark.parametrize("begun", [(), (token(0, 0),)])
-def test_scores_of_a_prompt_are_told_once(two: Lanes, begun: tuple[int, ...]) -> None:
-    told = two.admit(replace(request(0, 50, max_tokens=5, prompt_logprobs=1), output_prefix=begun))
+@pytest.mark.parametrize("prefix", [(), (token(0, 0),)])
+def test_scores_of_a_prompt_are_told_once(two: Lanes, prefix: tuple[int, ...]) -> None:
+    outcome = two.admit(replace(request(0, 50, max_tokens=5, prompt_logprobs=1), output_prefix=prefix))
     two.run(0, 3)  # of the three parts of the scores, two have come
     two.lose(0)
     two.run(1, 6)
     two.find(0)
     two.lose(1)
     two.run(0, 9)
-    assert (told.end, told.scores, len(told.tokens)) == ("length", 49, 5)
+    assert (outcome.end, outcome.scores, len(outcome.tokens)) == ("length", 49, 5)
 
 
 def test_requests_with_tokens_fail_where_they_cannot_go_on_as_they_were() -> None:
     lanes = Lanes(2)
-    begun = lanes.admit(request(0, max_tokens=5))
+    older = lanes.admit(request(0, max_tokens=5))
     lanes.run(0, 2)
     fresh = lanes.admit(request(1, max_tokens=5))
     lanes.say(NewWeights(0, [["a"], ["b"]]))
     for number in (0, 1):
         lanes.lose(number)
         lanes.find(number)
-    assert begun.end == "WeightsChanged"
+    assert older.end == "WeightsChanged"
     for _ in range(8):
         lanes.run(0, 1)
         lanes.run(1, 1)
     assert fresh.end == "length"
     lanes = Lanes(2, replace(LIMITS, one_shape=True))
-    begun = lanes.admit(request(0, max_tokens=5))
+    older = lanes.admit(request(0, max_tokens=5))
     lanes.run(0, 2)
     lanes.lose(0)
-    assert begun.end == "ReplicaLost"
+    assert older.end == "ReplicaLost"
 
 
 def test_requests_that_new_weights_keep_go_on_elsewhere_when_their_replica_is_lost_meanwhile(two: Lanes) -> None:
-    begun = two.admit(request(0, max_tokens=5))
+    outcome = two.admit(request(0, max_tokens=5))
     two.run(0, 2)
     two.say(NewWeights(0, [["a"], ["b"]], "keep"))
     two.lose(0)
     two.run(1, 6)
-    assert (begun.end, begun.tokens) == ("length", [token(0, place) for place in range(5)])
+    assert (outcome.end, outcome.tokens) == ("length", [token(0, place) for place in range(5)])
 
 
 def test_a_request_that_loses_too_many_replicas_fails_and_says_why(two: Lanes) -> None:
-    told = two.admit(request(0, max_tokens=5))
+    outcome = two.admit(request(0, max_tokens=5))
     for _ in range(MOST_LOSSES):
         number = next(number for number, requests in enumerate(where(two)) if requests)
         two.lose(number)
         two.find(number)
-        assert told.end is None
+        assert outcome.end is None
     two.lose(next(number for number, requests in enumerate(where(two)) if requests))
-    assert told.end == "ReplicaLost"
+    assert outcome.end == "ReplicaLost"
 
 
 def test_requests_wait_for_a_replica_to_come_back(two: Lanes) -> None:
@@ -418,14 +423,14 @@ def test_requests_fail_once_no_replica_is_left(two: Lanes) -> None:
 
 
 def test_a_request_that_was_told_to_end_ends_with_its_replica(two: Lanes) -> None:
-    told, stopped = two.admit(request(0, max_tokens=5)), two.admit(request(1, max_tokens=5))
+    withdrawn, stopped = two.admit(request(0, max_tokens=5)), two.admit(request(1, max_tokens=5))
     for number in (0, 1):
         two.run(number, 2)
     two.say(Withdraw(0))
     two.say(Stopped(1, 1))
     two.lose(0)
     two.lose(1)
-    assert (told.end, stopped.end) == ("cancelled", "stop")
+    assert (withdrawn.end, stopped.end) == ("cancelled", "stop")
 
 
 def test_a_prompt_goes_where_its_prefix_was_sent_and_a_found_replica_is_taken_to_have_none(two: Lanes) -> None:
@@ -443,9 +448,9 @@ def test_a_prompt_goes_where_its_prefix_was_sent_and_a_found_replica_is_taken_to
 
 
 def test_pages_of_an_output_are_cached_too_and_the_latest_ones_stay(two: Lanes) -> None:
-    told = two.admit(request(0, 20, max_tokens=30))
+    outcome = two.admit(request(0, 20, max_tokens=30))
     two.run(0, 40)
-    chat = Request(1, (7,) * 20 + tuple(told.tokens) + (9,) * 10, SamplingParams(), frozenset(), 4096)
+    chat = Request(1, (7,) * 20 + tuple(outcome.tokens) + (9,) * 10, SamplingParams(), frozenset(), 4096)
     assert two.lanes[0].uncached(chat) == 60 - 48
     pages = SentPages(3)
     pages.add([1, 2])

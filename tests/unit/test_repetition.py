@@ -80,8 +80,8 @@ def test_the_end_is_the_same_in_every_chunking(byte_tokenizer: Tokenizer, tokens
         for message in messages:
             texts += message.texts if isinstance(message, Texts) else ()
             stops += [message] if isinstance(message, Stopped) else []
-    taken = [token for text in texts for token in text.token_ids]
-    assert taken == tokens[:count]
+    output = [token for text in texts for token in text.token_ids]
+    assert output == tokens[:count]
     assert [text.end for text in texts if text.end] == ([] if count is None else ["repetition"])
     repeats_at = [text.repeats_at for text in texts if text.end]
     once = None if count is None else first_occurrence(tokens[:count], limit)

@@ -1,4 +1,4 @@
-"""Replicas give the tokens of one engine, whatever dies; what is kept is found again. Ray is a stand-in here."""
+"""Replicas give the tokens of one engine through any death, and kept ones are found again. Ray is a stand-in here."""
 
 import math
 import pickle
@@ -52,7 +52,7 @@ SMALL: dict[str, Any] = {"page_size": 16, "max_running": 4, "progress": False}
 
 
 class SlowSettler(FakeSettler):
-    """A fake settler whose ticks take long enough for a replica to die in one."""
+    """A fake settler with ticks long enough for the death of a replica in one."""
 
     async def handle(self, message: Message) -> list[Message]:
         assert isinstance(message, Dispatched)
@@ -64,7 +64,7 @@ class SlowSettler(FakeSettler):
 def ray(byte_tokenizer: Tokenizer) -> Iterator[FakeRay]:
     """Have replicas build engines on the fake device, and sessions find them through a stand-in for Ray."""
 
-    def build(model: str, settings: Settings, report: Report, *, compose: Compose, **given: Any) -> LoadedEngine:
+    def build(model: str, settings: Settings, report: Report, *, compose: Compose, **options: Any) -> LoadedEngine:
         if model == "missing":
             raise rekindle.ModelNotFound("there is no such model")
         limits = fake_limits(**{name: getattr(settings, name) for name in NAMES})
@@ -74,7 +74,7 @@ def ray(byte_tokenizer: Tokenizer) -> Iterator[FakeRay]:
     fake = FakeRay()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replica, "build", build)
-        patch.setattr(opening, "open_model", lambda *given: checkpoint)
+        patch.setattr(opening, "open_model", lambda *arguments: checkpoint)
         patch.setattr(link, "RETRY_SECONDS", 0.01)
         patch.setattr(cluster, "leave", fake.restart_failed)
         patch.setitem(sys.modules, "ray", fake)
@@ -83,14 +83,14 @@ def ray(byte_tokenizer: Tokenizer) -> Iterator[FakeRay]:
             fake.kill(actor, no_restart=True)
 
 
-def opened(count: int, **options: Any) -> Session:
+def open_replicas(count: int, **options: Any) -> Session:
     where = rekindle.Ray(count, **{name: options.pop(name) for name in ("keep", "name") if name in options})
     return rekindle.open_sync("fake", replicas=where, **SMALL | options)
 
 
 @pytest.fixture(scope="module")
 def session(ray: FakeRay) -> Iterator[Session]:
-    with opened(2) as session:
+    with open_replicas(2) as session:
         yield session
 
 
@@ -186,7 +186,7 @@ def test_a_session_knows_its_replicas(ray: FakeRay, session: Session) -> None:
 
 
 def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRay) -> None:
-    with opened(2) as session:
+    with open_replicas(2) as session:
         session.update_weights_sync({})
         session.update_weights_sync({}, in_flight="keep")
         weights = [lane.weights for lane in session._loaded_engine.schedulers]  # type: ignore[attr-defined]
@@ -199,8 +199,8 @@ def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRa
             {run for answer in answers for run in answer.weights_version} == {(session.weights_version, 3)} == {(2, 3)}
         )
         for actor in (first, second):
-            until_blocking(lambda actor=actor: actor._life.made._weights_version, "it has the weights")  # type: ignore[misc]
-            assert loaded not in actor._life.made._weights
+            until_blocking(lambda actor=actor: actor._life.instance._weights_version, "it has the weights")  # type: ignore[misc]
+            assert loaded not in actor._life.instance._weights
 
 
 def test_weights_that_a_replica_lost_are_loaded_by_it_again(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,18 +209,18 @@ def test_weights_that_a_replica_lost_are_loaded_by_it_again(ray: FakeRay, monkey
     def forgotten(self: Group, weights: Any) -> ReadWeights:
         loaded = load(self, weights)
         for way in self._links:
-            way.actor._life.made._weights.clear()  # as if it had been lost just then
+            way.actor._life.instance._weights.clear()  # as if it had been lost just then
         return loaded
 
     monkeypatch.setattr(Group, "load", forgotten)
-    with opened(1) as session:
+    with open_replicas(1) as session:
         session.update_weights_sync({})
-        until_blocking(lambda: actors(ray, session)[0]._life.made._weights_version, "it has the weights")
+        until_blocking(lambda: actors(ray, session)[0]._life.instance._weights_version, "it has the weights")
         assert session.generate_sync(token_ids=[1] * 20, max_tokens=5).token_ids == expected_tokens([1] * 20, 5)
 
 
 def test_a_replica_that_is_lost_and_found_while_the_engine_is_paused_computes_nothing_twice(ray: FakeRay) -> None:
-    with opened(1) as session:
+    with open_replicas(1) as session:
         session.pause_sync()
         handle = session.submit(token_ids=[1] * 20, max_tokens=50, ignore_eos=True)
         for _ in range(2):  # then the lane has the request in its mailbox
@@ -238,10 +238,10 @@ def test_a_replica_that_is_lost_and_found_while_the_engine_is_paused_computes_no
 
 
 def test_a_session_that_was_never_served_is_forgotten(ray: FakeRay) -> None:
-    with opened(1) as session:
+    with open_replicas(1) as session:
         (actor,) = actors(ray, session)
         cluster.answers([actor.attach.remote()])
-        attached = actor._life.made._attachments
+        attached = actor._life.instance._attachments
         assert len(attached) == 2
         for attachment in list(attached._by_number.values())[1:]:
             attachment.last_contact -= 100
@@ -249,20 +249,20 @@ def test_a_session_that_was_never_served_is_forgotten(ray: FakeRay) -> None:
 
 
 def test_what_is_kept_is_found_again_with_its_prefixes_and_may_be_shared(ray: FakeRay) -> None:
-    with opened(2, keep=True) as first:
-        found = actors(ray, first)
+    with open_replicas(2, keep=True) as first:
+        before = actors(ray, first)
         first.generate_sync(token_ids=PROMPTS, max_tokens=3)
-        with opened(2, keep=True) as second:
-            assert actors(ray, second) == found
+        with open_replicas(2, keep=True) as second:
+            assert actors(ray, second) == before
             assert second.restored.nodes == 2 * len(PROMPTS)
             assert second.restored.tokens == 16 * second.restored.nodes
             answers = second.generate_sync(token_ids=PROMPTS, max_tokens=3)
             assert [each.cached.total for each in answers] == [32] * len(PROMPTS), "each went where its prefix is"
             assert [each.token_ids for each in answers] == [expected_tokens(prompt, 3) for prompt in PROMPTS]
         assert first.generate_sync(token_ids=[3], max_tokens=2).token_ids == expected_tokens([3], 2)
-    assert all(actor.deaths == 0 for actor in found)
-    with opened(1, keep=True, max_running=2) as other:
-        assert actors(ray, other)[0] not in found, "other settings have other replicas"
+    assert all(actor.deaths == 0 for actor in before)
+    with open_replicas(1, keep=True, max_running=2) as other:
+        assert actors(ray, other)[0] not in before, "other settings have other replicas"
 
 
 def test_replicas_are_attached_to_once_all_are_open(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ def test_replicas_are_attached_to_once_all_are_open(ray: FakeRay, monkeypatch: p
         return call(actor, name, arguments)
 
     monkeypatch.setattr(Actor, "call", noted)
-    with opened(2):
+    with open_replicas(2):
         opening = [name for name in called if name in {"about", "attach"}]
         assert opening[:4] == ["about", "about", "attach", "attach"], "one that opens for long is heard of meanwhile"
 
@@ -283,8 +283,8 @@ def test_other_content_functions_and_sources_have_other_replicas(monkeypatch: py
     def recipe_of(content: str, place: str = "m", **settings: Any) -> Recipe:
         return Recipe.of(place, Settings(**settings), None, None, None, content)
 
-    def digest(*given: Any, **settings: Any) -> str:
-        return recipe_of(*given, **settings).digest
+    def digest(*arguments: Any, **settings: Any) -> str:
+        return recipe_of(*arguments, **settings).digest
 
     def of(number: int) -> Any:
         return lambda logits, row: logits + number
@@ -301,7 +301,7 @@ def test_other_content_functions_and_sources_have_other_replicas(monkeypatch: py
 
 
 def test_a_replica_that_finds_other_files_refuses_them(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(1) as session:
+    with open_replicas(1) as session:
         (actor,) = actors(ray, session)
         assert session.generate_sync(token_ids=[3], max_tokens=2).token_ids == expected_tokens([3], 2)
         monkeypatch.setattr(replica, "content_of", lambda checkpoint: "of another model")
@@ -311,7 +311,7 @@ def test_a_replica_that_finds_other_files_refuses_them(ray: FakeRay, monkeypatch
 
 
 def test_a_session_hears_of_weights_that_another_replaced(ray: FakeRay) -> None:
-    with opened(2, keep=True, name="heard") as first, opened(2, keep=True, name="heard") as second:
+    with open_replicas(2, keep=True, name="heard") as first, open_replicas(2, keep=True, name="heard") as second:
         before = second.fingerprint
         assert first.fingerprint == before
 
@@ -326,7 +326,7 @@ def test_a_session_hears_of_weights_that_another_replaced(ray: FakeRay) -> None:
         assert answer.weights_version == ((1, 2),)
         assert first.fingerprint == second.fingerprint != before
         with pytest.warns(UserWarning, match="has replaced the weights of an existing replica"):
-            third = opened(2, keep=True, name="heard")
+            third = open_replicas(2, keep=True, name="heard")
         with third:
             assert (third.weights_version, third.fingerprint) == (1, first.fingerprint)
     for actor in list(ray.actors.values()):
@@ -334,18 +334,18 @@ def test_a_session_hears_of_weights_that_another_replaced(ray: FakeRay) -> None:
 
 
 def test_what_is_not_kept_ends_with_its_session(ray: FakeRay) -> None:
-    with opened(2) as session:
+    with open_replicas(2) as session:
         mine = actors(ray, session)
         assert all(actor in ray.actors.values() for actor in mine)
     assert not any(actor in ray.actors.values() for actor in mine)
 
 
 def test_a_session_that_is_not_heard_of_is_detached_and_attaches_itself_again(ray: FakeRay) -> None:
-    with opened(1) as session:
+    with open_replicas(1) as session:
         handle = session.submit(token_ids=[1] * 20, max_tokens=200, ignore_eos=True)
         until_blocking(lambda: handle.record.pieces.items, "it has begun")
         (actor,) = actors(ray, session)
-        attachments = actor._life.made._attachments
+        attachments = actor._life.instance._attachments
         (first,) = attachments._by_number.values()
 
         def is_detached() -> bool:
@@ -359,17 +359,17 @@ def test_a_session_that_is_not_heard_of_is_detached_and_attaches_itself_again(ra
 
 
 def test_a_replica_whose_engine_fails_is_made_anew(ray: FakeRay) -> None:
-    with opened(1) as session:
+    with open_replicas(1) as session:
         (actor,) = actors(ray, session)
         handle = session.submit(token_ids=[1] * 20, max_tokens=200, ignore_eos=True)
         until_blocking(lambda: handle.record.pieces.items, "it has begun")
-        actor._life.made._engine._engine.post(Plan(10**6, (None,), ()))  # type: ignore[arg-type]
+        actor._life.instance._engine._engine.post(Plan(10**6, (None,), ()))  # type: ignore[arg-type]
         assert handle.result().token_ids == expected_tokens([1] * 20, 200)
         assert actor.deaths == 1
 
 
 def test_requests_fail_when_no_replica_is_left(ray: FakeRay) -> None:
-    with opened(2) as session:
+    with open_replicas(2) as session:
         handle = session.submit(token_ids=[1] * 20, max_tokens=200, ignore_eos=True)
         for actor in actors(ray, session):
             ray.kill(actor, no_restart=True)
@@ -380,11 +380,11 @@ def test_requests_fail_when_no_replica_is_left(ray: FakeRay) -> None:
 
 
 def test_the_command_lists_and_stops_replicas(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
-    with opened(1, keep=True, name="kept"):
+    with open_replicas(1, keep=True, name="kept"):
         assert main(["replicas", "ls"]) == 0
-        shown = capsys.readouterr().out
-        assert "kept-0\n  fake, int on cpu:0, process" in shown
-        assert "1 session, 0 running, 0 waiting" in shown
+        output = capsys.readouterr().out
+        assert "kept-0\n  fake, int on cpu:0, process" in output
+        assert "1 session, 0 running, 0 waiting" in output
     assert main(["replicas", "stop", "nobody"]) == 1
     assert "no replica has the name 'nobody'" in capsys.readouterr().err
     assert main(["replicas", "stop"]) == 1
@@ -404,11 +404,11 @@ def test_what_cannot_be_served_is_refused_by_name(ray: FakeRay) -> None:
         ({"prefill": "cpu:0", "decode": "cpu:0"}, "leave out replicas"),
     ):
         with pytest.raises(rekindle.ConfigError, match=message):
-            opened(1, **options)
+            open_replicas(1, **options)
     with pytest.raises(rekindle.ConfigError, match=r"functions cannot be compared.*policy"):
-        opened(1, keep=True, policy=lambda candidate: 0)
-    with opened(1, keep=True, name="mine"), pytest.raises(rekindle.ConfigError, match="with other settings"):
-        opened(1, keep=True, name="mine", max_running=2)
+        open_replicas(1, keep=True, policy=lambda candidate: 0)
+    with open_replicas(1, keep=True, name="mine"), pytest.raises(rekindle.ConfigError, match="with other settings"):
+        open_replicas(1, keep=True, name="mine", max_running=2)
     wrong: dict[str, Any] = {"count": 0, "address": "", "resources": {"GPU": -1}, "keep": 1, "name": ""}
     for field, value in wrong.items():
         with pytest.raises(rekindle.ConfigError, match=f"{field} of rekindle.Ray"):
@@ -442,10 +442,10 @@ def test_a_type_of_the_callers_own_stays_with_the_caller(session: Session) -> No
 
     constraint = Constraint("json_schema", '{"enum": [1]}', adapter=Local())
     request = Request(0, (1,), SamplingParams(json_schema=constraint), frozenset(), 99)
-    sent: list[Any] = []
-    lane = RemoteLane(SimpleNamespace(send=sent.append), None, SentPages(9), fake_limits())  # type: ignore[arg-type]
+    messages: list[Any] = []
+    lane = RemoteLane(SimpleNamespace(send=messages.append), None, SentPages(9), fake_limits())  # type: ignore[arg-type]
     list(lane.handle(Admit(request)))
-    assert pickle.loads(pickle.dumps(sent[0])).params.json_schema.text == constraint.text
+    assert pickle.loads(pickle.dumps(messages[0])).params.json_schema.text == constraint.text
 
 
 def test_what_is_set_aside_is_told_to_ray(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,10 +460,10 @@ def test_what_is_set_aside_is_told_to_ray(ray: FakeRay, monkeypatch: pytest.Monk
 
 
 def test_replicas_with_exchanged_weights_are_told_of(ray: FakeRay) -> None:
-    with opened(1, keep=True, name="exchanged") as session:
+    with open_replicas(1, keep=True, name="exchanged") as session:
         session.update_weights_sync({})
     with pytest.warns(UserWarning, match="restores the model's weights"):
-        opened(1, keep=True, name="exchanged").close_sync()
+        open_replicas(1, keep=True, name="exchanged").close_sync()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        opened(1, keep=True, name="fresh").close_sync()
+        open_replicas(1, keep=True, name="fresh").close_sync()

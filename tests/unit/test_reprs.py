@@ -1,4 +1,4 @@
-"""Objects that are the result of a cell show what a user wants to know of them."""
+"""Results of a notebook's cell show the facts that a user needs."""
 
 import asyncio
 import inspect
@@ -61,9 +61,9 @@ def test_what_is_not_awaited_says_so_when_it_is_used() -> None:
             holding.forks(2)
 
 
-def preparing(ready: int, wanted: int) -> list[Future[Any]]:
-    """Return the futures of so many programs, of which so many are ready."""
-    futures: list[Future[Any]] = [Future() for _ in range(wanted)]
+def preparing(ready: int, count: int) -> list[Future[Any]]:
+    """Return the futures of `count` programs; the first `ready` are done."""
+    futures: list[Future[Any]] = [Future() for _ in range(count)]
     for future in futures[:ready]:
         future.set_result(None)
     return futures
@@ -75,9 +75,9 @@ def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(co
     loaded_engine = fake_loaded_engine(fake_limits())
     loaded_engine = replace(loaded_engine, programs=replace(programs_of(loaded_engine), preparing=programs))
     programs_of(loaded_engine).executables[0].builder.compilations = int(compiled)
-    said = f"4 of 13 programs ready, the others are being {how}"
+    progress = f"4 of 13 programs ready, the others are being {how}"
     with fake_session(loaded_engine) as session:
-        assert said in repr(session)
+        assert progress in repr(session)
         early = session.generate_sync(token_ids=[1], max_tokens=1)
         for program in programs[4:-1]:
             program.set_result(None)
@@ -87,7 +87,7 @@ def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(co
         assert "being" not in session._repr_mimebundle_()["text/html"]
         late = session.generate_sync(token_ids=[1], max_tokens=1)
         for show in (pretty, lambda generation: generation._repr_mimebundle_()["text/html"]):
-            assert (said in show(early)) == compiled, "it may have waited for a program that was being compiled"
+            assert (progress in show(early)) == compiled, "it may have waited for a program that was being compiled"
             assert "being" not in show(late)
         assert "12 of 13 ready" in session._repr_mimebundle_()["text/plain"]
 
@@ -95,9 +95,9 @@ def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(co
 def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     class FakeOutput:
         def draw(self, bundle: dict[str, str]) -> None:
-            drawn.append(bundle["text/plain"])
+            texts.append(bundle["text/plain"])
 
-    drawn: list[str] = []
+    texts: list[str] = []
     monkeypatch.setattr(front_end, "kernel", object)
     monkeypatch.setattr(front_end, "CellOutput", FakeOutput)
     for compiled, ready, progress in ((True, 4, True), (True, 4, False), (False, 4, True), (True, 13, True)):
@@ -106,9 +106,9 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
             loaded_engine, programs=replace(programs_of(loaded_engine), preparing=preparing(ready, 13))
         )
         programs_of(loaded_engine).executables[0].builder.compilations = int(compiled)
-        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, made=loaded_engine, **__: made)
+        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, engine=loaded_engine, **__: engine)
         rekindle.open_sync("a-model", progress=progress).close_sync()
-    assert drawn == [
+    assert texts == [
         "4 of 13 programs ready, the others are being compiled. Until then a call may wait for its program. "
         "To wait for all of them, await session.precompiled()."
     ]
@@ -164,9 +164,9 @@ def test_a_cell_shows_html_and_the_same_plain_text_as_before() -> None:
         session.restored,
     ]
     for result in [*results, generated("", (2,)), generated("\nOne", (5,))]:
-        shown, _ = DisplayFormatter().format(result)  # type: ignore[no-untyped-call]
-        assert set(shown) == {"text/plain", "text/html"}
-        assert shown["text/plain"] == pretty(result)
+        bundle, _ = DisplayFormatter().format(result)  # type: ignore[no-untyped-call]
+        assert set(bundle) == {"text/plain", "text/html"}
+        assert bundle["text/plain"] == pretty(result)
 
 
 def test_what_was_forgotten_to_be_awaited_says_how() -> None:

@@ -1,4 +1,4 @@
-"""Sampling parameters and token ids are checked at the call; each message says what was expected and what came."""
+"""Sampling parameters and token ids are checked at the call; each message names the expected and the actual value."""
 
 import math
 import re
@@ -112,12 +112,12 @@ FROM_ELSEWHERE = {
     "num_predict": "max_tokens", "stop_sequences": "stop", "num_return_sequences": "n",
     "repeat_penalty": "repetition_penalty", "top_logprobs": "logprobs", "eos_token_id": "stop_token_ids",
 }  # fmt: skip
-"""Keywords of other engines, and what they are called here."""
+"""Keywords of other engines, and their names here."""
 IN_RANGE = "a finite number of at least -1e+06 and at most 1e+06"
 
 
 def message_of(options: dict[str, Any]) -> str:
-    """Return what a call with these keywords is told, which is refused."""
+    """Return the error's message for a call with invalid keywords."""
     with pytest.raises(InvalidRequest) as caught:
         SamplingParams.from_options(options)
     return str(caught.value)
@@ -175,7 +175,7 @@ CONTRADICTORY: list[tuple[dict[str, Any], str]] = [
     ({"zzz": 3}, "unknown keyword 'zzz'; known are logit_bias, repetition_penalty, "),
     *(({theirs: 3}, f"unknown keyword '{theirs}'; here it is {ours}") for theirs, ours in FROM_ELSEWHERE.items()),
 ]
-"""Calls that are refused, each with the beginning of what it is told."""
+"""Invalid calls, each with the beginning of its error's message."""
 
 
 def test_a_call_that_contradicts_itself_or_says_what_nobody_knows_is_told_what_to_do(subtests: pytest.Subtests) -> None:
@@ -229,19 +229,19 @@ TAKEN: list[tuple[str, Any, Any]] = [
     *(("stop_token_ids", one, frozenset({5})) for one in (5, np.int32(5))),
     ("logit_bias", {"15": 2, 7: -1.5}, ((15, 2.0), (7, -1.5))),
 ]
-"""Parameters with values that are taken, and what becomes of them."""
+"""Parameters with valid values, and the values of Python that they become."""
 
 
 def types_of(value: Any) -> Any:
-    """Return the types of a value and of all that it holds."""
+    """Return the types of a value and of its elements."""
     return (type(value), [types_of(each) for each in value]) if isinstance(value, tuple | frozenset) else type(value)
 
 
 def test_the_ends_of_a_range_are_in_it_and_all_spellings_become_one_of_python(subtests: pytest.Subtests) -> None:
     for name, value, expected in TAKEN:
         with subtests.test(f"{name} {value!r:.80}"):
-            taken = getattr(SamplingParams.from_options({name: value}), name)
-            assert (taken, types_of(taken)) == (expected, types_of(expected))
+            actual = getattr(SamplingParams.from_options({name: value}), name)
+            assert (actual, types_of(actual)) == (expected, types_of(expected))
 
 
 def test_whose_log_probabilities_they_are_is_only_asked_with_log_probabilities() -> None:
@@ -319,37 +319,37 @@ DRAWN: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def params_of(given: dict[str, Any], defaults: dict[str, Any] | None = None) -> SamplingParams:
-    """Return the parameters of a call with these keywords, of which `n` is one."""
-    options = {name: value for name, value in given.items() if name != "n"}
-    return SamplingParams.from_options(options, defaults, n=given.get("n", 1))
+def params_of(keywords: dict[str, Any], defaults: dict[str, Any] | None = None) -> SamplingParams:
+    """Return the parameters of a call with some keywords, `n` included."""
+    options = {name: value for name, value in keywords.items() if name != "n"}
+    return SamplingParams.from_options(options, defaults, n=keywords.get("n", 1))
 
 
 def test_a_call_that_says_how_to_draw_and_no_temperature_draws_at_1() -> None:
-    for given, defaults in product(DRAWN, [None, {}, {"temperature": 0.0}, {"temperature": 0.0, "top_p": 0.9}]):
-        assert params_of(given, defaults).temperature == 1.0
-        assert params_of({**given, "temperature": None}, defaults).temperature == 1.0
+    for keywords, defaults in product(DRAWN, [None, {}, {"temperature": 0.0}, {"temperature": 0.0, "top_p": 0.9}]):
+        assert params_of(keywords, defaults).temperature == 1.0
+        assert params_of({**keywords, "temperature": None}, defaults).temperature == 1.0
 
 
 def test_a_temperature_that_the_model_or_the_call_names_stays() -> None:
-    for given in DRAWN:
-        assert params_of(given, {"temperature": 0.6}).temperature == 0.6
-        assert params_of({**given, "temperature": 0.7}, {"temperature": 0.6}).temperature == 0.7
+    for keywords in DRAWN:
+        assert params_of(keywords, {"temperature": 0.6}).temperature == 0.6
+        assert params_of({**keywords, "temperature": 0.7}, {"temperature": 0.6}).temperature == 0.7
 
 
 def test_at_temperature_0_what_does_nothing_is_told_once_and_at_the_line_of_the_call() -> None:
-    for given in DRAWN:
-        with pytest.warns(ParametersIgnored, match=" and ".join(given)) as told:
-            assert params_of({**given, "temperature": 0}).temperature == 0
-        assert [warning.filename for warning in told] == [__file__]
+    for keywords in DRAWN:
+        with pytest.warns(ParametersIgnored, match=" and ".join(keywords)) as warnings:
+            assert params_of({**keywords, "temperature": 0}).temperature == 0
+        assert [warning.filename for warning in warnings] == [__file__]
 
 
 def test_a_value_that_changes_nothing_at_any_temperature_neither_draws_nor_warns() -> None:
     defaults = {"temperature": 0.0, "top_p": 0.9, "top_k": 20, "min_p": 0.1}
     idle: list[dict[str, Any]] = [{"top_p": 1}, {"top_k": 0}, {"top_k": -1}, {"min_p": 0}, {"seed": None}, {"n": 1}]
-    for given in idle:
-        assert params_of(given, defaults).temperature == 0
-        assert params_of({**given, "temperature": 0}, defaults).temperature == 0
+    for keywords in idle:
+        assert params_of(keywords, defaults).temperature == 0
+        assert params_of({**keywords, "temperature": 0}, defaults).temperature == 0
 
 
 @pytest.mark.filterwarnings("error")
@@ -360,7 +360,7 @@ def test_top_p_0_is_greedy() -> None:
 
 
 class Many(list[Any]):
-    """A list of very many values, none of which may be looked at."""
+    """A list of very many values; iteration fails."""
 
     def __init__(self, count: int):
         super().__init__()

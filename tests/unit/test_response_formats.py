@@ -1,4 +1,4 @@
-"""The format of answers is chosen by what a chat template shows, and messages go back as it reads them."""
+"""The chat template decides the format of answers, and messages go back in its form."""
 
 import json
 from pathlib import Path
@@ -66,9 +66,9 @@ def test_a_checkpoints_own_template_comes_first_unless_it_cannot_be_read(tmp_pat
     tokenizer().backend.save(str(tmp_path / "tokenizer.json"))
     settings = {"chat_template": HERMES, "response_template": OWN}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    read = load_tokenizer(tmp_path)
-    assert read is not None
-    assert format_of(read).source == OWN
+    model = load_tokenizer(tmp_path)
+    assert model is not None
+    assert format_of(model).source == OWN
 
 
 def test_an_answer_that_does_not_keep_to_its_format_is_not_lost() -> None:
@@ -99,12 +99,12 @@ def test_the_tokens_of_reasoning_are_counted_without_its_marks(
     marks: str, prompt: str, text: str, count: int, size: int
 ) -> None:
     model = Tokenizer(tokenizer(every_byte=True).backend, chat_template=marks)
-    begun = "<|start|>assistant" if marks == HARMONY else "<|im_start|>assistant\n"
-    reading = TemplateReading(format_of(model), model, model.encode_chat(begun + prompt))
+    header = "<|start|>assistant" if marks == HARMONY else "<|im_start|>assistant\n"
+    reading = TemplateReading(format_of(model), model, model.encode_chat(header + prompt))
     decoder, tokens = IncrementalDecoder(model), model.encode_chat(text)
     for at in range(0, len(tokens), size):
-        given = tokens[at : at + size]
-        reading.push("".join(map(decoder.push, given)), given)
+        piece = tokens[at : at + size]
+        reading.push("".join(map(decoder.push, piece)), piece)
     reading.finish()
     assert reading.reasoning_tokens() == count
 

@@ -1,4 +1,4 @@
-"""Answers are read by their templates as transformers reads them, however they are cut into pieces."""
+"""Templates read answers as transformers does, in pieces of any size."""
 
 import json
 from pathlib import Path
@@ -24,17 +24,17 @@ def template_of(case: Case) -> ResponseTemplate:
 
 
 def read(case: Case, pieces: list[str]) -> tuple[dict[str, Any], list[FieldEnd], dict[str, str]]:
-    """Return the message, the parts that closed, and the texts that grew, by field."""
+    """Return the message, the ends of fields, and the texts by field."""
     parser = ResponseParser(template_of(case), case.prompt)
     events = [*parser.prompt_events]
     for piece in pieces:
         events += parser.feed(piece)
     message, last = parser.finish()
-    grown: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for event in [*events, *last]:
         if isinstance(event, FieldText):
-            grown[event.field] = grown.get(event.field, "") + event.text
-    return message, [event for event in [*events, *last] if isinstance(event, FieldEnd)], grown
+            texts[event.field] = texts.get(event.field, "") + event.text
+    return message, [event for event in [*events, *last] if isinstance(event, FieldEnd)], texts
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -98,9 +98,9 @@ def test_a_mark_that_is_cut_within_a_call_ends_no_call() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_texts_that_grow_are_the_values_of_the_message(name: str) -> None:
     case = CASES[name]
-    message, _, grown = read(case, list(case.text))
+    message, _, texts = read(case, list(case.text))
     for field in ("thinking", "content"):
-        assert message.get(field, "").strip() == grown.get(field, "").strip()
+        assert message.get(field, "").strip() == texts.get(field, "").strip()
 
 
 @pytest.mark.parametrize("depth", [500, 100_000])
@@ -129,7 +129,7 @@ FIELDS: dict[str, Any] = {"content": {}}
 
 
 @pytest.mark.parametrize(
-    ("written", "message"),
+    ("template", "message"),
     [
         ([], "must be an object"),
         ({"version": 2}, "must be of version 1"),
@@ -150,6 +150,6 @@ FIELDS: dict[str, Any] = {"content": {}}
         ),
     ],
 )
-def test_a_template_of_another_form_says_where(written: Any, message: str) -> None:
+def test_a_template_of_another_form_says_where(template: Any, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        load(written)
+        load(template)

@@ -48,7 +48,7 @@ def request(number: int, prompt: Sequence[int], *, hold: bool = False, namespace
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens two prompts share, in whole pages."""
+    """Count the tokens in the common whole pages of two prompts."""
     pages = 0
     while (end := (pages + 1) * PAGE) <= min(len(one), len(other)) and one[:end] == other[:end]:
         pages += 1
@@ -57,22 +57,22 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
 
 @dataclass
 class Lane:
-    """A lane as the router sees it: it has cached what it computed, and computes prompts bit by bit."""
+    """A lane as the router sees it: it caches its computed prompts, and computes prompts bit by bit."""
 
     cached: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
-    left: dict[int, int] = field(default_factory=dict)
+    uncomputed: dict[int, int] = field(default_factory=dict)
     overdue: bool = False
 
     def uncached(self, request: Request) -> int:
-        found = [common(prompt, request.prompt[:-1]) for name, prompt in self.cached if name == request.namespace]
-        return len(request.prompt) - max(found, default=0)
+        lengths = [common(prompt, request.prompt[:-1]) for name, prompt in self.cached if name == request.namespace]
+        return len(request.prompt) - max(lengths, default=0)
 
     def remaining(self, request_id: int) -> int | None:
-        return self.left.get(request_id)
+        return self.uncomputed.get(request_id)
 
 
 @dataclass
-class Kept:
+class Entry:
     """A request as the machine knows it."""
 
     request: Request
@@ -85,43 +85,44 @@ class Kept:
 
 
 class RouterMachine(RuleBasedStateMachine):
-    """The stories of a router, next to what its rules say in plain words: tokens are compared, not hashes."""
+    """The stories of a router, next to its rules in plain words: tokens are compared, not hashes."""
 
     @initialize(lanes=st.integers(2, 4))
     def begin(self, lanes: int) -> None:
         self.lanes = [Lane() for _ in range(lanes)]
         self.router = Router(self.lanes, "prefix", LIMITS)
-        self.kept: dict[int, Kept] = {}
-        self.held: dict[int, Kept] = {}
+        self.entries: dict[int, Entry] = {}
+        self.held_prefixes: dict[int, Entry] = {}
 
     def say(self, message: Message) -> list[Message]:
-        said = list(self.router.handle(message))
+        messages = list(self.router.handle(message))
         self.router.check()
-        return said
+        return messages
 
     def load(self, number: int, of: Request) -> tuple[bool, int, int, int, int]:
-        lane, own = self.lanes[number], [kept for kept in self.kept.values() if kept.lane == number and not kept.ended]
-        waiting = [kept for kept in own if not kept.computed]
+        lane = self.lanes[number]
+        own = [entry for entry in self.entries.values() if entry.lane == number and not entry.ended]
+        waiting = [entry for entry in own if not entry.computed]
         coming = [
-            common(kept.request.prompt, of.prompt[:-1]) for kept in waiting if kept.request.namespace == of.namespace
+            common(entry.request.prompt, of.prompt[:-1]) for entry in waiting if entry.request.namespace == of.namespace
         ]
         uncached = min(lane.uncached(of), len(of.prompt) - max(coming, default=0))
-        pending = sum(min(kept.reckoned, lane.left.get(kept.request.id, kept.reckoned)) for kept in waiting)
-        given = sum(kept.lane == number for kept in self.kept.values())
+        pending = sum(min(entry.reckoned, lane.uncomputed.get(entry.request.id, entry.reckoned)) for entry in waiting)
+        total = sum(entry.lane == number for entry in self.entries.values())
         full = len(own) >= SLOTS
-        return full, pending + uncached, len(own), given, number
+        return full, pending + uncached, len(own), total, number
 
     def holders(self, of: Request) -> set[int]:
         """Return the lanes that hold the longest held prefix of a request."""
-        whole = {number: len(held.request.prompt) // PAGE * PAGE for number, held in self.held.items()}
-        begun = {
+        whole = {number: len(entry.request.prompt) // PAGE * PAGE for number, entry in self.held_prefixes.items()}
+        matching = {
             number: size
             for number, size in whole.items()
             if size
-            and self.held[number].request.namespace == of.namespace
-            and of.prompt[:size] == self.held[number].request.prompt[:size]
+            and self.held_prefixes[number].request.namespace == of.namespace
+            and of.prompt[:size] == self.held_prefixes[number].request.prompt[:size]
         }
-        return {self.held[number].lane for number, size in begun.items() if size == max(begun.values())}
+        return {self.held_prefixes[number].lane for number, size in matching.items() if size == max(matching.values())}
 
     @rule(
         parts=st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=5),
@@ -131,7 +132,7 @@ class RouterMachine(RuleBasedStateMachine):
     )
     def admit(self, parts: list[int], rest: int, hold: bool, namespace: str) -> None:
         prompt = [part for part in parts for _ in range(PAGE)] + [9] * rest
-        new = request(len(self.kept), prompt, hold=hold, namespace=namespace)
+        new = request(len(self.entries), prompt, hold=hold, namespace=namespace)
         loads = {number: self.load(number, new) for number in range(len(self.lanes))}
         if able := {number: load for number, load in loads.items() if not self.lanes[number].overdue}:
             loads = able
@@ -140,7 +141,7 @@ class RouterMachine(RuleBasedStateMachine):
         assert isinstance(to, ToLane)
         assert to.message == Admit(new)
         assert to.lane == min(pinned or loads, key=loads.__getitem__)
-        self.kept[new.id] = Kept(new, to.lane, max(1, loads[to.lane][1] - self.pending(to.lane)))
+        self.entries[new.id] = Entry(new, to.lane, max(1, loads[to.lane][1] - self.pending(to.lane)))
 
     @rule(data=st.data(), overdue=st.booleans())
     def hang_or_go_on(self, data: st.DataObject, overdue: bool) -> None:
@@ -148,77 +149,79 @@ class RouterMachine(RuleBasedStateMachine):
 
     def pending(self, number: int) -> int:
         lane = self.lanes[number]
-        waiting = [kept for kept in self.kept.values() if kept.lane == number and not kept.ended and not kept.computed]
-        return sum(min(kept.reckoned, lane.left.get(kept.request.id, kept.reckoned)) for kept in waiting)
+        waiting = [
+            entry for entry in self.entries.values() if entry.lane == number and not entry.ended and not entry.computed
+        ]
+        return sum(min(entry.reckoned, lane.uncomputed.get(entry.request.id, entry.reckoned)) for entry in waiting)
 
-    def of(self, data: st.DataObject, *, computed: bool | None = None) -> Kept:
-        able = [each for each in self.kept.values() if not each.ended and computed in (None, each.computed)]
+    def of(self, data: st.DataObject, *, computed: bool | None = None) -> Entry:
+        able = [each for each in self.entries.values() if not each.ended and computed in (None, each.computed)]
         return data.draw(st.sampled_from(able))
 
     @property
     def under_way(self) -> bool:
-        return any(not kept.ended for kept in self.kept.values())
+        return any(not entry.ended for entry in self.entries.values())
 
     @precondition(lambda self: self.under_way)
     @rule(data=st.data())
     def compute_a_part(self, data: st.DataObject) -> None:
-        kept = self.of(data)
-        if not kept.computed:
-            left = self.lanes[kept.lane].left
-            left[kept.request.id] = data.draw(st.integers(0, left.get(kept.request.id, kept.reckoned)))
+        entry = self.of(data)
+        if not entry.computed:
+            uncomputed = self.lanes[entry.lane].uncomputed
+            uncomputed[entry.request.id] = data.draw(st.integers(0, uncomputed.get(entry.request.id, entry.reckoned)))
 
-    def up(self, kept: Kept, message: Message) -> None:
-        """Have the lane of a request say something, which others get as it is."""
-        assert self.say(FromLane(kept.lane, message)) == [message]
+    def up(self, entry: Entry, message: Message) -> None:
+        """Send a message from the lane of a request; the router passes it on as it is."""
+        assert self.say(FromLane(entry.lane, message)) == [message]
 
     @precondition(lambda self: self.under_way)
     @rule(data=st.data())
     def give_a_token(self, data: st.DataObject) -> None:
-        kept = self.of(data)
-        if not kept.started:
-            self.up(kept, Started(kept.request.id, kept.request.prompt, 0, CachedTokens()))
-            kept.started = True
-        self.computed(kept)
-        self.up(kept, Outputs((Output(kept.request, (5,), None),)))
+        entry = self.of(data)
+        if not entry.started:
+            self.up(entry, Started(entry.request.id, entry.request.prompt, 0, CachedTokens()))
+            entry.started = True
+        self.computed(entry)
+        self.up(entry, Outputs((Output(entry.request, (5,), None),)))
 
-    def computed(self, kept: Kept) -> None:
-        kept.computed = True
-        self.lanes[kept.lane].left.pop(kept.request.id, None)
-        self.lanes[kept.lane].cached.append((kept.request.namespace, kept.request.prompt))
+    def computed(self, entry: Entry) -> None:
+        entry.computed = True
+        self.lanes[entry.lane].uncomputed.pop(entry.request.id, None)
+        self.lanes[entry.lane].cached.append((entry.request.namespace, entry.request.prompt))
 
     @precondition(lambda self: self.under_way)
     @rule(data=st.data(), how=st.sampled_from(["stop", "length", "cancelled", "rejected"]))
     def end(self, data: st.DataObject, how: str) -> None:
-        kept = self.of(data)
+        entry = self.of(data)
         if how == "rejected":
-            self.up(kept, Rejected(kept.request.id, ValueError("no")))
-        elif kept.request.hold and how != "cancelled":
-            self.computed(kept)
-            self.up(kept, Outputs((Output(kept.request, (), "held"),)))
-            if not kept.withdrawn:
-                self.held[kept.request.id] = kept
+            self.up(entry, Rejected(entry.request.id, ValueError("no")))
+        elif entry.request.hold and how != "cancelled":
+            self.computed(entry)
+            self.up(entry, Outputs((Output(entry.request, (), "held"),)))
+            if not entry.withdrawn:
+                self.held_prefixes[entry.request.id] = entry
         else:
-            self.up(kept, Outputs((Output(kept.request, (5,), how),)))  # type: ignore[arg-type]
-        kept.ended = True
-        self.lanes[kept.lane].left.pop(kept.request.id, None)
+            self.up(entry, Outputs((Output(entry.request, (5,), how),)))  # type: ignore[arg-type]
+        entry.ended = True
+        self.lanes[entry.lane].uncomputed.pop(entry.request.id, None)
 
     @rule(number=st.integers(0, 30), stop=st.booleans())
     def withdraw(self, number: int, stop: bool) -> None:
-        kept = self.kept.get(number)
+        entry = self.entries.get(number)
         message = Stopped(number, 1) if stop else Withdraw(number)
-        known = kept is not None and (not kept.ended or (number in self.held and not stop))
-        assert self.say(message) == ([ToLane(kept.lane, message)] if known and kept else [])
+        alive = entry is not None and (not entry.ended or (number in self.held_prefixes and not stop))
+        assert self.say(message) == ([ToLane(entry.lane, message)] if alive and entry else [])
         if not stop:
-            self.held.pop(number, None)
-            if kept is not None:
-                kept.withdrawn = True
+            self.held_prefixes.pop(number, None)
+            if entry is not None:
+                entry.withdrawn = True
 
     @invariant()
     def the_router_keeps_nothing_of_what_has_ended(self) -> None:
         if hasattr(self, "router"):
-            kept = {number for number, each in self.kept.items() if not each.ended}
-            assert set(self.router._entries) == kept
-            assert set(self.router._held_prefixes) == set(self.held)
+            expected = {number for number, each in self.entries.items() if not each.ended}
+            assert set(self.router._entries) == expected
+            assert set(self.router._held_prefixes) == set(self.held_prefixes)
 
 
 def test_stories_of_a_router() -> None:
@@ -245,17 +248,17 @@ class TicketMachine(RuleBasedStateMachine):
         self.tickets = 0
 
     def say(self, message: Message) -> None:
-        for said in self.router.handle(message):
-            match said:
+        for reply in self.router.handle(message):
+            match reply:
                 case ToLane(lane, inner):
                     self.inbox[lane].append(inner)
                 case WeightsUsed(ticket) | WeightsKept(ticket) | CacheSaved(ticket):
                     assert ticket not in self.answers, "a caller is answered twice"
-                    self.answers[ticket] = said
+                    self.answers[ticket] = reply
                 case CacheSaving():
-                    assert said.pages <= said.total
+                    assert reply.pages <= reply.total
                 case _:
-                    raise AssertionError(said)
+                    raise AssertionError(reply)
 
     @rule()
     def ask_for_weights(self) -> None:
@@ -281,16 +284,16 @@ class TicketMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.inbox))
     @rule(data=st.data())
     def take(self, data: st.DataObject) -> None:
-        self.taken(data.draw(st.sampled_from([lane for lane, waits in enumerate(self.inbox) if waits])))
+        self.take_from(data.draw(st.sampled_from([lane for lane, waits in enumerate(self.inbox) if waits])))
 
-    def taken(self, lane: int) -> None:
+    def take_from(self, lane: int) -> None:
         match message := self.inbox[lane].pop(0):
             case NewWeights():
                 self.waiting[lane].append(message)
             case KeepWeights(ticket):
-                kept = [new for new in self.waiting[lane] if new.ticket == ticket]
+                pending = [new for new in self.waiting[lane] if new.ticket == ticket]
                 self.waiting[lane] = [new for new in self.waiting[lane] if new.ticket != ticket]
-                for _ in kept:
+                for _ in pending:
                     self.say(FromLane(lane, WeightsKept(ticket)))
             case SaveCache(ticket):
                 self.say(FromLane(lane, CacheSaving(ticket, 1, 3)))
@@ -313,7 +316,7 @@ class TicketMachine(RuleBasedStateMachine):
         while any(self.inbox) or any(self.waiting):
             for lane in range(len(self.inbox)):
                 if self.inbox[lane]:
-                    self.taken(lane)
+                    self.take_from(lane)
                 elif self.waiting[lane]:
                     self.use_in(lane)
         assert set(self.answers) == set(self.open), "a caller waits for ever"
@@ -342,10 +345,10 @@ def test_stories_of_questions_to_all_lanes_deep() -> None:
 
 
 def given_to(route: str | Choose, prompts: Sequence[Sequence[int]], lanes: int = 3) -> list[int]:
-    """Return the lane of each of these requests, of which none is computed."""
+    """Return the lane of each request; no lane computes anything."""
     router = Router([Lane() for _ in range(lanes)], route, LIMITS)
-    said = [next(iter(router.handle(Admit(request(number, prompt))))) for number, prompt in enumerate(prompts)]
-    return [each.lane for each in said if isinstance(each, ToLane)]
+    messages = [next(iter(router.handle(Admit(request(number, prompt))))) for number, prompt in enumerate(prompts)]
+    return [each.lane for each in messages if isinstance(each, ToLane)]
 
 
 def test_named_routes() -> None:
@@ -363,21 +366,21 @@ def test_a_burst_of_one_prefix_is_computed_once_in_a_lane_until_another_is_as_so
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8))
 def test_a_function_sees_every_lane_and_chooses(choices: list[int]) -> None:
-    seen: list[Sequence[LaneLoad]] = []
+    loads: list[Sequence[LaneLoad]] = []
 
     def choose(request: Request, lanes: Sequence[LaneLoad]) -> int:
-        seen.append(lanes)
+        loads.append(lanes)
         return choices[request.id]
 
     prompts = [[number] * 20 for number in range(len(choices))]
     assert given_to(choose, prompts, lanes=4) == choices
-    assert [sum(load.in_flight for load in lanes) for lanes in seen] == list(range(len(choices)))
-    assert [sum(load.pending for load in lanes) for lanes in seen] == [20 * count for count in range(len(choices))]
-    assert all(load.uncached == 20 for lanes in seen for load in lanes)
+    assert [sum(load.in_flight for load in lanes) for lanes in loads] == list(range(len(choices)))
+    assert [sum(load.pending for load in lanes) for lanes in loads] == [20 * count for count in range(len(choices))]
+    assert all(load.uncached == 20 for lanes in loads for load in lanes)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         (lambda request, lanes: 3, r"it must return one of the numbers \[0, 1, 2\], and returned 3"),
         (lambda request, lanes: True, "returned True"),
@@ -385,8 +388,8 @@ def test_a_function_sees_every_lane_and_chooses(choices: list[int]) -> None:
         (lambda request, lanes: sys.exit(3), "SystemExit: 3"),
     ],
 )
-def test_a_route_that_fails_is_told_once_and_requests_go_on(wrong: Choose, told: str) -> None:
-    with pytest.warns(RuntimeWarning, match="(?s)the route .*failed: .*" + told) as warned:
+def test_a_route_that_fails_is_told_once_and_requests_go_on(wrong: Choose, message: str) -> None:
+    with pytest.warns(RuntimeWarning, match="(?s)the route .*failed: .*" + message) as warned:
         assert given_to(wrong, [[1] * 500, [2], [3], [4]]) == [0, 1, 2, 1]
     assert len(warned) == 1
 
@@ -412,72 +415,72 @@ def test_a_stuck_lane_comes_last_under_every_route_until_its_tick_ends(route: st
 def test_a_held_prefix_in_a_stuck_lane_is_computed_in_another() -> None:
     lanes = [Lane(), Lane()]
     router = Router(lanes, "prefix", LIMITS)
-    held = request(0, [1] * 3 * PAGE, hold=True)
-    router.handle(Admit(held))
-    list(router.handle(FromLane(0, Outputs((Output(held, (), "held"),)))))
+    prefix = request(0, [1] * 3 * PAGE, hold=True)
+    router.handle(Admit(prefix))
+    list(router.handle(FromLane(0, Outputs((Output(prefix, (), "held"),)))))
     lanes[0].overdue = True
-    assert lane_of(router, 1, [*held.prompt, 5]) == 1
+    assert lane_of(router, 1, [*prefix.prompt, 5]) == 1
     lanes[0].overdue = False
-    assert lane_of(router, 2, [*held.prompt, 6]) == 0
+    assert lane_of(router, 2, [*prefix.prompt, 6]) == 0
 
 
 @pytest.mark.parametrize(
     ("load", "least"), [("system prompts", 0.86), pytest.param("growing chats", 0.76, marks=pytest.mark.wide)]
 )
 def test_the_default_finds_prefixes_where_others_do_not_and_nobody_waits_longer(load: str, least: float) -> None:
-    found = {route: simulated(route, LOADS[load], 3000) for route in ROUTES}
-    hits = {route: round(figures.hit_rate, 2) for route, figures in found.items()}
+    results = {route: simulated(route, LOADS[load], 3000) for route in ROUTES}
+    hits = {route: round(figures.hit_rate, 2) for route, figures in results.items()}
     assert hits["prefix"] >= max(least, hits["round-robin"], hits["shortest-queue"])
-    waits = {route: mean(figures.first_tokens) for route, figures in found.items()}
+    waits = {route: mean(figures.first_tokens) for route, figures in results.items()}
     assert waits["prefix"] == min(waits.values())
 
 
 def test_a_held_prefix_pins_those_who_begin_with_it_while_its_lane_has_a_slot() -> None:
     lanes = [Lane(), Lane()]
     router = Router(lanes, "prefix", LIMITS)
-    held = request(0, [1] * 3 * PAGE, hold=True)
-    router.handle(Admit(held))
-    list(router.handle(FromLane(0, Outputs((Output(held, (), "held"),)))))
-    lanes[0].cached.append(("", held.prompt))
-    said = [
-        list(router.handle(Admit(request(number, [*held.prompt, *[number] * 500])))) for number in range(1, SLOTS + 2)
+    prefix = request(0, [1] * 3 * PAGE, hold=True)
+    router.handle(Admit(prefix))
+    list(router.handle(FromLane(0, Outputs((Output(prefix, (), "held"),)))))
+    lanes[0].cached.append(("", prefix.prompt))
+    messages = [
+        list(router.handle(Admit(request(number, [*prefix.prompt, *[number] * 500])))) for number in range(1, SLOTS + 2)
     ]
-    assert [each.lane for (each,) in said if isinstance(each, ToLane)] == [0] * SLOTS + [1]
+    assert [each.lane for (each,) in messages if isinstance(each, ToLane)] == [0] * SLOTS + [1]
 
 
 def test_a_function_is_not_asked_where_a_held_prefix_pins() -> None:
-    asked: list[int] = []
+    calls: list[int] = []
 
     def choose(request: Request, lanes: Sequence[LaneLoad]) -> int:
-        asked.append(len(lanes))
+        calls.append(len(lanes))
         return 0
 
     lanes = [Lane(), Lane()]
     router = Router(lanes, choose, LIMITS)
-    held = request(0, [1] * 3 * PAGE, hold=True)
-    router.handle(Admit(held))
-    list(router.handle(FromLane(0, Outputs((Output(held, (), "held"),)))))
-    assert router.handle(Admit(request(1, [*held.prompt, 5]))) == [ToLane(0, Admit(request(1, [*held.prompt, 5])))]
+    prefix = request(0, [1] * 3 * PAGE, hold=True)
+    router.handle(Admit(prefix))
+    list(router.handle(FromLane(0, Outputs((Output(prefix, (), "held"),)))))
+    assert router.handle(Admit(request(1, [*prefix.prompt, 5]))) == [ToLane(0, Admit(request(1, [*prefix.prompt, 5])))]
     router.handle(Admit(request(2, [9] * 20)))
-    assert asked == [2, 2]
+    assert calls == [2, 2]
 
 
 def test_a_prefix_that_was_let_go_before_it_was_held_pins_nobody() -> None:
     router = Router([Lane(), Lane()], "prefix", LIMITS)
-    held = request(0, [1] * 3 * PAGE, hold=True)
-    router.handle(Admit(held))
+    prefix = request(0, [1] * 3 * PAGE, hold=True)
+    router.handle(Admit(prefix))
     router.handle(Withdraw(0))
-    list(router.handle(FromLane(0, Outputs((Output(held, (), "held"),)))))
+    list(router.handle(FromLane(0, Outputs((Output(prefix, (), "held"),)))))
     assert not router._held_prefixes
 
 
 def test_what_is_given_of_an_output_is_told_before_the_prompt_is_computed() -> None:
     lanes = [Lane(), Lane()]
     router = Router(lanes, "prefix", LIMITS)
-    begun = replace(request(0, [1] * 400), output_prefix=(7,))
-    router.handle(Admit(begun))
-    lanes[0].left[0] = 401
-    list(router.handle(FromLane(0, Outputs((Output(begun, (7,), None),)))))
+    continuation = replace(request(0, [1] * 400), output_prefix=(7,))
+    router.handle(Admit(continuation))
+    lanes[0].uncomputed[0] = 401
+    list(router.handle(FromLane(0, Outputs((Output(continuation, (7,), None),)))))
     (to,) = router.handle(Admit(request(1, [2] * 300)))
     assert isinstance(to, ToLane)
     assert to.lane == 1

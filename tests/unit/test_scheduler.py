@@ -257,18 +257,18 @@ def test_those_that_gave_pages_back_keep_their_order() -> None:
     assert list(engine.ends) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("num_pages", "run", "lost"), [(5, [0], (1,)), (9, [0, 1], (3, 2))])
+@pytest.mark.parametrize(("num_pages", "run", "preempted"), [(5, [0], (1,)), (9, [0, 1], (3, 2))])
 def test_the_plan_that_pages_were_given_back_for_says_whose(
-    num_pages: int, run: list[int], lost: tuple[int, ...]
+    num_pages: int, run: list[int], preempted: tuple[int, ...]
 ) -> None:
     engine = ByHand(page_size=16, num_pages=num_pages, overlap=False, ticks="prefill-first")
-    for request_id in range(len(run) + len(lost)):
+    for request_id in range(len(run) + len(preempted)):
         engine.admit(request_id, [request_id] * 15, max_tokens=40)
     plans: list[Plan] = []
     while not engine.scheduler.stats.preemptions:
         assert not any(plan.preempted for plan in plans)
         plans = engine.settle()
-    assert [(plan.preempted, rows_of(plan)) for plan in plans] == [(lost, run)]
+    assert [(plan.preempted, rows_of(plan)) for plan in plans] == [(preempted, run)]
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -298,16 +298,16 @@ def test_one_request_may_use_every_page() -> None:
     assert engine.scheduler.stats.preemptions == 0
 
 
-@pytest.mark.parametrize("settled", range(6))
-def test_a_withdrawn_request_ends_now_wherever_it_is(settled: int) -> None:
+@pytest.mark.parametrize("ticks", range(6))
+def test_a_withdrawn_request_ends_now_wherever_it_is(ticks: int) -> None:
     engine = ByHand(prefill_chunk=16, max_running=1)
     engine.admit(0, PROMPT, max_tokens=20)
     engine.admit(1, PROMPT)
-    for _ in range(settled):
+    for _ in range(ticks):
         engine.settle()
     engine.say(Withdraw(0))
     assert engine.ends == {0: "cancelled"}
-    assert engine.tokens[0] == list(expected_tokens(PROMPT, 20)[: max(0, settled - 2)])
+    assert engine.tokens[0] == list(expected_tokens(PROMPT, 20)[: max(0, ticks - 2)])
     engine.drain()
     assert engine.ends == {0: "cancelled", 1: "length"}
     assert engine.tokens[1] == list(expected_tokens(PROMPT, 4))
@@ -372,8 +372,8 @@ def test_counters_mean_what_their_names_say() -> None:
     assert (stats.computed_tokens, stats.generated_tokens, stats.preemptions) == (60, 6, 0)
 
 
-@pytest.mark.parametrize(("stopped", "left"), [(1, 0), (2, 0), (3, 1), (4, 2)])
-def test_what_comes_after_a_stop_string_is_not_counted_and_what_was_given_never_was(stopped: int, left: int) -> None:
+@pytest.mark.parametrize(("stopped", "count"), [(1, 0), (2, 0), (3, 1), (4, 2)])
+def test_what_comes_after_a_stop_string_is_not_counted_and_what_was_given_never_was(stopped: int, count: int) -> None:
     engine = ByHand(overlap=False)
     engine.admit(0, PROMPT, max_tokens=9, begun=[7, 8])
     engine.settle()
@@ -381,7 +381,7 @@ def test_what_comes_after_a_stop_string_is_not_counted_and_what_was_given_never_
     assert engine.scheduler.stats.generated_tokens == 2
     engine.say(Stopped(0, stopped))
     assert engine.ends == {0: "stop"}
-    assert engine.scheduler.stats.generated_tokens == left
+    assert engine.scheduler.stats.generated_tokens == count
 
 
 def test_tokens_turn_otherwise_from_the_one_on_with_which_a_request_is_long() -> None:
@@ -390,7 +390,7 @@ def test_tokens_turn_otherwise_from_the_one_on_with_which_a_request_is_long() ->
         RopeLengthRule(8, grows=True),
         RopeLengthRule(None, grows=False),
     )
-    assert [by_place.length(4, known) for known in (7, 8, 9)] == [0, 0, 9]
+    assert [by_place.length(4, tokens) for tokens in (7, 8, 9)] == [0, 0, 9]
     assert [by_place.outgrown(computed) for computed in (7, 8, 9)] == [False, True, False]
     assert [by_prompt.length(prompt, 20) for prompt in (8, 9)] == [0, 9]
     assert not by_prompt.outgrown(8)

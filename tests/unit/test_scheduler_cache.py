@@ -1,4 +1,4 @@
-"""Requests that share prefixes compute each page once, wait for each other, and start in the order of the policy."""
+"""Requests with common prefixes compute each page once, wait for each other, and start in the order of the policy."""
 
 import sys
 
@@ -24,9 +24,9 @@ def chunks_of(plan: Plan) -> list[tuple[int, int, int]]:
 
 
 def engine_of_small_chunks(chunk: int = 16) -> ByHand:
-    """Make an engine that decodes a request, so that nothing is planned for later ones before a tick settles.
+    """Make an engine with a request in decode: it plans nothing for later ones before a tick settles.
 
-    Each tick that settles is followed by one of prompts as long as there are any.
+    A tick of prompts follows each settled tick as long as there are prompts.
     """
     ticks: Ticks = "prefill-first"
     engine = ByHand(page_size=16, prefill_chunk=chunk, max_prefill_tokens=64, overlap=False, max_running=8, ticks=ticks)
@@ -58,14 +58,14 @@ def test_one_of_three_computes_the_prefix_that_they_share_and_one_of_another_pre
 
 @pytest.mark.parametrize(("chunk", "length"), [(16, 40), (16, 64), (32, 48), (32, 65), (64, 60), (64, 90)])
 def test_of_many_that_are_the_same_only_the_last_page_is_computed_by_each(chunk: int, length: int) -> None:
-    """Hold also where the one that computes is in its last chunk, and the tick has room for more."""
+    """Hold also where the computing request is in its last chunk, and the tick has room for more."""
     engine = engine_of_small_chunks(chunk)
     prompt = [*SHARED, *OTHER][:length]
     for request_id in range(6):
         engine.admit(request_id, prompt)
     engine.drain()
-    found = (length - 1) // 16 * 16
-    assert engine.scheduler.stats.computed_tokens == 1 + length + 5 * (length - found)
+    cached = (length - 1) // 16 * 16
+    assert engine.scheduler.stats.computed_tokens == 1 + length + 5 * (length - cached)
     assert all(engine.tokens[request_id] == list(expected_tokens(prompt, 4)) for request_id in range(6))
 
 
@@ -114,7 +114,7 @@ def test_what_a_request_generated_is_found_by_the_next_turn() -> None:
 
 
 def order_of(policy: str) -> list[int]:
-    """Return the order in which three start that wait for one slot, with 0, 16 and 32 tokens in the cache."""
+    """Return the order of starts of three requests in the queue for one slot, with 0, 16 and 32 tokens in the cache."""
     engine = ByHand(page_size=16, max_running=1, overlap=False, policy="fcfs" if policy == "fcfs" else "longest-prefix")
     engine.admit(0, SHARED, max_tokens=1)
     engine.drain()
@@ -157,7 +157,7 @@ def test_the_least_recently_used_pages_are_evicted_and_the_hottest_survive() -> 
 
 
 def engine_with_a_prefix_in_the_host_tier_alone() -> ByHand:
-    """Make an idle engine for which SHARED was computed, offloaded, and evicted by requests that needed its pages."""
+    """Make an idle engine with SHARED computed, offloaded, and then evicted by requests in need of its pages."""
     engine = ByHand(
         page_size=16, num_pages=7, max_running=2, overlap=False, host_cache_bytes=8 * PAGE_BYTES, disk_cache_bytes=0
     )
@@ -238,7 +238,7 @@ def test_copies_that_cannot_be_read_are_computed_again() -> None:
 
 
 def engine_with_a_page_that_is_being_offloaded_and_is_on_disk(host_pages: int) -> tuple[ByHand, Node]:
-    """Return an engine and the node of such a page, which was evicted by a request that runs."""
+    """Return an engine and the page's node; a running request has evicted the page."""
     engine = ByHand(
         page_size=16,
         num_pages=3,

@@ -15,7 +15,7 @@ def groups(host_cache_bytes: int = 0) -> ByHand:
 
 
 def decoding(plans: list[Plan]) -> list[set[int]]:
-    """Return which requests of each group have a row in a plan."""
+    """Return the requests of each group with a row in a plan."""
     (plan,) = plans
     return [{row.request_id for row in plan.rows if row.slot in slots} for slots in (FIRST, SECOND)]
 

@@ -46,15 +46,15 @@ CROWDED = st.fixed_dictionaries(
         "host_cache_bytes": st.just(0),
     }
 )
-"""Settings with a pool that requests together outgrow."""
+"""Settings with a pool too small for all requests together."""
 
 
 CHANGES = tuple(changes_of([Steering(0, [scale])], [], 1, (1, 1)) for scale in (1.0, 2.0))
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request, and what the fake model generates for it when nobody interferes."""
+class Submission:
+    """A request, and the fake model's tokens for it without interference."""
 
     end_ids: frozenset[int]
     tokens: tuple[int, ...]
@@ -68,7 +68,7 @@ class Asked:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """The stories of a scheduler. `CheckedScheduler` checks pages and slots; `FakeStepper`, that plans fit a bucket."""
+    """The stories of a scheduler. `CheckedScheduler` checks pages and slots; `FakeStepper`, the bucket of each plan."""
 
     @initialize(limits=CROWDED | ROOMY)
     def begin(self, limits: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if limits["deterministic"]:
             limits["decode_steps"] = 1
         self.engine = ByHand(**limits)
-        self.asked: list[Asked] = []
+        self.submissions: list[Submission] = []
         self.withdrawn: set[int] = set()
         self.timed_out: set[int] = set()
         self.silences = Silences()
@@ -94,7 +94,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.sampled_from([50, 90, 17, 3, 2, 1, 0]),
         draw=st.sampled_from([0, 0, 7]),
         end_ids=st.just(frozenset()) | st.frozensets(st.integers(0, VOCAB_SIZE - 1), max_size=4),
-        given=st.sampled_from([0, 0, 0, 1, 5, 40]),
+        prefix_length=st.sampled_from([0, 0, 0, 1, 5, 40]),
         grammar=st.none() | st.builds(FakeGrammar, st.integers(0, 999), st.sampled_from([90, 20, 3])),
         priority=st.sampled_from([0, 0, -1, 1]),
         adapter=st.sampled_from([None, "a", "b"]),
@@ -107,7 +107,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens: int,
         draw: int,
         end_ids: frozenset[int],
-        given: int,
+        prefix_length: int,
         grammar: FakeGrammar | None,
         priority: int,
         adapter: str | None,
@@ -118,16 +118,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             length = min(length, capacity - 1)  # the intake turns longer prompts away
             prompt = [(first + length + 3 * position) % VOCAB_SIZE for position in range(length)]
             most = min(max_tokens, capacity - length)
-            given = min(given, most, capacity - length - 1)
-            begun = [(first + 5 * place) % VOCAB_SIZE for place in range(given)]
+            prefix_length = min(prefix_length, most, capacity - length - 1)
+            output_prefix = [(first + 5 * place) % VOCAB_SIZE for place in range(prefix_length)]
             if grammar is not None:  # or it would be turned away
-                begun = list(expected_tokens(prompt, given, grammar=grammar))
-            asked: Any = {"draw": draw, "end_ids": end_ids, "begun": begun, "grammar": grammar}
+                output_prefix = list(expected_tokens(prompt, prefix_length, grammar=grammar))
+            options: Any = {"draw": draw, "end_ids": end_ids, "begun": output_prefix, "grammar": grammar}
             own: Any = {"priority": priority, "changes": changes}
             use = self.adapters.get(adapter or "")
-            self.see(self.engine.admit(len(self.asked), prompt, max_tokens, adapter=use, **own, **asked))
+            self.see(self.engine.admit(len(self.submissions), prompt, max_tokens, adapter=use, **own, **options))
             self.uses.append(use)
-            self.asked.append(Asked(end_ids, expected_tokens(prompt, most, **asked), grammar))
+            self.submissions.append(Submission(end_ids, expected_tokens(prompt, most, **options), grammar))
 
     @precondition(lambda self: self.engine.in_flight)
     @rule(ticks=st.sampled_from([1, 4, 20]))
@@ -141,20 +141,20 @@ class SchedulerMachine(RuleBasedStateMachine):
     def advance(self, masks: int) -> None:
         self.see(self.engine.settle_advance(masks))
 
-    @precondition(lambda self: self.asked)
+    @precondition(lambda self: self.submissions)
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
-        request_id = data.draw(st.integers(0, len(self.asked)))  # also ended requests, and one that never was
+        request_id = data.draw(st.integers(0, len(self.submissions)))  # also ended requests, and one that never was
         ended = request_id in self.engine.ends
         self.see(self.engine.say(Withdraw(request_id)))
-        if request_id < len(self.asked) and not ended:
+        if request_id < len(self.submissions) and not ended:
             assert self.engine.ends[request_id] == "cancelled"
             self.withdrawn.add(request_id)
 
     @precondition(lambda self: self.engine.in_flight)
     @rule()
     def find_overdue(self) -> None:
-        """Tell of the oldest tick that it takes too long: who runs fails now, who waits at the second time."""
+        """Report the oldest tick as overdue: running requests fail now, waiting ones at the second time."""
         running = {state.request.id for state in self.engine.scheduler.table.running}
         self.see(self.engine.say(Overdue(self.engine.in_flight[0].tick, StepTimeout("it hangs"))))
         assert running <= self.engine.rejected.keys()
@@ -162,7 +162,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["a", "b"]), digest=st.sampled_from(["one", "two", "three"]))
     def swap_adapter(self, name: str, digest: str) -> None:
-        """Put an adapter into a slot without requests; the device asserts that no page of another one is read."""
+        """Put an adapter into a slot without requests; the device asserts no read of a page of another one."""
         busy = {use.slot for number, use in enumerate(self.uses) if use and number not in self.engine.ends}
         free = {0, 1, 2} - busy - {use.slot for use in self.adapters.values()}
         if free:
@@ -176,21 +176,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.engine.limits.one_shape)
     @rule()
     def keep_requests_over_new_weights(self) -> None:
-        """Go on with other weights; the fake device asserts that no page is read that the former ones computed."""
+        """Go on with other weights; the fake device asserts no read of a page from the former ones."""
         self.exchanges += 1
         self.engine.say(NewWeights(self.exchanges, [], "keep"))
 
     @invariant()
     def the_device_is_never_idle_while_somebody_could_run(self) -> None:
-        if len(self.engine.ends) < len(self.asked):
+        if len(self.engine.ends) < len(self.submissions):
             assert self.engine.in_flight or self.engine.advancing
         assert len(self.engine.in_flight) <= self.engine.limits.depth
 
     @invariant()
     def tokens_so_far_are_those_of_the_request_alone(self) -> None:
-        for request_id, asked in enumerate(self.asked):
+        for request_id, submission in enumerate(self.submissions):
             tokens = self.engine.tokens[request_id]
-            assert tuple(tokens) == asked.tokens[: len(tokens)]
+            assert tuple(tokens) == submission.tokens[: len(tokens)]
 
     @invariant()
     def alternate_ticks_pass_over_nobody_twice(self) -> None:
@@ -207,16 +207,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.engine.drain()
         stats = self.engine.scheduler.stats
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-        assert stats.ended == len(self.engine.ends) == len(self.asked)
+        assert stats.ended == len(self.engine.ends) == len(self.submissions)
         assert self.engine.weights_used == list(range(1, self.exchanges + 1))
-        for request_id, asked in enumerate(self.asked):
+        for request_id, submission in enumerate(self.submissions):
             tokens, end = self.engine.tokens[request_id], self.engine.ends[request_id]
-            lost = self.engine.limits.one_shape and request_id in self.engine.rejected
-            rejected = lost or request_id in self.timed_out
+            refused = self.engine.limits.one_shape and request_id in self.engine.rejected
+            rejected = refused or request_id in self.timed_out
             assert (end == "cancelled") == (request_id in self.withdrawn or rejected)
             if end != "cancelled":
-                assert tuple(tokens) == asked.tokens
-                assert end == asked.end
+                assert tuple(tokens) == submission.tokens
+                assert end == submission.end
 
 
 def test_no_order_of_messages_breaks_the_scheduler() -> None:

@@ -139,8 +139,8 @@ def test_states_come_back_from_disk() -> None:
     assert (stats.disk_hit_tokens, stats.computed_tokens) == (64, 6)
 
 
-@pytest.mark.parametrize("lost", range(4))
-def test_a_state_whose_pages_leave_the_disk_while_they_are_fetched_is_not_used(lost: int) -> None:
+@pytest.mark.parametrize("index", range(4))
+def test_a_state_whose_pages_leave_the_disk_while_they_are_fetched_is_not_used(index: int) -> None:
     first = engine()
     answer(first, 0, DOCUMENT[:70])
     again = ByHand(
@@ -154,7 +154,9 @@ def test_a_state_whose_pages_leave_the_disk_while_they_are_fetched_is_not_used(l
     again.admit(0, DOCUMENT[:70], 4)
     while not again.fetching:
         again.settle()
-    again.settle_write(pruned=[page.record for page in first.disk_tier.stored() if not page.is_state][lost : lost + 1])
+    again.settle_write(
+        pruned=[page.record for page in first.disk_tier.stored() if not page.is_state][index : index + 1]
+    )
     again.drain()
     assert tuple(again.tokens[0]) == expected_tokens(DOCUMENT[:70], 4)
 

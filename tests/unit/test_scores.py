@@ -1,4 +1,4 @@
-"""Log-probabilities are those of the raw logits, with exact ranks, and cost nothing unless a request asks."""
+"""Log-probabilities come from the raw logits, with exact ranks, and cost nothing unless a request asks."""
 
 from functools import partial
 from typing import Any
@@ -34,33 +34,33 @@ def test_a_score_has_the_log_probability_the_rank_and_the_likeliest(vocabulary: 
     rows = np.asarray(scored_all(jnp.asarray(logits.T), jnp.asarray(tokens), 20))
     for row, token, p in zip(rows, tokens.tolist(), expected(logits), strict=True):
         order = np.argsort(-p)
-        scored = unpack_score(row, token, 7)
-        assert scored.logprob == pytest.approx(p[token], rel=1e-5, abs=2e-6)
-        assert scored.rank == 1 + int(np.flatnonzero(order == token)[0])
-        assert [other.token_id for other in scored.top] == order[:7].tolist()
-        assert [other.rank for other in scored.top] == [1, 2, 3, 4, 5, 6, 7]
-        np.testing.assert_allclose([other.logprob for other in scored.top], p[order[:7]], rtol=1e-5, atol=2e-6)
+        result = unpack_score(row, token, 7)
+        assert result.logprob == pytest.approx(p[token], rel=1e-5, abs=2e-6)
+        assert result.rank == 1 + int(np.flatnonzero(order == token)[0])
+        assert [other.token_id for other in result.top] == order[:7].tolist()
+        assert [other.rank for other in result.top] == [1, 2, 3, 4, 5, 6, 7]
+        np.testing.assert_allclose([other.logprob for other in result.top], p[order[:7]], rtol=1e-5, atol=2e-6)
 
 
 def test_of_equal_logits_the_first_ids_come_first_and_share_the_best_rank() -> None:
     logits = jnp.zeros((300, 1), jnp.float32)
-    scored = unpack_score(np.asarray(scored_all(logits, jnp.asarray([250], jnp.int32), 5))[0], 250, 5)
-    assert [other.token_id for other in scored.top] == [0, 1, 2, 3, 4]
-    assert scored.rank == 1
+    result = unpack_score(np.asarray(scored_all(logits, jnp.asarray([250], jnp.int32), 5))[0], 250, 5)
+    assert [other.token_id for other in result.top] == [0, 1, 2, 3, 4]
+    assert result.rank == 1
 
 
 def test_scores_are_zeros_where_nobody_wants_them() -> None:
     logits, tokens = jnp.ones((40, 3), jnp.float32), jnp.zeros(3, jnp.int32)
-    scored = ScoredLogits(logits, logits.max(0), logits)
-    assert not np.asarray(score_if(jnp.zeros(3, bool), lambda: scored, tokens, 4)).any()
+    scored_logits = ScoredLogits(logits, logits.max(0), logits)
+    assert not np.asarray(score_if(jnp.zeros(3, bool), lambda: scored_logits, tokens, 4)).any()
     np.testing.assert_array_equal(
-        score_if(jnp.asarray([False, True, False]), lambda: scored, tokens, 4), score(scored, tokens, 4)
+        score_if(jnp.asarray([False, True, False]), lambda: scored_logits, tokens, 4), score(scored_logits, tokens, 4)
     )
 
 
 @pytest.mark.parametrize("tokens", [16, 64, 80, 200])
 def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
-    """Check also a last group that is not full, and a whole group that is not asked for."""
+    """Check also a partial last group, and a whole group without targets."""
     rng = np.random.default_rng(tokens)
     hidden = rng.standard_normal((tokens, 8)).astype(np.float32)
     weight = jnp.asarray(rng.standard_normal((8, 50)).astype(np.float32))
@@ -71,9 +71,9 @@ def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
     assert scores.shape == (tokens, score_columns(3))
     p = expected(np.asarray(jnp.asarray(hidden) @ weight))
     for row in np.flatnonzero(targets >= 0):
-        scored = unpack_score(np.asarray(scores)[row], int(targets[row]), 3)
-        assert scored.logprob == pytest.approx(p[row, targets[row]], rel=1e-4, abs=1e-5)
-        assert scored.top[0].token_id == np.argmax(p[row])
+        result = unpack_score(np.asarray(scores)[row], int(targets[row]), 3)
+        assert result.logprob == pytest.approx(p[row, targets[row]], rel=1e-4, abs=1e-5)
+        assert result.top[0].token_id == np.argmax(p[row])
 
 
 def test_without_prompt_tokens_there_is_nothing_to_score() -> None:

@@ -94,8 +94,8 @@ async def test_reasoning_is_in_one_key_and_in_vllms_too_if_asked_for(
     assert {key for each in choices for key in each["delta"] if "reasoning" in key} == keys
     assert all(joined(events, key) == "the user asks" for key in keys)
     assert joined(events, "content") == choice["message"]["content"]
-    counted = sum(len(each.get("token_ids") or ()) for each in choices)
-    assert counted == whole["usage"]["completion_tokens"], "hidden tokens count"
+    count = sum(len(each.get("token_ids") or ()) for each in choices)
+    assert count == whole["usage"]["completion_tokens"], "hidden tokens count"
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
@@ -160,8 +160,8 @@ async def test_a_stream_has_the_same_in_chunks_and_its_usage_last(scripted: Sess
     scores = [token for event in events for token in (event["choices"][0]["logprobs"] or {"content": ()})["content"]]
     assert scores == whole["choices"][0]["logprobs"]["content"]
     assert last["choices"] == []
-    for counted in ("total_tokens", "completion_tokens_details"):
-        assert last["usage"][counted] == whole["usage"][counted]
+    for name in ("total_tokens", "completion_tokens_details"):
+        assert last["usage"][name] == whole["usage"][name]
     assert len({event["id"] for event in reply.events}) == 1
 
 
@@ -170,13 +170,13 @@ async def test_an_answer_with_one_call_ends_after_it(monkeypatch: pytest.MonkeyP
     with scripted_session(monkeypatch, lambda prompt: f"{CALL}{CALL}") as session:
         parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
         tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
-        wanted: dict[str, Any] = {"tools": [tool], "tool_choice": choice, "parallel_tool_calls": False}
-        answer = await session.generate([USER], max_tokens=None, **wanted)
-        both = await session.generate([USER], max_tokens=None, **wanted | {"parallel_tool_calls": True})
+        options: dict[str, Any] = {"tools": [tool], "tool_choice": choice, "parallel_tool_calls": False}
+        answer = await session.generate([USER], max_tokens=None, **options)
+        both = await session.generate([USER], max_tokens=None, **options | {"parallel_tool_calls": True})
         assert answer.text == both.text[: both.text.index("</tool_call>") + len("</tool_call>")]
         assert (len(answer.tool_calls), len(both.tool_calls), answer.finish_reason) == (1, 2, "stop")
         assert (await answer.branch(3, answer.token_ids[3])).text == answer.text
-        body = {"messages": [USER], **wanted}
+        body = {"messages": [USER], **options}
         whole = (await ask(app(session), CHAT, body)).json
         assert whole["choices"][0]["finish_reason"] == "tool_calls"
         assert whole["usage"]["completion_tokens"] == answer.usage.completion_tokens == len(answer.token_ids)
@@ -190,9 +190,9 @@ async def test_an_answer_with_one_call_ends_after_it(monkeypatch: pytest.MonkeyP
 
 
 async def test_of_a_call_that_had_to_come_and_was_cut_nothing_is_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = {"tool_choice": {"type": "function", "function": {"name": "weather"}}}
+    function_choice = {"tool_choice": {"type": "function", "function": {"name": "weather"}}}
     with scripted_session(monkeypatch, lambda prompt: CALL) as session:
-        for choice, content in (({}, CALL[:20]), (chosen, ""), ({"tool_choice": "required"}, "")):
+        for choice, content in (({}, CALL[:20]), (function_choice, ""), ({"tool_choice": "required"}, "")):
             body = {"messages": [USER], "tools": [TOOL], "max_tokens": 20, **choice}
             (whole,) = (await ask(app(session), CHAT, body)).json["choices"]
             assert (whole["message"]["content"], whole["finish_reason"]) == (content, "length")
@@ -203,10 +203,10 @@ async def test_of_a_call_that_had_to_come_and_was_cut_nothing_is_content(monkeyp
                 "tools": [{"type": "function", **FUNCTION}],
                 "max_output_tokens": 20,
             }
-            if choice is not chosen:  # which is spelt in another way there
-                made = (await ask(app(session), "/v1/responses", {**responses, **choice})).json
-                assert made["status"] == "incomplete"
-                assert [part["text"] for item in made["output"] for part in item["content"]] == [content]
+            if choice is not function_choice:  # which is spelt in another way there
+                response = (await ask(app(session), "/v1/responses", {**responses, **choice})).json
+                assert response["status"] == "incomplete"
+                assert [part["text"] for item in response["output"] for part in item["content"]] == [content]
 
 
 async def test_log_probabilities_name_each_token_once_by_its_text_or_by_its_id(texts: Session) -> None:
@@ -219,18 +219,18 @@ async def test_log_probabilities_name_each_token_once_by_its_text_or_by_its_id(t
     streamed = await ask(app(texts), TEXT, {**body, "return_tokens_as_token_ids": True, "stream": True})
     scores = [event["choices"][0]["logprobs"] for event in streamed.events]
     assert [token for each in scores if each for token in each["tokens"]] == expected
-    for given, top in zip(answer.logprobs or (), choice["logprobs"]["top_logprobs"], strict=True):
-        ids = {given.token_id, *(other.token_id for other in given.top)}
+    for score, top in zip(answer.logprobs or (), choice["logprobs"]["top_logprobs"], strict=True):
+        ids = {score.token_id, *(other.token_id for other in score.top)}
         assert set(top) == {f"token_id:{token}" for token in ids}
 
 
 def test_alternatives_of_one_text_are_told_apart_by_their_ids() -> None:
     top = tuple(TokenLogprob(token, text, -float(token), token) for token, text in ((1, "a"), (2, ""), (3, "")))
-    written = TextLogprobs().of([TokenLogprob(3, "", -3.0, 3, top)])
-    assert written["top_logprobs"] == [{"a": -1.0, "": -2.0, "token_id:3": -3.0}]
-    written = TextLogprobs(by_id=True).of([TokenLogprob(4, "b", -4.0, 4, top)])
-    assert written["tokens"] == ["token_id:4"]
-    assert list(written["top_logprobs"][0]) == ["token_id:4", "token_id:1", "token_id:2", "token_id:3"]
+    logprobs = TextLogprobs().of([TokenLogprob(3, "", -3.0, 3, top)])
+    assert logprobs["top_logprobs"] == [{"a": -1.0, "": -2.0, "token_id:3": -3.0}]
+    logprobs = TextLogprobs(by_id=True).of([TokenLogprob(4, "b", -4.0, 4, top)])
+    assert logprobs["tokens"] == ["token_id:4"]
+    assert list(logprobs["top_logprobs"][0]) == ["token_id:4", "token_id:1", "token_id:2", "token_id:3"]
     chat = chat_logprobs([TokenLogprob(3, "", -3.0, 3, top)], by_id=True)["content"][0]
     assert (chat["token"], chat["top_logprobs"][0]["token"]) == ("token_id:3", "token_id:1")
 
@@ -267,14 +267,14 @@ async def test_an_echo_has_the_log_probabilities_of_the_prompt(texts: Session) -
     reply = await ask(app(texts), TEXT, {"prompt": "abc", "max_tokens": 1, "logprobs": 1, "echo": True})
     answer = await texts.generate("abc", max_tokens=1, logprobs=1, prompt_logprobs=1)
     (choice,) = reply.json["choices"]
-    found = choice["logprobs"]
+    logprobs = choice["logprobs"]
     assert choice["text"] == "abc" + answer.text
-    assert found["tokens"][:3] == ["a", "b", "c"]
+    assert logprobs["tokens"][:3] == ["a", "b", "c"]
     assert answer.prompt_logprobs is not None
-    assert found["token_logprobs"][:3] == [None, *(each.logprob for each in answer.prompt_logprobs if each)]
-    assert found["top_logprobs"][0] is None
-    assert found["top_logprobs"][1] == {"b": found["token_logprobs"][1]}
-    assert found["text_offset"][:4] == [0, 1, 2, 3]
+    assert logprobs["token_logprobs"][:3] == [None, *(each.logprob for each in answer.prompt_logprobs if each)]
+    assert logprobs["top_logprobs"][0] is None
+    assert logprobs["top_logprobs"][1] == {"b": logprobs["token_logprobs"][1]}
+    assert logprobs["text_offset"][:4] == [0, 1, 2, 3]
 
 
 def test_line_ends_that_json_may_have_unescaped_are_escaped() -> None:
@@ -297,14 +297,14 @@ async def test_a_prompt_alone_is_computed_without_a_token(texts: Session) -> Non
 
 
 async def test_embeddings_are_those_of_the_session_in_either_form(texts: Session) -> None:
-    given = ["one", "two"]
-    expected = await texts.embed(given, normalize=True)
-    floats = (await ask(app(texts), "/v1/embeddings", {"input": given})).json
+    inputs = ["one", "two"]
+    expected = await texts.embed(inputs, normalize=True)
+    floats = (await ask(app(texts), "/v1/embeddings", {"input": inputs})).json
     assert [each["embedding"] for each in floats["data"]] == expected.tolist()
     assert floats["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
     packed = (await ask(app(texts), "/v1/embeddings", {"input": [[1, 2], [3]], "encoding_format": "base64"})).json
-    found = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in packed["data"]]
-    assert np.array_equal(found, await texts.embed(token_ids=[[1, 2], [3]]))
+    vectors = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in packed["data"]]
+    assert np.array_equal(vectors, await texts.embed(token_ids=[[1, 2], [3]]))
     mixed = (await ask(app(texts), "/v1/embeddings", {"input": ["one", [1, 2]]})).json
     with fake_session() as without:
         refused = await ask(app(without), "/v1/embeddings", {"input": ["one", [1, 2]]})
@@ -319,62 +319,62 @@ async def test_a_text_of_too_many_tokens_does_not_become_a_list(
     scripted: Session, monkeypatch: pytest.MonkeyPatch, prompt: str
 ) -> None:
     monkeypatch.setattr("rekindle.server.models.tokens.MOST_TOKENS", 3)
-    served = app(scripted)
-    assert (await ask(served, "/tokenize", {"prompt": "abc"})).status == 200
-    refused = await ask(served, "/tokenize", {"prompt": prompt})
+    server = app(scripted)
+    assert (await ask(server, "/tokenize", {"prompt": "abc"})).status == 200
+    refused = await ask(server, "/tokenize", {"prompt": prompt})
     assert (refused.status, refused.error["param"]) == (400, "prompt")
     assert "tokens; at most 3 become a list at once. Send it in parts" in refused.error["message"]
-    mixed = await ask(served, "/v1/completions", {"prompt": [prompt, [1, 2]]})
+    mixed = await ask(server, "/v1/completions", {"prompt": [prompt, [1, 2]]})
     assert (mixed.status, mixed.error["param"]) == (400, "prompt")
 
 
 async def test_texts_become_tokens_and_texts_again(scripted: Session) -> None:
-    served = app(scripted)
-    reply = (await ask(served, "/tokenize", {"prompt": "the", "return_token_strs": True})).json
+    server = app(scripted)
+    reply = (await ask(server, "/tokenize", {"prompt": "the", "return_token_strs": True})).json
     assert (reply["tokens"], reply["count"]) == (scripted.encode("the"), len(scripted.encode("the")))
     assert "".join(reply["token_strs"]) == "the"
-    assert (await ask(served, "/detokenize", {"tokens": reply["tokens"]})).json["prompt"] == "the"
-    plain = (await ask(served, "/tokenize", {"content": "the", "with_pieces": True})).json  # llama.cpp's form
+    assert (await ask(server, "/detokenize", {"tokens": reply["tokens"]})).json["prompt"] == "the"
+    plain = (await ask(server, "/tokenize", {"content": "the", "with_pieces": True})).json  # llama.cpp's form
     assert plain == {"tokens": [{"id": token, "piece": scripted.decode([token])} for token in reply["tokens"]]}
-    assert (await ask(served, "/detokenize", {"tokens": reply["tokens"]})).json["content"] == "the"
-    chat = (await ask(served, "/tokenize", {"messages": [USER], "tools": [TOOL]})).json
+    assert (await ask(server, "/detokenize", {"tokens": reply["tokens"]})).json["content"] == "the"
+    chat = (await ask(server, "/tokenize", {"messages": [USER], "tools": [TOOL]})).json
     assert chat["tokens"] == scripted.encode(scripted.render([USER], tools=[TOOL]))
-    info = (await ask(served, "/tokenizer_info")).json
+    info = (await ask(server, "/tokenizer_info")).json
     assert info["eos_token"] == "<|im_end|>"
     assert "tool_call" in info["chat_template"]
 
 
 async def test_the_model_is_listed_and_known_by_its_name(texts: Session) -> None:
-    served = app(texts, name="a/b")
-    assert [each["id"] for each in (await ask(served, "/v1/models")).json["data"]] == ["a/b"]
-    assert (await ask(served, "/v1/models/a/b")).json["max_model_len"] == 4096
-    assert (await ask(served, TEXT, {"model": "a/b", "prompt": "x", "max_tokens": 1})).status == 200
-    wrong = await ask(served, TEXT, {"model": "c", "prompt": "x"})
+    server = app(texts, name="a/b")
+    assert [each["id"] for each in (await ask(server, "/v1/models")).json["data"]] == ["a/b"]
+    assert (await ask(server, "/v1/models/a/b")).json["max_model_len"] == 4096
+    assert (await ask(server, TEXT, {"model": "a/b", "prompt": "x", "max_tokens": 1})).status == 200
+    wrong = await ask(server, TEXT, {"model": "c", "prompt": "x"})
     assert (wrong.status, wrong.error["code"], wrong.error["param"]) == (404, "model_not_found", "model")
-    assert (await ask(served, "/v1/models/c")).status == 404
+    assert (await ask(server, "/v1/models/c")).status == 404
 
 
 async def test_adapters_are_models_of_their_own_and_go_with_their_names(texts: Session) -> None:
-    served, array = app(texts, name="a/b"), np.ones((1, 1), np.float32)
+    server, array = app(texts, name="a/b"), np.ones((1, 1), np.float32)
     tensors = {f"model.layers.0.self_attn.q_proj.lora_{side}": array for side in "AB"}
     await texts.add_adapter("sql", tensors=tensors, config={"r": 1, "lora_alpha": 8})
-    listed = (await ask(served, "/v1/models")).json["data"]
-    assert [(each["id"], each.get("parent")) for each in listed] == [("a/b", None), ("sql", "a/b")]
-    assert (await ask(served, "/v1/models/sql")).json == listed[1]
+    cards = (await ask(server, "/v1/models")).json["data"]
+    assert [(each["id"], each.get("parent")) for each in cards] == [("a/b", None), ("sql", "a/b")]
+    assert (await ask(server, "/v1/models/sql")).json == cards[1]
     bodies = {TEXT: {"prompt": "x", "max_tokens": 1}, CHAT: {"messages": [USER], "max_tokens": 1}}
     bodies |= {"/v1/embeddings": {"input": "x"}, "/v1/responses": {"input": "x", "max_output_tokens": 1}}
     submits: list[Submit] = []
     with texts.watch(lambda record: submits.append(record.message) if isinstance(record.message, Submit) else None):
         for path, body in bodies.items():
             for model in ("sql", "a/b"):
-                reply = await ask(served, path, body | {"model": model})
+                reply = await ask(server, path, body | {"model": model})
                 assert (reply.status, reply.json["model"]) == (200, model), reply.body
-            assert (await ask(served, path, body)).json["model"] == "a/b"
+            assert (await ask(server, path, body)).json["model"] == "a/b"
     assert [each.adapter and each.adapter.name for each in submits] == 4 * ["sql", None, None]
     assert "with adapter sql" in str(submits[0])
     await texts.remove_adapter("sql")
-    gone = await ask(served, TEXT, bodies[TEXT] | {"model": "sql"})
-    assert (gone.status, gone.error["code"]) == (404, "model_not_found")
+    absent = await ask(server, TEXT, bodies[TEXT] | {"model": "sql"})
+    assert (absent.status, absent.error["code"]) == (404, "model_not_found")
 
 
 @pytest.mark.parametrize(
@@ -453,25 +453,25 @@ async def test_a_prompt_that_is_too_long_has_a_code(texts: Session) -> None:
 
 
 async def test_paths_methods_and_types_that_are_not_served_say_so_in_the_same_form(texts: Session) -> None:
-    served = app(texts, limits=Limits(body_bytes=100))
-    nothing = await ask(served, "/v1/nothing")
+    server = app(texts, limits=Limits(body_bytes=100))
+    nothing = await ask(server, "/v1/nothing")
     assert nothing.status == 404
     assert nothing.error["message"].startswith("GET /v1/nothing is not served; there are /v1/chat/completions, /v1/")
-    wrong = await ask(served, TEXT)
+    wrong = await ask(server, TEXT)
     assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
     assert wrong.error["message"] == "GET /v1/completions is not served; use POST"
-    assert (await ask(served, TEXT, b"a=b", headers={"content-type": "text/plain"})).status == 415
-    assert (await ask(served, TEXT, {"prompt": "x" * 200})).status == 413
-    broken = await ask(served, TEXT, b'{"prompt": ')
+    assert (await ask(server, TEXT, b"a=b", headers={"content-type": "text/plain"})).status == 415
+    assert (await ask(server, TEXT, {"prompt": "x" * 200})).status == 413
+    broken = await ask(server, TEXT, b'{"prompt": ')
     assert broken.status == 400
     assert broken.error["message"] == "the body is not JSON: Expecting value at line 1, column 12"
 
 
 async def test_a_body_may_have_as_many_bytes_as_the_bound_and_none_more(texts: Session) -> None:
     body = b'{"prompt": "x", "max_tokens": 1}'
-    served = app(texts, limits=Limits(body_bytes=len(body)))
-    assert (await ask(served, TEXT, body)).status == 200
-    more = await ask(served, TEXT, body + b" ")
+    server = app(texts, limits=Limits(body_bytes=len(body)))
+    assert (await ask(server, TEXT, body)).status == 200
+    more = await ask(server, TEXT, body + b" ")
     assert (more.status, more.error["message"]) == (413, f"the body may have at most {len(body)} bytes")
 
 
@@ -479,18 +479,18 @@ async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler
     limits = fake_limits(max_running=1)
     loaded_engine = fake_loaded_engine(limits, settler=settler, tokenizer=byte_tokenizer)
     with fake_session(loaded_engine, max_waiting=2) as session:
-        served = app(session)
+        server = app(session)
         async with anyio.create_task_group() as tasks:
-            first = [Caller(served, TEXT, {"prompt": [3, 1], "max_tokens": 2}) for _ in range(3)]
+            first = [Caller(server, TEXT, {"prompt": [3, 1], "max_tokens": 2}) for _ in range(3)]
             for place, caller in enumerate(first, 1):
                 tasks.start_soon(caller.run)
                 await submitted(session, place)
                 await until(lambda: session.stats.scheduler.running, "the first request had the slot")
             for path, body in ((TEXT, {"prompt": [3, 1]}), ("/v1/embeddings", {"input": [3, 1]})):
-                reply = await ask(served, path, body)
+                reply = await ask(server, path, body)
                 assert (reply.status, reply.headers["retry-after"]) == (429, "1")
                 assert reply.error["code"] == "rate_limit_exceeded"
-            urgent = Caller(served, TEXT, {"prompt": [3, 1], "max_tokens": 2, "priority": -1})
+            urgent = Caller(server, TEXT, {"prompt": [3, 1], "max_tokens": 2, "priority": -1})
             tasks.start_soon(urgent.run)
             await submitted(session, 4)
             tasks.start_soon(session.embed, "a cell waits for room")
@@ -500,10 +500,10 @@ async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler
 
 
 async def test_a_closed_session_is_unavailable(texts: Session) -> None:
-    served = app(texts)
-    assert (await ask(served, "/health")).status == 200
+    server = app(texts)
+    assert (await ask(server, "/health")).status == 200
     await texts.close()
-    for reply in (await ask(served, "/health"), await ask(served, TEXT, {"prompt": "x"})):
+    for reply in (await ask(server, "/health"), await ask(server, TEXT, {"prompt": "x"})):
         assert (reply.status, reply.error["message"]) == (503, "the model is being shut down")
 
 
@@ -511,27 +511,29 @@ async def test_a_stuck_engine_is_unavailable_and_health_says_in_which_tick(settl
     loaded_engine = fake_loaded_engine(fake_limits(), settler=settler)
     settings = replace(loaded_engine.settings, watchdog_timeout=0.05)
     async with fake_session(replace(loaded_engine, settings=settings)) as session:
-        served = app(session)
-        reply = await ask(served, TEXT, {"prompt": [3], "max_tokens": 5})
+        server = app(session)
+        reply = await ask(server, TEXT, {"prompt": [3], "max_tokens": 5})
         assert (reply.status, reply.error["message"]) == (
             503,
             "the device that runs the model does not respond; retry later",
         )
-        reply = await ask(served, "/health")
+        reply = await ask(server, "/health")
         assert (reply.status, reply.error["message"][:31]) == (503, "the engine is stuck in tick 1 f")
         assert reply.error["type"] == "service_unavailable_error"
         settler.release()
         await until(lambda: session.stuck is None, "the tick has settled")
-        assert (await ask(served, "/health")).status == 200
+        assert (await ask(server, "/health")).status == 200
 
 
-async def test_requests_that_end_with_the_session_are_told_so(held: Session, settler: FakeSettler) -> None:
-    client = [Caller(app(held), TEXT, {"prompt": [3], "max_tokens": 50, "stream": each}) for each in (False, True)]
+async def test_requests_that_end_with_the_session_are_told_so(held_session: Session, settler: FakeSettler) -> None:
+    client = [
+        Caller(app(held_session), TEXT, {"prompt": [3], "max_tokens": 50, "stream": each}) for each in (False, True)
+    ]
     async with anyio.create_task_group() as tasks:
         for caller in client:
             tasks.start_soon(caller.run)
-        await submitted(held, 2)
-        await held.close()
+        await submitted(held_session, 2)
+        await held_session.close()
     assert [(caller.reply.status, caller.reply.error["type"]) for caller in client] == [
         (503, "service_unavailable_error")
     ] * 2
@@ -568,26 +570,26 @@ async def test_errors_and_logs_have_no_prompt(scripted: Session, caplog: pytest.
 
 
 async def test_without_one_of_the_keys_nothing_but_health_is_served(texts: Session) -> None:
-    served = app(texts, api_keys=["one", "two"])
+    server = app(texts, api_keys=["one", "two"])
     for headers in ({}, {"authorization": "Bearer on"}, {"authorization": "one"}, {"authorization": "Bearer ön"}):
-        reply = await ask(served, "/v1/models", headers=headers)
+        reply = await ask(server, "/v1/models", headers=headers)
         assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
         assert reply.headers["www-authenticate"] == "Bearer"
     for key in ("one", "two"):
         for headers in ({"authorization": f"Bearer {key}"}, {"authorization": f"bearer {key}"}, {"x-api-key": key}):
-            assert (await ask(served, "/v1/models", headers=headers)).status == 200
-    assert (await ask(served, "/health")).status == 200
-    assert (await ask(served, "/metrics")).status == 401
+            assert (await ask(server, "/v1/models", headers=headers)).status == 200
+    assert (await ask(server, "/health")).status == 200
+    assert (await ask(server, "/metrics")).status == 401
 
 
 async def test_pages_of_other_origins_may_ask_only_if_they_are_named(texts: Session) -> None:
     asks = {"origin": "https://a.example", "access-control-request-method": "POST"}
     closed = await ask(app(texts), TEXT, method="OPTIONS", headers=asks)
     assert "access-control-allow-origin" not in closed.headers
-    named = app(texts, origins=["https://a.example"], api_keys=["key"])
-    reply = await ask(named, TEXT, method="OPTIONS", headers=asks)
+    server = app(texts, origins=["https://a.example"], api_keys=["key"])
+    reply = await ask(server, TEXT, method="OPTIONS", headers=asks)
     assert (reply.status, reply.headers["access-control-allow-origin"]) == (200, "https://a.example")
-    other = await ask(named, TEXT, method="OPTIONS", headers={**asks, "origin": "https://b.example"})
+    other = await ask(server, TEXT, method="OPTIONS", headers={**asks, "origin": "https://b.example"})
     assert "access-control-allow-origin" not in other.headers
 
 
@@ -602,19 +604,19 @@ def test_empty_keys_are_refused(texts: Session) -> None:
 
 
 async def test_an_answer_goes_back_into_the_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
+    prompts: list[str] = []
 
     def script(prompt: str) -> str:
-        read.append(prompt)
+        prompts.append(prompt)
         return CALL
 
     with scripted_session(monkeypatch, script) as session:
-        said = (await ask(app(session), CHAT, {"messages": [USER], "tools": [TOOL]})).json["choices"][0]["message"]
-        told = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "sunny"}
-        reply = await ask(app(session), CHAT, {"messages": [USER, said, told], "tools": [TOOL]})
+        answer = (await ask(app(session), CHAT, {"messages": [USER], "tools": [TOOL]})).json["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "sunny"}
+        reply = await ask(app(session), CHAT, {"messages": [USER, answer, result], "tools": [TOOL]})
         assert reply.status == 200
-    assert json.dumps({"city": "Rome"}) in read[-1]
-    assert "sunny" in read[-1]
+    assert json.dumps({"city": "Rome"}) in prompts[-1]
+    assert "sunny" in prompts[-1]
 
 
 async def test_a_model_without_a_tokenizer_is_asked_by_token_ids() -> None:

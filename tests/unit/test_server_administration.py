@@ -56,12 +56,12 @@ def adapter(tmp_path: Path) -> str:
     return str(saved(tmp_path / "sql", parts))
 
 
-async def manage(served: Any, path: str, body: Any = None, method: str = "POST") -> Reply:
-    return await ask(served, path, body, method=method, headers=KEY)
+async def manage(server: Any, path: str, body: Any = None, method: str = "POST") -> Reply:
+    return await ask(server, path, body, method=method, headers=KEY)
 
 
 async def test_without_a_key_of_its_own_no_administration_is_served(session: Session) -> None:
-    for served, headers, status in (
+    for server, headers, status in (
         (app(session), {}, 403),
         (app(session, api_keys=["client"]), {"authorization": "Bearer client"}, 403),
         (app(session, api_keys=["client"], admin_keys=["admin"]), {"authorization": "Bearer client"}, 401),
@@ -69,37 +69,37 @@ async def test_without_a_key_of_its_own_no_administration_is_served(session: Ses
         (app(session, admin_keys=["admin"]), {"authorization": "Bearer admi"}, 401),
     ):
         for path, body in POSTS.items():
-            refused = await ask(served, path, body, headers=headers)
+            refused = await ask(server, path, body, headers=headers)
             assert (refused.status, "--admin-key" in refused.error["message"]) == (status, True)
         for path in ("/is_paused", "/is_sleeping"):
-            assert (await ask(served, path, headers=headers)).status == status
+            assert (await ask(server, path, headers=headers)).status == status
     assert (session.adapters, session.weights_version, session.asleep) == ({}, 0, False)
     with pytest.raises(rekindle.ConfigError, match="admin_keys must be a list of non-empty strings"):
         app(session, admin_keys=[""])
 
 
 async def test_an_administrator_is_a_client_too(session: Session) -> None:
-    served = app(session, api_keys=["client"], admin_keys=["admin"])
-    assert (await ask(served, "/v1/models", headers=KEY)).status == 200
-    assert (await ask(served, "/v1/models")).status == 401
+    server = app(session, api_keys=["client"], admin_keys=["admin"])
+    assert (await ask(server, "/v1/models", headers=KEY)).status == 200
+    assert (await ask(server, "/v1/models")).status == 401
     assert (await ask(app(session, admin_keys=["admin"]), "/v1/models")).status == 200
 
 
 async def test_a_paused_server_lets_requests_wait_until_it_resumes(session: Session) -> None:
-    served = app(session, admin_keys=["admin"])
+    server = app(session, admin_keys=["admin"])
     replies: dict[str, Reply] = {}
     bodies: dict[str, Any] = {TEXT: {"prompt": "a", "max_tokens": 1}, "/v1/embeddings": {"input": "a"}}
 
     async def serve(path: str) -> None:
-        replies[path] = await ask(served, path, bodies[path])
+        replies[path] = await ask(server, path, bodies[path])
 
-    assert (await manage(served, "/pause")).json == {"status": "paused"}
-    assert (await manage(served, "/is_paused", method="GET")).json == {"is_paused": True}
-    gone, left = Caller(served, TEXT, bodies[TEXT]), anyio.Event()
+    assert (await manage(server, "/pause")).json == {"status": "paused"}
+    assert (await manage(server, "/is_paused", method="GET")).json == {"is_paused": True}
+    client, departure = Caller(server, TEXT, bodies[TEXT]), anyio.Event()
 
     async def leave() -> None:
-        await gone.run()
-        left.set()
+        await client.run()
+        departure.set()
 
     async with anyio.create_task_group() as tasks:
         for path in bodies:
@@ -107,30 +107,30 @@ async def test_a_paused_server_lets_requests_wait_until_it_resumes(session: Sess
         tasks.start_soon(leave)
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
-        assert (await ask(served, "/tokenize", {"prompt": "a"})).status == 200
-        gone.gone.set()
-        await left.wait()
+        assert (await ask(server, "/tokenize", {"prompt": "a"})).status == 200
+        client.disconnect.set()
+        await departure.wait()
         assert not replies
         assert not session.requests
-        assert (await manage(served, "/resume")).json == {"status": "resumed"}
+        assert (await manage(server, "/resume")).json == {"status": "resumed"}
     assert [reply.status for reply in replies.values()] == [200, 200]
-    assert gone.reply.status == 0
-    assert (await manage(served, "/is_paused", method="GET")).json == {"is_paused": False}
+    assert client.reply.status == 0
+    assert (await manage(server, "/is_paused", method="GET")).json == {"is_paused": False}
 
 
 @pytest.mark.parametrize(("mode", "status"), [("abort", 503), ("wait", 200)])
 async def test_a_pause_cancels_what_is_under_way_or_waits_for_its_end(
     slow: Session, settler: FakeSettler, mode: str, status: int
 ) -> None:
-    served = app(slow, admin_keys=["admin"])
-    running = Caller(served, TEXT, {"prompt": "a", "max_tokens": 3})
-    pausing = Caller(served, f"/pause?mode={mode}", {}, headers=KEY)
+    server = app(slow, admin_keys=["admin"])
+    running = Caller(server, TEXT, {"prompt": "a", "max_tokens": 3})
+    pausing = Caller(server, f"/pause?mode={mode}", {}, headers=KEY)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(running.run)
         await until(lambda: len(slow.requests) == 1, "a request")
         (handle,) = slow.requests.values()
         tasks.start_soon(pausing.run)
-        while not (await manage(served, "/is_paused", method="GET")).json["is_paused"]:
+        while not (await manage(server, "/is_paused", method="GET")).json["is_paused"]:
             await anyio.lowlevel.checkpoint()
         assert handle.record.cancelling == (mode == "abort")
         assert pausing.reply.status == 0 or mode == "abort"  # a cancelled request may end while its step runs
@@ -140,59 +140,59 @@ async def test_a_pause_cancels_what_is_under_way_or_waits_for_its_end(
 
 
 async def test_a_mode_that_is_not_served_is_named(session: Session) -> None:
-    served = app(session, admin_keys=["admin"])
-    refused = await manage(served, "/pause?mode=keep", {})
+    server = app(session, admin_keys=["admin"])
+    refused = await manage(server, "/pause?mode=keep", {})
     assert (refused.status, refused.error["param"]) == (400, "mode")
     assert "mode must be abort or wait, got 'keep'" in refused.error["message"]
 
 
 async def test_weights_come_from_a_path_and_sleep_frees_them(session: Session) -> None:
-    served = app(session, admin_keys=["admin"])
-    done = (await manage(served, "/update_weights", {"model_path": "step-2", "in_flight": "fail"})).json
+    server = app(session, admin_keys=["admin"])
+    done = (await manage(server, "/update_weights", {"model_path": "step-2", "in_flight": "fail"})).json
     assert done == {"success": True, "message": "the weights are those of step-2", "weights_version": 1}
     assert session.weights_version == 1
-    refused = await manage(served, "/update_weights", {"model_path": "step-2", "in_flight": "later"})
+    refused = await manage(server, "/update_weights", {"model_path": "step-2", "in_flight": "later"})
     assert (refused.status, "in_flight must be" in refused.error["message"]) == (400, True)
-    assert (await manage(served, "/update_weights", {})).error["param"] == "model_path"
-    await manage(served, "/sleep")
-    assert (await manage(served, "/is_sleeping", method="GET")).json == {"is_sleeping": True}
-    await manage(served, "/wake_up")
+    assert (await manage(server, "/update_weights", {})).error["param"] == "model_path"
+    await manage(server, "/sleep")
+    assert (await manage(server, "/is_sleeping", method="GET")).json == {"is_sleeping": True}
+    await manage(server, "/wake_up")
     assert not session.asleep
 
 
 async def test_a_model_has_several_names_and_answers_have_the_first(session: Session, adapter: str) -> None:
-    served = app(session, name=["base", "gpt", "base", "claude"], admin_keys=["admin"])
-    assert (await ask(served, TEXT, {"model": "claude", "prompt": "a", "max_tokens": 1})).json["model"] == "base"
-    cards = (await ask(served, "/v1/models")).json["data"]
+    server = app(session, name=["base", "gpt", "base", "claude"], admin_keys=["admin"])
+    assert (await ask(server, TEXT, {"model": "claude", "prompt": "a", "max_tokens": 1})).json["model"] == "base"
+    cards = (await ask(server, "/v1/models")).json["data"]
     assert [(card["id"], card["root"], "parent" in card) for card in cards] == [
         ("base", "base", False),
         ("gpt", "base", False),
         ("claude", "base", False),
     ]
-    refused = await manage(served, "/v1/load_lora_adapter", {"lora_name": "gpt", "lora_path": adapter})
+    refused = await manage(server, "/v1/load_lora_adapter", {"lora_name": "gpt", "lora_path": adapter})
     assert "'gpt' is the model's name" in refused.error["message"]
-    assert (await manage(served, "/sleep?model=claude")).status == 200
+    assert (await manage(server, "/sleep?model=claude")).status == 200
     assert session.asleep
-    text = (await ask(served, "/metrics")).body.decode()
+    text = (await ask(server, "/metrics")).body.decode()
     assert "model=" not in text
 
 
 async def test_adapters_come_and_go_by_their_paths(session: Session, adapter: str, tmp_path: Path) -> None:
-    served = app(session, name="base", admin_keys=["admin"])
+    server = app(session, name="base", admin_keys=["admin"])
     loaded = {"lora_name": "sql", "lora_path": adapter}
-    assert (await manage(served, "/v1/load_lora_adapter", loaded)).body == b"Success: the adapter 'sql' is loaded."
-    names = [card["id"] for card in (await ask(served, "/v1/models")).json["data"]]
+    assert (await manage(server, "/v1/load_lora_adapter", loaded)).body == b"Success: the adapter 'sql' is loaded."
+    names = [card["id"] for card in (await ask(server, "/v1/models")).json["data"]]
     assert names == ["base", "sql"]
-    assert (await ask(served, TEXT, {"model": "sql", "prompt": "a", "max_tokens": 1})).json["model"] == "sql"
-    again = await manage(served, "/v1/load_lora_adapter", loaded)
+    assert (await ask(server, TEXT, {"model": "sql", "prompt": "a", "max_tokens": 1})).json["model"] == "sql"
+    again = await manage(server, "/v1/load_lora_adapter", loaded)
     assert (again.status, "sql" in again.error["message"]) == (400, True)
-    assert (await manage(served, "/v1/load_lora_adapter", {**loaded, "load_inplace": True})).status == 200
+    assert (await manage(server, "/v1/load_lora_adapter", {**loaded, "load_inplace": True})).status == 200
     absent = await manage(
-        served, "/v1/load_lora_adapter", {**loaded, "lora_name": "x", "lora_path": str(tmp_path / "no")}
+        server, "/v1/load_lora_adapter", {**loaded, "lora_name": "x", "lora_path": str(tmp_path / "no")}
     )
     assert absent.status == 404
-    assert (await manage(served, "/v1/load_lora_adapter", {**loaded, "lora_name": "base"})).status == 400
-    assert (await manage(served, "/v1/unload_lora_adapter", {"lora_name": "base"})).status == 400
-    assert (await manage(served, "/v1/unload_lora_adapter", {"lora_name": "sql"})).status == 200
+    assert (await manage(server, "/v1/load_lora_adapter", {**loaded, "lora_name": "base"})).status == 400
+    assert (await manage(server, "/v1/unload_lora_adapter", {"lora_name": "base"})).status == 400
+    assert (await manage(server, "/v1/unload_lora_adapter", {"lora_name": "sql"})).status == 200
     assert not session.adapters
-    assert (await manage(served, "/v1/unload_lora_adapter", {"lora_name": "sql"})).status == 404
+    assert (await manage(server, "/v1/unload_lora_adapter", {"lora_name": "sql"})).status == 404

@@ -1,4 +1,4 @@
-"""The APIs of the server do alike what each writes in its own words: instructions, efforts, stop strings, errors."""
+"""The APIs of the server agree, each in its own words: instructions, efforts, stop strings, errors."""
 
 import re
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def bodies(
 
 
 class Prompts(list[str]):
-    """The prompts that a model has read."""
+    """The prompts of a model so far."""
 
     def __call__(self, prompt: str) -> str:
         self.append(prompt)
@@ -108,7 +108,7 @@ async def test_an_effort_is_the_nearest_level_of_the_template(serve: Serve, effo
 
 
 async def test_an_overflow_has_the_words_of_each_api(serve: Serve) -> None:
-    """Expect what clients look for: they shorten the conversation only then."""
+    """Expect the words that clients look for: they shorten the conversation only then."""
     session = serve("ok")
     long = [{"role": "user", "content": "x " * 5000}]
     for stream in (False, True):
@@ -120,13 +120,13 @@ async def test_an_overflow_has_the_words_of_each_api(serve: Serve) -> None:
         for name in ("chat", "responses"):
             error = replies[name].error
             assert (error["code"], error["type"]) == ("context_length_exceeded", "invalid_request_error")
-            found = re.search(r"maximum context length is (\d+) tokens.* resulted in (\d+) tokens", error["message"])
-            assert found is not None
-            assert int(found[1]) < int(found[2])
+            match = re.search(r"maximum context length is (\d+) tokens.* resulted in (\d+) tokens", error["message"])
+            assert match is not None
+            assert int(match[1]) < int(match[2])
         error = replies["messages"].error
-        found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", error["message"])
-        assert found is not None
-        assert int(found[1]) > int(found[2])
+        match = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", error["message"])
+        assert match is not None
+        assert int(match[1]) > int(match[2])
         assert error["type"] == "invalid_request_error"
         assert replies["ollama"].json["error"].startswith("the input length exceeds the context length")
     text = await ask(app(session), "/v1/completions", {"prompt": "x " * 5000})
@@ -152,5 +152,5 @@ async def test_a_model_without_a_template_names_the_options_of_the_server(serve:
         assert reply.status == 400, name
         assert "--chat-template FILE" in reply.body.decode(), name
         assert "open(" not in reply.body.decode(), name
-    counted = await ask(app(session), "/v1/messages/count_tokens", {"messages": [USER]})
-    assert "--chat-template FILE" in counted.error["message"]
+    count = await ask(app(session), "/v1/messages/count_tokens", {"messages": [USER]})
+    assert "--chat-template FILE" in count.error["message"]

@@ -122,18 +122,18 @@ async def test_an_answer_that_is_cut_ends_so_whatever_it_called(serve: Serve, ap
 
 
 @pytest.mark.parametrize("api", [CHATS, MESSAGES, OLLAMA], ids=lambda api: api.path)
-@pytest.mark.parametrize("thought", [{}, {"reasoning_content": "so"}])
+@pytest.mark.parametrize("reasoning", [{}, {"reasoning_content": "so"}])
 async def test_an_answer_that_continues_a_message_has_its_own_text_alone(
-    serve: Serve, api: Api, thought: dict[str, Any]
+    serve: Serve, api: Api, reasoning: dict[str, Any]
 ) -> None:
-    session = serve("<think>so</think>one two three" if thought else "one two three")
+    session = serve("<think>so</think>one two three" if reasoning else "one two three")
     for begin in ("one two", "one "):
-        wish = Wish([USER, {"role": "assistant", "content": begin, **thought}])
+        wish = Wish([USER, {"role": "assistant", "content": begin, **reasoning}])
         text = "one two three".removeprefix(begin)
         assert texts_of(await both(session, api, wish)) == [("", text, "stop")] * 2
 
 
-async def begun(session: Session, tasks: Any, caller: Caller) -> Any:
+async def start_client(session: Session, tasks: Any, caller: Caller) -> Any:
     """Start a client, and return its request once there are some tokens, while the engine is paused."""
     await session.pause()
     tasks.start_soon(caller.run)
@@ -150,8 +150,8 @@ async def test_a_client_that_goes_away_cancels_its_request(serve: Serve, api: Ap
     session = serve("x" * 500)
     caller = Caller(app(session), api.path, api.body(Wish(streams=streams)))
     async with anyio.create_task_group() as tasks:
-        handle = await begun(session, tasks, caller)
-        caller.gone.set()
+        handle = await start_client(session, tasks, caller)
+        caller.disconnect.set()
     session.resume()
     await until(lambda: handle.done, "the request had ended")
     assert repr(handle.record.error) == "RequestCancelled('the request was cancelled')"
@@ -163,7 +163,7 @@ async def test_a_failure_in_the_middle_of_a_stream_is_its_last_event(serve: Serv
     session = serve("x" * 500)
     caller = Caller(app(session), api.path, api.body(Wish(streams=True)))
     async with anyio.create_task_group() as tasks:
-        handle = await begun(session, tasks, caller)
+        handle = await start_client(session, tasks, caller)
         handle.cancel()
         session.resume()
     assert (caller.reply.status, caller.reply.complete) == (200, True)

@@ -61,10 +61,10 @@ async def test_a_message_is_the_answer_of_the_session_in_blocks(serve: Serve) ->
 
 
 async def test_a_stream_has_the_same_in_events(serve: Serve) -> None:
-    served = app(serve(ANSWER))
+    server = app(serve(ANSWER))
     for more in ({}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": {"type": "auto"}}, {"max_tokens": 9}):
-        whole = (await ask(served, PATH, {**BODY, **more})).json
-        reply = await ask(served, PATH, {**BODY, **more, "stream": True})
+        whole = (await ask(server, PATH, {**BODY, **more})).json
+        reply = await ask(server, PATH, {**BODY, **more, "stream": True})
         usage = named_events(reply)[0]["message"]["usage"]
         message = MESSAGES.joined(reply)
         assert message["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
@@ -90,18 +90,18 @@ async def test_arguments_of_streamed_tools_come_in_pieces(monkeypatch: pytest.Mo
 
 
 async def test_the_parts_of_the_input_add_up_to_the_prompt(serve: Serve) -> None:
-    served = app(serve("Hi"))
+    server = app(serve("Hi"))
     long = {**BODY, "messages": [{"role": "user", "content": "word " * 20}]}
-    counted = (await ask(served, COUNT, {"messages": long["messages"]})).json["input_tokens"]
+    count = (await ask(server, COUNT, {"messages": long["messages"]})).json["input_tokens"]
     for cached in (False, True):
-        usage = (await ask(served, PATH, long)).json["usage"]
+        usage = (await ask(server, PATH, long)).json["usage"]
         assert (usage["cache_read_input_tokens"] > 0) == cached
         parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-        assert sum(usage[part] for part in parts) == counted
+        assert sum(usage[part] for part in parts) == count
 
 
 async def test_a_message_ends_for_each_of_the_reasons(serve: Serve) -> None:
-    served = app(serve("one two three"))
+    server = app(serve("one two three"))
     for more, text, reason, sequence in (
         ({}, "one two three", "end_turn", None),
         ({"stop_sequences": []}, "one two three", "end_turn", None),
@@ -109,22 +109,22 @@ async def test_a_message_ends_for_each_of_the_reasons(serve: Serve) -> None:
         ({"max_tokens": 3}, "one", "max_tokens", None),
     ):
         for streams in (False, True):
-            reply = await ask(served, PATH, {**BODY, **more, "stream": streams})
+            reply = await ask(server, PATH, {**BODY, **more, "stream": streams})
             message = MESSAGES.joined(reply) if streams else reply.json
             assert message["content"] == [{"type": "text", "text": text}]
             assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
 
 
 async def test_a_full_context_is_told_from_the_limit_of_tokens(serve: Serve) -> None:
-    served = app(serve("x" * 2000))
-    reply = await ask(served, PATH, {**BODY, "max_tokens": 32_000})
+    server = app(serve("x" * 2000))
+    reply = await ask(server, PATH, {**BODY, "max_tokens": 32_000})
     assert reply.json["stop_reason"] == "model_context_window_exceeded"
 
 
 async def test_an_empty_answer_has_an_empty_block(serve: Serve) -> None:
-    served = app(serve(""))
+    server = app(serve(""))
     for streams in (False, True):
-        reply = await ask(served, PATH, {**BODY, "stream": streams})
+        reply = await ask(server, PATH, {**BODY, "stream": streams})
         message = MESSAGES.joined(reply) if streams else reply.json
         assert message["content"] == [{"type": "text", "text": ""}]
 
@@ -144,10 +144,10 @@ async def test_a_cut_further_call_does_not_count_if_only_one_may_be(serve: Serve
 
 
 async def test_thinking_may_be_left_out_of_its_block(serve: Serve) -> None:
-    served = app(serve(ANSWER))
+    server = app(serve(ANSWER))
     thinking = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
     for streams in (False, True):
-        reply = await ask(served, PATH, {**BODY, "thinking": thinking, "stream": streams})
+        reply = await ask(server, PATH, {**BODY, "thinking": thinking, "stream": streams})
         message = MESSAGES.joined(reply) if streams else reply.json
         assert message["content"][0]["thinking"] == ""
         assert message["content"][0]["signature"] == message["id"]
@@ -159,8 +159,8 @@ async def test_a_message_that_cannot_be_made_is_an_error(serve: Serve) -> None:
     assert reply.status == 400
     assert reply.json["type"] == "error"
     assert reply.error["type"] == "invalid_request_error"
-    held = await ask(app(session), PATH, {**BODY, "thread": {"type": "create"}})
-    assert (held.status, held.error["details"]) == (400, {"error_code": "thread_unsupported_request"})
+    thread = await ask(app(session), PATH, {**BODY, "thread": {"type": "create"}})
+    assert (thread.status, thread.error["details"]) == (400, {"error_code": "thread_unsupported_request"})
     missing = await ask(app(session), PATH, {**BODY, "model": "claude-x"})
     assert (missing.status, missing.error["type"]) == (404, "not_found_error")
     assert "this server has 'fake'" in missing.error["message"]
@@ -240,7 +240,7 @@ async def test_a_template_without_tools_tells_and_counts_them(serve: Serve) -> N
         prompts.append(prompt)
         return "Sunny"
 
-    served = app(
+    server = app(
         serve(
             answer,
             "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -248,11 +248,11 @@ async def test_a_template_without_tools_tells_and_counts_them(serve: Serve) -> N
         )
     )
     body = {**BODY, "tools": [TOOL], "thinking": {"type": "adaptive"}}
-    usage = (await ask(served, PATH, body)).json["usage"]
+    usage = (await ask(server, PATH, body)).json["usage"]
     assert "The weather." in prompts[0]
     del body["max_tokens"]
-    counted = await ask(served, COUNT, {**body, "chat_template_kwargs": {"enable_thinking": False}})
-    assert counted.json == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+    count = await ask(server, COUNT, {**body, "chat_template_kwargs": {"enable_thinking": False}})
+    assert count.json == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
 async def test_a_last_message_without_a_text_is_refused(serve: Serve) -> None:
@@ -300,9 +300,9 @@ def test_thinking_and_effort_reach_a_template_that_reads_them() -> None:
 
 
 async def test_thinking_is_switched_off_in_the_prompt(serve: Serve) -> None:
-    served = app(serve(lambda prompt: "off" if prompt.startswith("quiet") else "on", SWITCHED))
+    server = app(serve(lambda prompt: "off" if prompt.startswith("quiet") else "on", SWITCHED))
     for kind, text in (("disabled", "off"), ("enabled", "on")):
-        reply = await ask(served, PATH, {**BODY, "thinking": {"type": kind}})
+        reply = await ask(server, PATH, {**BODY, "thinking": {"type": kind}})
         assert reply.json["content"][0]["text"] == text
 
 
@@ -383,10 +383,10 @@ def test_adjacent_messages_of_a_role_are_one() -> None:
 
 def test_documents_and_search_results_in_text_are_read() -> None:
     document = {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "d"}}
-    found = {"type": "search_result", "title": "S", "source": "u", "content": [{"type": "text", "text": "f"}]}
+    search_result = {"type": "search_result", "title": "S", "source": "u", "content": [{"type": "text", "text": "f"}]}
     inner = {"type": "document", "source": {"type": "content", "content": "c"}}
     loaded = {"type": "tool_reference", "tool_name": "weather"}
-    ((_, parts),) = messages_of({"role": "user", "content": [document, found, inner, loaded]})
+    ((_, parts),) = messages_of({"role": "user", "content": [document, search_result, inner, loaded]})
     assert [part["text"] for part in parts] == ["T\nd", "S\nu\nf", "c", "weather"]
 
 
@@ -399,12 +399,12 @@ def test_a_use_of_a_tool_is_whole(missing: str) -> None:
 
 
 async def test_models_are_listed_for_clients_of_either_api(serve: Serve) -> None:
-    served = app(serve("Hi"))
+    server = app(serve("Hi"))
     headers = {"anthropic-version": "2023-06-01"}
-    page = (await ask(served, "/v1/models", headers=headers)).json
+    page = (await ask(server, "/v1/models", headers=headers)).json
     assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "fake", "fake")
-    assert (await ask(served, "/v1/models/fake", headers=headers)).json == page["data"][0]
-    assert (await ask(served, "/v1/models")).json["object"] == "list"
+    assert (await ask(server, "/v1/models/fake", headers=headers)).json == page["data"][0]
+    assert (await ask(server, "/v1/models")).json["object"] == "list"
 
 
 @pytest.mark.parametrize(
@@ -436,10 +436,10 @@ def test_a_reminder_beside_a_result_is_in_the_result() -> None:
     result = {"type": "tool_result", "tool_use_id": "t", "content": "sunny"}
     reminder = {"type": "text", "text": "<system-reminder>Be brief.</system-reminder>"}
     question = {"type": "text", "text": "And tomorrow?"}
-    seen = f"sunny\n\n{reminder['text']}"
-    assert messages_of({"role": "user", "content": [result, reminder]}) == [("tool", seen)]
+    text = f"sunny\n\n{reminder['text']}"
+    assert messages_of({"role": "user", "content": [result, reminder]}) == [("tool", text)]
     both = messages_of({"role": "user", "content": [result, reminder, question]})
-    assert both == [("tool", seen), ("user", "And tomorrow?")]
+    assert both == [("tool", text), ("user", "And tomorrow?")]
     alone = messages_of({"role": "user", "content": [reminder, question]})
     assert [role for role, _ in alone] == ["user"]
 
@@ -470,7 +470,7 @@ def test_tools_that_anthropic_runs_are_left_out_unless_one_is_chosen() -> None:
 
 def test_blocks_of_hosted_tools_in_a_history_are_left_out_with_a_note() -> None:
     search = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}}
-    found = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"type": "web_search_result"}]}
+    search_result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"type": "web_search_result"}]}
     answer = {"type": "text", "text": "It rains.", "citations": [{"type": "web_search_result_location"}]}
     remote = [
         {"type": "mcp_tool_use", "id": "m1", "name": "f", "server_name": "s", "input": {}},
@@ -483,9 +483,9 @@ def test_blocks_of_hosted_tools_in_a_history_are_left_out_with_a_note() -> None:
             "role": "user",
             "content": [{"type": "compaction", "content": "Rome was named."}, {"type": "text", "text": "?"}],
         },
-        {"role": "assistant", "content": [search, found, answer, *remote, call]},
+        {"role": "assistant", "content": [search, search_result, answer, *remote, call]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "sunny"}]},
-        {"role": "assistant", "content": [{"type": "compaction", "content": None}, search, found]},
+        {"role": "assistant", "content": [{"type": "compaction", "content": None}, search, search_result]},
         {"role": "user", "content": "And?"},
     ]
     body = Fields({"max_tokens": 1, "messages": messages})

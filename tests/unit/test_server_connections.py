@@ -1,4 +1,4 @@
-"""A server sleeps while nothing happens, and holds no connection for a client that only seems to ask or to read."""
+"""A server sleeps while nothing happens, and closes connections of clients that only seem to ask or to read."""
 
 import http.client
 import itertools
@@ -27,7 +27,7 @@ REQUEST = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
 
 
 class Timer:
-    """A call that a loop is to make later."""
+    """A later call of a loop."""
 
     def __init__(self, seconds: float, call: Callable[[], None]):
         self.seconds, self.call, self.cancelled = seconds, call, False
@@ -37,14 +37,14 @@ class Timer:
 
 
 class Loop:
-    """A loop whose clock and whose tasks are moved by hand."""
+    """A loop with a clock and tasks moved by hand."""
 
     def __init__(self) -> None:
         self.timers: list[Timer] = []
         self.task: Any = None
 
-    def call_later(self, seconds: float, call: Callable[..., None], *given: Any) -> Timer:
-        timer = Timer(seconds, lambda: call(*given))
+    def call_later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> Timer:
+        timer = Timer(seconds, lambda: call(*arguments))
         self.timers.append(timer)
         return timer
 
@@ -53,18 +53,18 @@ class Loop:
         return self
 
     def add_done_callback(self, call: Callable[[Any], None]) -> None:
-        """Forget who is to hear of the end of a task, which never comes."""
+        """Ignore the callback: the task never ends."""
 
     def look(self) -> None:
         """Let the time of one look pass."""
-        due = [timer for timer in self.timers if timer.seconds == CHECK_SECONDS and not timer.cancelled]
+        pending = [timer for timer in self.timers if timer.seconds == CHECK_SECONDS and not timer.cancelled]
         self.timers.clear()
-        for timer in due:
+        for timer in pending:
             timer.call()
 
 
 class Transport:
-    """A transport that counts the bytes that a client has not read."""
+    """A transport with a count of the client's unread bytes."""
 
     def __init__(self) -> None:
         self.unread, self.closing, self.aborted = 0, False, False
@@ -93,22 +93,22 @@ async def health(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-class Served:
-    """A connection of a client, with a clock that is turned by hand.
+class Client:
+    """A client and its connection, with a clock turned by hand.
 
     Args:
-        state: of the server; None for one that has no other connection.
+        state: of the server; None for a server without other connections.
     """
 
     def __init__(self, state: ServerState | None = None) -> None:
         self.loop, self.transport = Loop(), Transport()
         config = uvicorn.Config(health, http=Connection, ws="none", lifespan="off", log_config=None, interface="asgi3")
         config.load()
-        self.connection = Connection(config, state or ServerState(), {}, self.loop)  # type: ignore[arg-type]
-        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+        self.protocol = Connection(config, state or ServerState(), {}, self.loop)  # type: ignore[arg-type]
+        self.protocol.connection_made(self.transport)  # type: ignore[arg-type]
 
     def send(self, data: bytes) -> None:
-        self.connection.data_received(data)
+        self.protocol.data_received(data)
 
     def answer(self) -> None:
         """Have the app answer the request."""
@@ -117,84 +117,84 @@ class Served:
         assert self.transport.unread
 
     def stays(self, looks: int) -> bool:
-        """Let looks pass; tell whether the connection is still there after them."""
+        """Let looks pass; return whether the connection is still open."""
         for _ in range(looks):
             self.loop.look()
         return not self.transport.aborted
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
-    served = Served()
-    yield served
-    if served.loop.task is not None:
-        served.loop.task.close()
+def client() -> Iterator[Client]:
+    client = Client()
+    yield client
+    if client.loop.task is not None:
+        client.loop.task.close()
 
 
-@pytest.mark.parametrize("sent", [b"G", REQUEST])
-def test_a_client_that_does_not_ask_is_left(served: Served, sent: bytes) -> None:
-    assert served.stays(looks=0)
-    served.send(sent)
-    assert not served.stays(looks=1)
+@pytest.mark.parametrize("data", [b"G", REQUEST])
+def test_a_client_that_does_not_ask_is_left(client: Client, data: bytes) -> None:
+    assert client.stays(looks=0)
+    client.send(data)
+    assert not client.stays(looks=1)
 
 
-def test_headers_that_come_byte_by_byte_do_not_keep_a_connection(served: Served) -> None:
-    served.send(REQUEST)
-    served.loop.look()
+def test_headers_that_come_byte_by_byte_do_not_keep_a_connection(client: Client) -> None:
+    client.send(REQUEST)
+    client.loop.look()
     for byte in b"x-slow: 1":
-        served.send(bytes([byte]))
-    assert not served.stays(looks=1)
+        client.send(bytes([byte]))
+    assert not client.stays(looks=1)
 
 
-def test_an_answer_may_take_as_long_as_it_takes(served: Served) -> None:
-    served.send(REQUEST + b"\r\n")
-    assert served.stays(looks=9)
-    served.answer()
-    served.transport.unread = 0
-    assert served.stays(looks=1)
-    assert not served.stays(looks=1)
+def test_an_answer_may_take_as_long_as_it_takes(client: Client) -> None:
+    client.send(REQUEST + b"\r\n")
+    assert client.stays(looks=9)
+    client.answer()
+    client.transport.unread = 0
+    assert client.stays(looks=1)
+    assert not client.stays(looks=1)
 
 
-def test_a_client_that_asks_again_in_time_keeps_its_connection(served: Served) -> None:
+def test_a_client_that_asks_again_in_time_keeps_its_connection(client: Client) -> None:
     for _ in range(5):
-        served.send(REQUEST + b"\r\n")
-        served.answer()
-        served.transport.unread = 0
-        assert served.stays(looks=1)
+        client.send(REQUEST + b"\r\n")
+        client.answer()
+        client.transport.unread = 0
+        assert client.stays(looks=1)
 
 
-def test_a_body_that_goes_on_after_its_answer_does_not_keep_a_connection(served: Served) -> None:
-    served.send(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
-    served.answer()
-    served.transport.unread = 0
-    assert served.stays(looks=1)
-    served.send(b"more")
-    assert not served.stays(looks=1)
+def test_a_body_that_goes_on_after_its_answer_does_not_keep_a_connection(client: Client) -> None:
+    client.send(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
+    client.answer()
+    client.transport.unread = 0
+    assert client.stays(looks=1)
+    client.send(b"more")
+    assert not client.stays(looks=1)
 
 
-def test_an_answer_is_kept_for_as_long_as_its_client_reads(served: Served) -> None:
-    served.send(REQUEST + b"\r\n")
-    served.answer()
-    while served.transport.unread:
-        assert served.stays(looks=1)
-        served.transport.unread -= 1
-    assert served.stays(looks=1)
-    assert not served.stays(looks=1)
+def test_an_answer_is_kept_for_as_long_as_its_client_reads(client: Client) -> None:
+    client.send(REQUEST + b"\r\n")
+    client.answer()
+    while client.transport.unread:
+        assert client.stays(looks=1)
+        client.transport.unread -= 1
+    assert client.stays(looks=1)
+    assert not client.stays(looks=1)
 
 
-def test_an_answer_that_nobody_reads_is_given_up_where_the_app_gave_it_up(served: Served) -> None:
-    served.send(REQUEST + b"\r\n")
-    served.transport.unread = 10
-    assert served.stays(looks=3)
-    served.transport.close()
-    assert not served.stays(looks=2)
+def test_an_answer_that_nobody_reads_is_given_up_where_the_app_gave_it_up(client: Client) -> None:
+    client.send(REQUEST + b"\r\n")
+    client.transport.unread = 10
+    assert client.stays(looks=3)
+    client.transport.close()
+    assert not client.stays(looks=2)
 
 
-def test_nothing_is_left_of_a_connection_that_ended(served: Served) -> None:
-    served.transport.close()
-    served.connection.connection_lost(None)
-    assert all(timer.cancelled for timer in served.loop.timers)
-    assert not served.connection.connections
+def test_nothing_is_left_of_a_connection_that_ended(client: Client) -> None:
+    client.transport.close()
+    client.protocol.connection_lost(None)
+    assert all(timer.cancelled for timer in client.loop.timers)
+    assert not client.protocol.connections
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
@@ -203,11 +203,11 @@ def test_as_many_connections_as_there_may_be_are_served_and_one_more_is_closed(
 ) -> None:
     monkeypatch.setattr(connections, "max_connections", lambda: most)
     state = ServerState()
-    opened = [Served(state) for _ in range(most + 1)]
-    assert [served.transport.aborted for served in opened] == [*[False] * most, True]
-    opened.pop().connection.connection_lost(None)
-    opened.pop().connection.connection_lost(None)
-    assert not Served(state).transport.aborted, "one has ended"
+    clients = [Client(state) for _ in range(most + 1)]
+    assert [client.transport.aborted for client in clients] == [*[False] * most, True]
+    clients.pop().protocol.connection_lost(None)
+    clients.pop().protocol.connection_lost(None)
+    assert not Client(state).transport.aborted, "one has ended"
 
 
 # On a socket
@@ -225,15 +225,15 @@ def connected(server: Server) -> socket.socket:
 
 
 def is_ended(connection: socket.socket) -> bool:
-    """Read until the server ends the connection. One that it does not end is a TimeoutError."""
+    """Read until the server ends the connection, or raise TimeoutError."""
     with suppress(ConnectionError):
         while connection.recv(1 << 16):
             pass
     return True
 
 
-def asked(server: Server) -> http.client.HTTPResponse:
-    """Ask, and return the answer to a client that closes its connection."""
+def check_health(server: Server) -> http.client.HTTPResponse:
+    """Check the health of a server, and return its reply to a client that closes its connection."""
     with closing(asking(server.url, "/health")) as connection:
         reply = connection.getresponse()
         assert (reply.status, reply.read()) == (200, b'{"status":"ok"}')
@@ -252,13 +252,13 @@ FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
 def test_a_flood_of_headers_is_cut_off_and_others_are_served(server: Server, kind: str) -> None:
     most = 1 << 26
     with connected(server) as connection:
-        sent = 0 if "path" in kind or "no " in kind else connection.send(REQUEST)
+        size = 0 if "path" in kind or "no " in kind else connection.send(REQUEST)
         with suppress(ConnectionError):
             for piece in FLOODS[kind]():
-                sent += connection.send(piece)
-                assert sent < most, "it was read on and on"
+                size += connection.send(piece)
+                assert size < most, "it was read on and on"
         assert is_ended(connection)
-    asked(server)
+    check_health(server)
 
 
 def test_requests_whose_headers_are_many_or_long_are_refused(server: Server) -> None:
@@ -266,17 +266,17 @@ def test_requests_whose_headers_are_many_or_long_are_refused(server: Server) -> 
         with connected(server) as connection, suppress(ConnectionError):
             connection.sendall(REQUEST + headers + b"\r\n")
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
-    asked(server)
+    check_health(server)
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET ", REQUEST])
-def test_a_client_that_stays_silent_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"GET ", REQUEST])
+def test_a_client_that_stays_silent_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(connections, "CHECK_SECONDS", 0.01)
         with connected(server) as connection, suppress(ConnectionError):
-            connection.sendall(sent)
+            connection.sendall(data)
             assert is_ended(connection)
-    asked(server)
+    check_health(server)
 
 
 def test_connections_are_bounded_so_that_other_files_can_be_opened(
@@ -289,7 +289,7 @@ def test_connections_are_bounded_so_that_other_files_can_be_opened(
             assert is_ended(second)
         first.sendall(b"connection: close\r\n\r\n")
         assert first.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
-    asked(server)
+    check_health(server)
 
 
 @pytest.mark.parametrize(("files", "most"), [(1024, 512), (1025, 512), (3, 1), (-1, 2**40)])
@@ -300,7 +300,7 @@ def test_half_of_the_files_may_be_connections(monkeypatch: pytest.MonkeyPatch, f
 
 
 def test_answers_are_dated(server: Server) -> None:
-    date = parsedate_to_datetime(asked(server).headers["date"])
+    date = parsedate_to_datetime(check_health(server).headers["date"])
     assert abs(datetime.now(UTC) - date) < timedelta(hours=1)
 
 
@@ -316,5 +316,5 @@ def test_an_idle_server_never_wakes_by_itself(session: Session, monkeypatch: pyt
     with session.serve_sync(port=0) as server:
         assert asleep.wait(PATIENCE)
         asleep.clear()
-        asked(server)
+        check_health(server)
         assert asleep.wait(PATIENCE)

@@ -1,4 +1,4 @@
-"""Among clients that go away and such that send nonsense, all others get what is theirs, and nothing stays behind."""
+"""Among clients that leave and clients with nonsense, all others get their answers, and nothing stays behind."""
 
 import json
 import random
@@ -23,10 +23,10 @@ AT_ONCE = 16
 
 
 class Crowd:
-    """Clients that each do one thing, chosen at random, and check what comes.
+    """Clients with one random act each, and a check of its reply.
 
     Attributes:
-        done: how many of them did each thing.
+        done: the number of clients by act.
     """
 
     def __init__(self, session: Session, seed: int):
@@ -36,7 +36,7 @@ class Crowd:
         self.done = Counter[str]()
 
     async def client(self) -> None:
-        """Do one thing."""
+        """Do one random act."""
         async with self._room:
             act = self._chance.choice((self.asks, self.leaves, self.errs))
             await act([self._chance.randrange(200) for _ in range(self._chance.randrange(1, 40))])
@@ -47,8 +47,8 @@ class Crowd:
         length, stream = self._chance.randrange(1, 30), self._chance.random() < 0.5
         body = {"prompt": prompt, "max_tokens": length, "stream": stream, "logprobs": 0}
         reply = await Caller(self._app, TEXT, body).run()
-        chosen = [event["choices"][0] for event in reply.events] if stream else reply.json["choices"]
-        scores = [score for choice in chosen if choice["logprobs"] for score in choice["logprobs"]["token_logprobs"]]
+        choices = [event["choices"][0] for event in reply.events] if stream else reply.json["choices"]
+        scores = [score for choice in choices if choice["logprobs"] for score in choice["logprobs"]["token_logprobs"]]
         # The fake model's log-probability of a token is its negative.
         assert scores == [-float(token) for token in expected_tokens(prompt, length)]
 
@@ -58,18 +58,18 @@ class Crowd:
 
         def sees(reply: Reply) -> bool:
             if len(reply.pieces) == pieces:
-                caller.gone.set()
+                caller.disconnect.set()
             return False
 
         body = {"prompt": [prompt, prompt[::-1]], "max_tokens": 3000, "stream": stream, "logprobs": 0}
         caller = Caller(self._app, TEXT, body, stops_at=sees)
         if not stream:
-            caller.gone.set()
+            caller.disconnect.set()
         await caller.run()
         assert not caller.reply.complete
 
     async def errs(self, prompt: list[int]) -> None:
-        """Send what is too long, or cannot be served."""
+        """Send an invalid body, or a body over the limit."""
         bodies: list[tuple[Any, int]] = [
             (b"{", 400),
             (b"[" * 5000, 413),
@@ -107,10 +107,10 @@ def answer_to(prompt: str) -> str:
 def text_of(path: str, reply: Reply, streams: bool) -> str:
     """Return the text of an answer in the form of its API."""
     if not streams:
-        found = reply.json
+        body = reply.json
         if path == "/v1/chat/completions":
-            return str(found["choices"][0]["message"]["content"])
-        return str(found["content"][0]["text"] if path == "/v1/messages" else found["message"]["content"])
+            return str(body["choices"][0]["message"]["content"])
+        return str(body["content"][0]["text"] if path == "/v1/messages" else body["message"]["content"])
     if path == "/v1/chat/completions":
         return "".join(event["choices"][0]["delta"].get("content") or "" for event in reply.events)
     lines = [line.removeprefix("data: ") for line in reply.body.decode().splitlines() if "{" in line]
@@ -123,21 +123,21 @@ def text_of(path: str, reply: Reply, streams: bool) -> str:
 async def test_a_crowd_of_three_apis_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     chance, done = random.Random(2), Counter[tuple[str, bool]]()
     with scripted_session(monkeypatch, answer_to) as session:
-        served = app(session)
+        server = app(session)
 
         async def client(number: int, path: str, streams: bool, leaves: bool) -> None:
             def sees(reply: Reply) -> bool:
                 if leaves and len(reply.pieces) == 2:
-                    caller.gone.set()
+                    caller.disconnect.set()
                 return False
 
             messages = [{"role": "user", "content": f"number {number}"}]
             body = {"messages": messages, "max_tokens": 300, "stream": streams}
             if path == "/api/chat":
                 body = {"messages": messages, "stream": streams, "options": {"num_predict": 300}}
-            caller = Caller(served, path, body, stops_at=sees)
+            caller = Caller(server, path, body, stops_at=sees)
             if leaves and not streams:
-                caller.gone.set()
+                caller.disconnect.set()
             reply = await caller.run()
             if not leaves:
                 assert text_of(path, reply, streams) == answer_to(f"number {number}")

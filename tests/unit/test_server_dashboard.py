@@ -24,28 +24,28 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_the_page_is_for_all_and_the_figures_are_for_those_with_a_key(texts: Session) -> None:
-    served = app(texts, name="mine", api_keys=["key"])
-    page = await ask(served, "/", headers={"accept": "text/html,*/*"})
+    server = app(texts, name="mine", api_keys=["key"])
+    page = await ask(server, "/", headers={"accept": "text/html,*/*"})
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "mine" not in page.body.decode()
     assert "v1/chat/completions" in page.body.decode()
-    other = await ask(served, "/", headers={"accept": "*/*"})
-    assert (other.body, (await ask(served, "/", method="HEAD")).status) == (b"Rekindle is running", 200)
-    assert (await ask(served, "/dashboard")).status == 401
+    other = await ask(server, "/", headers={"accept": "*/*"})
+    assert (other.body, (await ask(server, "/", method="HEAD")).status) == (b"Rekindle is running", 200)
+    assert (await ask(server, "/dashboard")).status == 401
     await texts.generate("Hello", max_tokens=3)
-    boards = (await ask(served, "/dashboard", headers={"authorization": "Bearer key"})).body.decode()
+    boards = (await ask(server, "/dashboard", headers={"authorization": "Bearer key"})).body.decode()
     assert "mine" in boards
     assert "time to the first token" in boards
 
 
 async def test_an_answer_is_rendered_as_in_a_card_for_those_with_a_key(texts: Session) -> None:
-    served, text = app(texts, api_keys=["key"]), "**Two** ways:\n\n<script>1</script>"
-    assert (await ask(served, "/dashboard/answer", text.encode(), method="POST")).status == 401
+    server, text = app(texts, api_keys=["key"]), "**Two** ways:\n\n<script>1</script>"
+    assert (await ask(server, "/dashboard/answer", text.encode(), method="POST")).status == 401
     headers = {"authorization": "Bearer key"}
-    reply = await ask(served, "/dashboard/answer", text.encode(), method="POST", headers=headers)
+    reply = await ask(server, "/dashboard/answer", text.encode(), method="POST", headers=headers)
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert reply.body.decode() == answer_html(text)
-    large = await ask(served, "/dashboard/answer", b"x" * 100_000, method="POST", headers=headers)
+    large = await ask(server, "/dashboard/answer", b"x" * 100_000, method="POST", headers=headers)
     assert large.status == 413
 
 
@@ -54,8 +54,8 @@ async def test_models_that_are_closed_are_named() -> None:
     async with pool.running():
         async with pool.use("a"):
             pass
-        served = application(Service(pool, Limits(), Gate()), Access(), KeptResponses())
-        boards = (await ask(served, "/dashboard")).body.decode()
+        server = application(Service(pool, Limits(), Gate()), Access(), KeptResponses())
+        boards = (await ask(server, "/dashboard")).body.decode()
     assert boards.count("tokens per second</div>") == 1
     assert "closed until the next request: &lt;b&gt;" in boards
 

@@ -47,32 +47,32 @@ OPENAI: dict[str, Any] = {
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Sequence[Question], dict[str, Any]]]:
     """Return the calls of `session.decide`, whose first option has three quarters of the probability."""
-    seen: list[tuple[Any, Sequence[Question], dict[str, Any]]] = []
+    records: list[tuple[Any, Sequence[Question], dict[str, Any]]] = []
 
     async def decide(_: Session, state: Any, questions: Sequence[Question], **options: Any) -> Decisions:
-        seen.append((state, questions, options))
+        records.append((state, questions, options))
         shares = [dict.fromkeys(each.names, 0.25) | {each.names[0]: 0.75} for each in questions]
         return Decisions(tuple(Decision(each, p, 0.5, 2, 100, 64) for each, p in zip(questions, shares, strict=True)))
 
     monkeypatch.setattr(Session, "decide", decide)
-    return seen
+    return records
 
 
 @pytest.fixture
 def session() -> Iterator[Session]:
     limits = fake_limits(max_context=512, num_pages=128, page_size=16)
-    with fake_session(fake_loaded_engine(limits, tokenizer=tokenizer())) as opened:
-        yield opened
+    with fake_session(fake_loaded_engine(limits, tokenizer=tokenizer())) as session:
+        yield session
 
 
 async def test_named_questions_are_answered_in_the_form_of_vllm(session: Session, calls: list[Any]) -> None:
-    found = (await ask(app(session), "/v1/systemone", SYSTEMONE)).json
+    reply = (await ask(app(session), "/v1/systemone", SYSTEMONE)).json
     ((state, questions, options),) = calls
     assert state == '{"message": "WIN!"}\n\nBe strict.'
     tone = Choice('{"ask": "Tone?"}', {"calm": None, "pushy": "It presses"})
     assert questions == [YesNo("Is it spam?", "ads"), tone, Score("", ["Can wait", "Today"])]
     assert options["cache_salt"] == "mine"
-    assert found["answers"] == {
+    assert reply["answers"] == {
         "spam": {"type": "noul", "noul": 0.75},
         "tone": {
             "type": "choice",
@@ -88,12 +88,12 @@ async def test_named_questions_are_answered_in_the_form_of_vllm(session: Session
             "probabilities": {"0": 0.75, "1": 0.25},
         },
     }
-    assert found["usage"] == {"input_tokens": 300, "output_tokens": 3}
-    assert found["diagnostics"]["tone"] == {"label_mass": 0.5, "argmax_is_label": False}
+    assert reply["usage"] == {"input_tokens": 300, "output_tokens": 3}
+    assert reply["diagnostics"]["tone"] == {"label_mass": 0.5, "argmax_is_label": False}
 
 
 async def test_a_list_of_questions_is_answered_in_the_form_of_openai(session: Session, calls: list[Any]) -> None:
-    found = (await ask(app(session), "/v1/decisions", OPENAI)).json
+    reply = (await ask(app(session), "/v1/decisions", OPENAI)).json
     ((state, questions, _),) = calls
     assert state == "WIN!"
     assert questions == [
@@ -101,7 +101,7 @@ async def test_a_list_of_questions_is_answered_in_the_form_of_openai(session: Se
         Choice("Tone?", {"true": None, "calm": "c"}),
         Score("Urgent?", ["low", "high: now"]),
     ]
-    assert found["answers"] == [
+    assert reply["answers"] == [
         {"name": "spam", "type": "predicate", "probability": 0.75},
         {
             "name": None,
@@ -121,8 +121,8 @@ async def test_a_list_of_questions_is_answered_in_the_form_of_openai(session: Se
             ],
         },
     ]
-    assert found["usage"]["input_tokens"] == found["usage"]["total_tokens"] == 300
-    assert found["usage"]["input_tokens_details"]["cached_tokens"] == 192
+    assert reply["usage"]["input_tokens"] == reply["usage"]["total_tokens"] == 300
+    assert reply["usage"]["input_tokens_details"]["cached_tokens"] == 192
     items = [*OPENAI["input"], {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}]
     await ask(app(session), "/v1/decisions", {**OPENAI, "input": items})
     assert calls[1][0].startswith('[{"role": "user", "content": "WIN!"}, {"type": "function_call"')

@@ -37,10 +37,10 @@ async def test_an_unknown_path_is_refused_in_the_form_of_its_api() -> None:
 
 async def test_a_mounted_app_knows_the_api_of_a_path_too() -> None:
     with fake_session() as session:
-        served = app(session)
+        server = app(session)
 
         async def mounted(scope: Any, receive: Any, send: Any) -> None:
-            await served({**scope, "path": f"/models{scope['path']}", "root_path": "/models"}, receive, send)
+            await server({**scope, "path": f"/models{scope['path']}", "root_path": "/models"}, receive, send)
 
         assert (await ask(mounted, ANTHROPIC, {})).error["type"] == "not_found_error"
         assert isinstance((await ask(mounted, OLLAMA, {})).json["error"], str)
@@ -53,10 +53,10 @@ async def test_guards_refuse_in_the_form_of_the_api() -> None:
         assert (await ask(closed, ANTHROPIC, {})).error["type"] == "authentication_error"
         assert (await ask(closed, OLLAMA, {})).json["error"].startswith("give an API key")
         assert (await ask(closed, OPENAI, {})).error["code"] == "invalid_api_key"
-        named = LocalNames(app(session))
+        guarded = LocalNames(app(session))
         far = {"host": "a.example"}
-        assert (await ask(named, ANTHROPIC, {}, headers=far)).error["type"] == "invalid_request_error"
-        assert (await ask(named, OLLAMA, {}, headers=far)).json["error"].startswith("this server accepts the hosts")
+        assert (await ask(guarded, ANTHROPIC, {}, headers=far)).error["type"] == "invalid_request_error"
+        assert (await ask(guarded, OLLAMA, {}, headers=far)).json["error"].startswith("this server accepts the hosts")
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_an_end_of_the_server_is_written_in_each_form() -> None:
 
 def test_keys_are_in_no_repr() -> None:
     settings = ServerSettings(api_keys=["open sesame"], admin_keys=["open sesame"])
-    for shown in (repr(settings), repr(Access(["open sesame"], ["open sesame"])), str(settings)):
-        assert "sesame" not in shown
+    for text in (repr(settings), repr(Access(["open sesame"], ["open sesame"])), str(settings)):
+        assert "sesame" not in text

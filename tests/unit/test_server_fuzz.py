@@ -330,12 +330,12 @@ FITTING: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     },
     "/detokenize": {"tokens": ids},
 }
-"""Values of which each is served by itself; several may not be."""
+"""Values, each valid by itself; several together may be refused."""
 
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    """Draw a path and a body, most of which fits, and perhaps a field that does not."""
+    """Draw a path and a body of mostly valid fields, perhaps with an invalid one."""
     path = draw(st.sampled_from(sorted(BODIES)))
     names = draw(st.lists(st.sampled_from(sorted(FITTING[path])), max_size=4, unique=True))
     body = {**BODIES[path], **{name: draw(FITTING[path][name]) for name in names}}
@@ -352,8 +352,8 @@ def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 def check(session: Session, path: str, body: Any) -> int:
-    served, key = app(session, limits=Limits(prompts=64), admin_keys=["key"]), {"authorization": "Bearer key"}
-    reply = anyio.run(partial(ask, served, path, body, headers=key))
+    server, key = app(session, limits=Limits(prompts=64), admin_keys=["key"]), {"authorization": "Bearer key"}
+    reply = anyio.run(partial(ask, server, path, body, headers=key))
     assert reply.complete
     assert reply.status in (200, 400, 404), reply.body
     if reply.status != 200:
@@ -379,16 +379,16 @@ def check_end(session: Session, status: int) -> int:
 
 @given(st.sampled_from(sorted(BODIES)), fields)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_body_with_any_fields_never_makes_the_server_fail(session: Session, path: str, given: dict[str, Any]) -> None:
-    check(session, path, {**BODIES[path], **given})
+def test_a_body_with_any_fields_never_makes_the_server_fail(session: Session, path: str, extra: dict[str, Any]) -> None:
+    check(session, path, {**BODIES[path], **extra})
 
 
 @given(bodies())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_body_that_nearly_fits_never_makes_the_server_fail(
-    session: Session, given: tuple[str, dict[str, Any]]
+    session: Session, case: tuple[str, dict[str, Any]]
 ) -> None:
-    check(session, *given)
+    check(session, *case)
 
 
 @pytest.mark.deep
@@ -397,8 +397,8 @@ def test_two_thousand_bodies_never_make_the_server_fail(session: Session) -> Non
 
     @given(bodies() | st.sampled_from(sorted(BODIES)).flatmap(lambda path: st.tuples(st.just(path), fields)))
     @settings(max_examples=2000, derandomize=False)
-    def fuzzed(given: tuple[str, dict[str, Any]]) -> None:
-        path, own = given
+    def fuzzed(case: tuple[str, dict[str, Any]]) -> None:
+        path, own = case
         statuses[check(session, path, {**BODIES[path], **own})] += 1
 
     fuzzed()
@@ -407,8 +407,8 @@ def test_two_thousand_bodies_never_make_the_server_fail(session: Session) -> Non
 
 @given(st.sampled_from(sorted(BODIES)), st.binary(max_size=40))
 @settings(max_examples=20)
-def test_bytes_that_are_no_body_are_refused(session: Session, path: str, given: bytes) -> None:
-    check(session, path, given)
+def test_bytes_that_are_no_body_are_refused(session: Session, path: str, body: bytes) -> None:
+    check(session, path, body)
 
 
 @pytest.mark.parametrize("value", TELLING, ids=lambda value: f"{value!r:.30}")

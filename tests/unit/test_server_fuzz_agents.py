@@ -252,8 +252,8 @@ def fuzz(session: Session, most: int) -> Counter[int]:
 
     @given(bodies())
     @settings(max_examples=most, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-    def fuzzed(drawn: tuple[str, dict[str, Any]]) -> None:
-        statuses[check(session, *drawn)] += 1
+    def fuzzed(case: tuple[str, dict[str, Any]]) -> None:
+        statuses[check(session, *case)] += 1
 
     fuzzed()
     return statuses

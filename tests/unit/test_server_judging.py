@@ -43,14 +43,14 @@ def ranker() -> Iterator[Session]:
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
 async def test_a_ranking_is_the_sessions_in_jinas_and_coheres_form(ranker: Session, path: str) -> None:
-    found = (await ask(app(ranker), path, RANK)).json
+    reply = (await ask(app(ranker), path, RANK)).json
     expected = await ranker.rerank("capital", DOCUMENTS)
-    assert found["results"] == [
+    assert reply["results"] == [
         {"index": each.index, "relevance_score": each.score, "document": {"text": each.document}} for each in expected
     ]
-    assert found["model"] == "fake"
-    assert found["usage"]["prompt_tokens"] == found["usage"]["total_tokens"] == expected.prompt_tokens > 100
-    assert found["meta"]["tokens"]["input_tokens"] == expected.prompt_tokens
+    assert reply["model"] == "fake"
+    assert reply["usage"]["prompt_tokens"] == reply["usage"]["total_tokens"] == expected.prompt_tokens > 100
+    assert reply["meta"]["tokens"]["input_tokens"] == expected.prompt_tokens
     body = {**RANK, "documents": [{"text": each} for each in DOCUMENTS], "top_n": 2, "return_documents": False}
     short = (await ask(app(ranker), path, body)).json["results"]
     assert short == [{"index": each.index, "relevance_score": each.score} for each in expected.top(2)]
@@ -58,8 +58,8 @@ async def test_a_ranking_is_the_sessions_in_jinas_and_coheres_form(ranker: Sessi
 
 async def test_a_ranking_of_texts_is_a_list_as_of_text_embeddings_inference(ranker: Session) -> None:
     expected = await ranker.rerank("capital", DOCUMENTS)
-    found = (await ask(app(ranker), "/rerank", {"query": "capital", "texts": DOCUMENTS})).json
-    assert found == [{"index": each.index, "score": each.score} for each in expected]
+    ranking = (await ask(app(ranker), "/rerank", {"query": "capital", "texts": DOCUMENTS})).json
+    assert ranking == [{"index": each.index, "score": each.score} for each in expected]
     body = {"query": "capital", "texts": DOCUMENTS, "return_text": True, "top_n": 1}
     (best,) = (await ask(app(ranker), "/rerank", body)).json
     assert best["text"] == expected.best
@@ -68,13 +68,13 @@ async def test_a_ranking_of_texts_is_a_list_as_of_text_embeddings_inference(rank
 async def test_the_options_of_a_ranking_are_the_sessions(ranker: Session) -> None:
     body = {**RANK, "instruction": "Find it", "max_tokens_per_doc": 4, "max_tokens_per_query": 3}
     expected = await ranker.rerank("cap", [each[:4] for each in DOCUMENTS], instruction="Find it")
-    found = (await ask(app(ranker), "/rerank", body)).json["results"]
-    assert {each["index"]: each["relevance_score"] for each in found} == dict(enumerate(expected.scores))
-    assert [each["document"]["text"] for each in found] == [DOCUMENTS[each["index"]] for each in found]
-    named = {**RANK, "chat_template_kwargs": {"instruction": "Find it"}}
+    results = (await ask(app(ranker), "/rerank", body)).json["results"]
+    assert {each["index"]: each["relevance_score"] for each in results} == dict(enumerate(expected.scores))
+    assert [each["document"]["text"] for each in results] == [DOCUMENTS[each["index"]] for each in results]
+    template_body = {**RANK, "chat_template_kwargs": {"instruction": "Find it"}}
     other = await ranker.rerank("capital", DOCUMENTS, instruction="Find it")
-    found = (await ask(app(ranker), "/rerank", named)).json["results"]
-    assert {each["index"]: each["relevance_score"] for each in found} == dict(enumerate(other.scores))
+    results = (await ask(app(ranker), "/rerank", template_body)).json["results"]
+    assert {each["index"]: each["relevance_score"] for each in results} == dict(enumerate(other.scores))
 
 
 @pytest.mark.parametrize("field", [{"use_activation": False}, {"activation": False}, {"raw_scores": True}])
@@ -82,8 +82,8 @@ async def test_scores_without_the_activation_are_logits(ranker: Session, field: 
     probabilities = (await ranker.rerank("capital", DOCUMENTS)).scores
     logits = (await ranker.rerank("capital", DOCUMENTS, activation=False)).scores
     assert probabilities == pytest.approx([1 / (1 + np.exp(-each)) for each in logits])
-    found = (await ask(app(ranker), "/rerank", {**RANK, **field})).json["results"]
-    assert {each["index"]: each["relevance_score"] for each in found} == dict(enumerate(logits))
+    results = (await ask(app(ranker), "/rerank", {**RANK, **field})).json["results"]
+    assert {each["index"]: each["relevance_score"] for each in results} == dict(enumerate(logits))
     pairs = (await ask(app(ranker), "/score", {"queries": "capital", "documents": DOCUMENTS, **field})).json
     assert [each["score"] for each in pairs["data"]] == list(logits)
 
@@ -103,10 +103,10 @@ async def test_logits_of_answers_need_two_log_probabilities() -> None:
 async def test_a_document_loses_the_tokens_that_do_not_fit(ranker: Session) -> None:
     whole = await ranker.rerank("capital", ["Cows"])
     body = {**RANK, "truncate_prompt_tokens": whole.prompt_tokens}
-    found = (await ask(app(ranker), "/rerank", body)).json
+    reply = (await ask(app(ranker), "/rerank", body)).json
     expected = await ranker.rerank("capital", [each[:4] for each in DOCUMENTS])
-    assert {each["index"]: each["relevance_score"] for each in found["results"]} == dict(enumerate(expected.scores))
-    assert [each["document"]["text"] for each in found["results"]] == [DOCUMENTS[each.index] for each in expected]
+    assert {each["index"]: each["relevance_score"] for each in reply["results"]} == dict(enumerate(expected.scores))
+    assert [each["document"]["text"] for each in reply["results"]] == [DOCUMENTS[each.index] for each in expected]
     long = {"query": "q", "texts": ["x" * 600, "y"]}
     assert (await ask(app(ranker), "/rerank", long)).status == 400
     assert len((await ask(app(ranker), "/rerank", {**long, "truncate": True})).json) == 2
@@ -125,7 +125,7 @@ async def test_an_embedding_models_query_and_documents_are_cut_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"documents": DOCUMENTS}, "query is missing"),
         ({"query": "a"}, "documents is missing"),
@@ -137,10 +137,10 @@ async def test_an_embedding_models_query_and_documents_are_cut_alone() -> None:
         ({**RANK, "documents": [""]}, "documents"),
     ],
 )
-async def test_a_body_that_ranks_nothing_is_refused_by_name(ranker: Session, body: Any, said: str) -> None:
+async def test_a_body_that_ranks_nothing_is_refused_by_name(ranker: Session, body: Any, message: str) -> None:
     refused = await ask(app(ranker, limits=Limits(prompts=4)), "/rerank", body)
     assert refused.status == 400
-    assert said in refused.error["message"]
+    assert message in refused.error["message"]
 
 
 @pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items")])
@@ -149,14 +149,14 @@ async def test_pairs_are_scored_one_query_with_all_or_each_with_its_own(
 ) -> None:
     first, second = names
     one = await ranker.rerank("capital", DOCUMENTS)
-    found = (await ask(app(ranker), "/score", {first: "capital", second: DOCUMENTS})).json
-    assert [(each["index"], each["score"]) for each in found["data"]] == list(enumerate(one.scores))
-    assert found["usage"]["total_tokens"] == one.prompt_tokens
-    assert {each["object"] for each in found["data"]} == {"score"}
+    reply = (await ask(app(ranker), "/score", {first: "capital", second: DOCUMENTS})).json
+    assert [(each["index"], each["score"]) for each in reply["data"]] == list(enumerate(one.scores))
+    assert reply["usage"]["total_tokens"] == one.prompt_tokens
+    assert {each["object"] for each in reply["data"]} == {"score"}
     queries = ["capital", "river", "capital"]
-    found = (await ask(app(ranker), "/v1/score", {first: queries, second: DOCUMENTS})).json
+    reply = (await ask(app(ranker), "/v1/score", {first: queries, second: DOCUMENTS})).json
     river = await ranker.rerank("river", DOCUMENTS)
-    assert [each["score"] for each in found["data"]] == [one.scores[0], river.scores[1], one.scores[2]]
+    assert [each["score"] for each in reply["data"]] == [one.scores[0], river.scores[1], one.scores[2]]
     refused = await ask(app(ranker), "/score", {first: queries[:2], second: DOCUMENTS})
     assert refused.error["message"] == f"{first} must be one text, or as many as {second} (3), got 2"
     assert refused.error["param"] == first
@@ -164,9 +164,9 @@ async def test_pairs_are_scored_one_query_with_all_or_each_with_its_own(
 
 async def test_an_embedding_model_scores_by_the_cosine_of_its_embeddings() -> None:
     with serving(Uses(embedding=Embedding("mean", True, {"query": "Find: "}))) as session:
-        found = (await ask(app(session), "/score", {"text_1": "capital", "text_2": DOCUMENTS})).json
+        reply = (await ask(app(session), "/score", {"text_1": "capital", "text_2": DOCUMENTS})).json
         query, documents = await session.embed("Find: capital"), await session.embed(DOCUMENTS)
-        assert [each["score"] for each in found["data"]] == pytest.approx((documents @ query).tolist())
+        assert [each["score"] for each in reply["data"]] == pytest.approx((documents @ query).tolist())
         pooled = (await ask(app(session), "/pooling", {"input": DOCUMENTS, "use_activation": False})).json
         raw = await session.embed(DOCUMENTS, normalize=False)
         assert [each["data"] for each in pooled["data"]] == raw.tolist()
@@ -179,11 +179,11 @@ async def test_an_embedding_model_scores_by_the_cosine_of_its_embeddings() -> No
 async def test_classes_have_labels_with_probabilities_or_logits() -> None:
     with serving(head("spam", "ham", "eggs")) as session:
         expected = await session.classify(DOCUMENTS)
-        found = (await ask(app(session), "/classify", {"input": DOCUMENTS})).json
-        assert [each["label"] for each in found["data"]] == [str(each) for each in expected]
-        assert [each["probs"] for each in found["data"]] == [list(each.probabilities) for each in expected]
-        assert {each["num_classes"] for each in found["data"]} == {3}
-        assert found["usage"]["prompt_tokens"] == sum(map(session.count_tokens, DOCUMENTS))
+        reply = (await ask(app(session), "/classify", {"input": DOCUMENTS})).json
+        assert [each["label"] for each in reply["data"]] == [str(each) for each in expected]
+        assert [each["probs"] for each in reply["data"]] == [list(each.probabilities) for each in expected]
+        assert {each["num_classes"] for each in reply["data"]} == {3}
+        assert reply["usage"]["prompt_tokens"] == sum(map(session.count_tokens, DOCUMENTS))
         raw = (await ask(app(session), "/v1/classify", {"input": DOCUMENTS[0], "use_activation": False})).json
         assert raw["data"][0]["probs"] == list(expected[0].logits)
         chat = [{"role": "user", "content": "Hello"}]
@@ -205,21 +205,21 @@ async def test_a_head_of_numbers_gives_numbers_in_all_calls(activation: Activati
         ranking = await session.rerank("capital", DOCUMENTS)
         logits = (await session.rerank("capital", DOCUMENTS, activation=False)).scores
         assert ranking.scores == pytest.approx(number(logits).tolist())
-        found = (await ask(app(session), "/rerank", {**RANK, "use_activation": True})).json["results"]
-        assert {each["index"]: each["relevance_score"] for each in found} == dict(enumerate(ranking.scores))
+        results = (await ask(app(session), "/rerank", {**RANK, "use_activation": True})).json["results"]
+        assert {each["index"]: each["relevance_score"] for each in results} == dict(enumerate(ranking.scores))
         pairs = (await ask(app(session), "/score", {"queries": "capital", "documents": DOCUMENTS})).json
         assert [each["score"] for each in pairs["data"]] == list(ranking.scores)
         classes = await session.classify(DOCUMENTS)
         expected = [number(each.logits).tolist() for each in classes]
         np.testing.assert_allclose([each.probabilities for each in classes], expected)
-        found = (await ask(app(session), "/classify", {"input": DOCUMENTS})).json["data"]
-        np.testing.assert_allclose([each["probs"] for each in found], expected)
+        results = (await ask(app(session), "/classify", {"input": DOCUMENTS})).json["data"]
+        np.testing.assert_allclose([each["probs"] for each in results], expected)
         pooled = (await ask(app(session), "/pooling", {"input": DOCUMENTS})).json["data"]
         np.testing.assert_allclose([each["data"] for each in pooled], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "message"),
     [
         ("/rerank", RANK, "needs 'yes' as one token"),
         ("/classify", {"input": "a"}, "has no head that classifies texts"),
@@ -229,11 +229,11 @@ async def test_a_head_of_numbers_gives_numbers_in_all_calls(activation: Activati
         ("/classify", {"input": []}, "input must be a text"),
     ],
 )
-async def test_what_a_model_cannot_judge_is_refused_with_the_reason(path: str, body: Any, said: str) -> None:
+async def test_what_a_model_cannot_judge_is_refused_with_the_reason(path: str, body: Any, message: str) -> None:
     with serving(Uses()) as session:
         refused = await ask(app(session), path, body)
     assert refused.status == 400
-    assert said in refused.error["message"]
+    assert message in refused.error["message"]
 
 
 @pytest.mark.parametrize(
@@ -250,17 +250,17 @@ async def test_texts_are_cut_to_a_number_of_tokens_from_either_side(
 ) -> None:
     expected = await texts.embed(token_ids=[texts.encode("".join(map(chr, ids)))])
     for body in ({"input": "Cows eat grass."}, {"input": [texts.encode("Cows eat grass.")]}):
-        found = (await ask(app(texts), "/v1/embeddings", {**body, **fields})).json
-        assert [each["embedding"] for each in found["data"]] == expected.tolist()
-        assert found["usage"]["prompt_tokens"] == len(ids)
+        reply = (await ask(app(texts), "/v1/embeddings", {**body, **fields})).json
+        assert [each["embedding"] for each in reply["data"]] == expected.tolist()
+        assert reply["usage"]["prompt_tokens"] == len(ids)
 
 
 async def test_a_text_without_an_answer_is_cut_to_the_whole_context(texts: Session) -> None:
     longest = texts.settings.max_context
     assert longest is not None
     text = "a" * (longest + 9)
-    found = (await ask(app(texts), "/v1/embeddings", {"input": text, "truncate_prompt_tokens": -1})).json
-    assert found["usage"]["prompt_tokens"] == longest
+    reply = (await ask(app(texts), "/v1/embeddings", {"input": text, "truncate_prompt_tokens": -1})).json
+    assert reply["usage"]["prompt_tokens"] == longest
     assert (await ask(app(texts), "/api/embed", {"input": text})).json["prompt_eval_count"] == longest
 
 
@@ -277,15 +277,15 @@ async def test_special_tokens_stay_around_a_text_that_is_cut_or_are_left_out() -
             ({"truncate_prompt_tokens": 4, "truncation_side": "left"}, [*bare[-3:], end]),
             ({"add_special_tokens": False}, bare),
         ):
-            found = (await ask(app(session), "/v1/embeddings", {"input": "Cows eat", **fields})).json
-            assert [each["embedding"] for each in found["data"]] == (await session.embed(token_ids=[ids])).tolist()
-            assert found["usage"]["total_tokens"] == len(ids)
+            reply = (await ask(app(session), "/v1/embeddings", {"input": "Cows eat", **fields})).json
+            assert [each["embedding"] for each in reply["data"]] == (await session.embed(token_ids=[ids])).tolist()
+            assert reply["usage"]["total_tokens"] == len(ids)
 
 
 async def test_conversations_are_embedded_as_their_template_writes_them(texts: Session) -> None:
     chat: Any = [{"role": "user", "content": "Cows"}]
-    found = (await ask(app(texts), "/v1/embeddings", {"messages": chat})).json
-    assert [each["embedding"] for each in found["data"]] == (await texts.embed([chat])).tolist()
+    reply = (await ask(app(texts), "/v1/embeddings", {"messages": chat})).json
+    assert [each["embedding"] for each in reply["data"]] == (await texts.embed([chat])).tolist()
     cut = (await ask(app(texts), "/v1/embeddings", {"messages": chat, "truncate_prompt_tokens": 2})).json
     ids = texts.encode(texts.render(chat))[:2]
     assert [each["embedding"] for each in cut["data"]] == (await texts.embed(token_ids=[ids])).tolist()
@@ -319,11 +319,11 @@ async def test_a_pooled_conversation_ends_with_its_last_message_by_default(
         ids = session.encode(text)
         classes: Any = await session.classify(token_ids=ids)
         expected = [1.0] if path == "/v1/embeddings" else classes.probabilities  # a vector of one number, scaled
-        found = (await ask(app(session), path, {"messages": TALK, **fields})).json
-        value = found["data"][0]
+        reply = (await ask(app(session), path, {"messages": TALK, **fields})).json
+        value = reply["data"][0]
         numbers = value.get("embedding") or value.get("probs") or value["data"]
         np.testing.assert_allclose(numbers, expected, rtol=1e-6)
-        assert found["usage"]["prompt_tokens"] == len(ids)
+        assert reply["usage"]["prompt_tokens"] == len(ids)
 
 
 async def test_a_pooled_conversation_is_open_or_answered_but_not_both() -> None:

@@ -39,19 +39,19 @@ def form_of(path: str) -> StreamForm:
     return endpoint.convention.form
 
 
-async def test_a_stream_begins_before_its_first_token(held: Session, settler: FakeSettler) -> None:
+async def test_a_stream_begins_before_its_first_token(held_session: Session, settler: FakeSettler) -> None:
     """Expect the same of a pause and of a queue: nothing is awaited but time."""
     body = {"prompt": [3, 1], "max_tokens": 3, "stream": True}
-    caller = Caller(app(held, limits=SOON), "/v1/completions", body)
+    caller = Caller(app(held_session, limits=SOON), "/v1/completions", body)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(caller.run)
-        await submitted(held)
+        await submitted(held_session)
         await until(lambda: len(caller.reply.pieces) > 2, "several pings had come")
         assert caller.reply.status == 200
         assert caller.reply.headers["content-type"].startswith("text/event-stream")
         assert set(caller.reply.pieces) == {b": ping\n\n"}
         settler.release()
-    whole = (await ask(app(held), "/v1/completions", {**body, "stream": False})).json
+    whole = (await ask(app(held_session), "/v1/completions", {**body, "stream": False})).json
     assert "".join(event["choices"][0]["text"] for event in caller.reply.events) == whole["choices"][0]["text"]
 
 
@@ -114,11 +114,11 @@ async def test_a_client_of_a_server_that_ends_is_told_in_the_stream() -> None:
     assert b"the server shut down" in caller.reply.pieces[-1]
 
 
-async def test_whole_answers_have_no_ping(held: Session, settler: FakeSettler) -> None:
-    caller = Caller(app(held, limits=SOON), "/v1/completions", {"prompt": [3, 1], "max_tokens": 3})
+async def test_whole_answers_have_no_ping(held_session: Session, settler: FakeSettler) -> None:
+    caller = Caller(app(held_session, limits=SOON), "/v1/completions", {"prompt": [3, 1], "max_tokens": 3})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(caller.run)
-        await submitted(held)
+        await submitted(held_session)
         await anyio.sleep(0.1)
         assert caller.reply.status == 0
         settler.release()

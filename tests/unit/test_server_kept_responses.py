@@ -47,41 +47,41 @@ def names_in(directory: Path) -> list[str]:
     return [file.stem for file in directory.iterdir()]
 
 
-async def respond(served: Any, **fields: Any) -> Any:
-    reply: Reply = await ask(served, PATH, {"input": [USER], "max_output_tokens": 9, **fields})
+async def respond(server: Any, **fields: Any) -> Any:
+    reply: Reply = await ask(server, PATH, {"input": [USER], "max_output_tokens": 9, **fields})
     assert reply.status == 200, reply.body
     return reply.json
 
 
 @pytest.mark.anyio
 async def test_a_conversation_goes_on_from_a_response_by_its_id(scripted: Session) -> None:
-    served = app(scripted)
-    first = await respond(served)
-    second = await respond(served, previous_response_id=first["id"])
-    third = await respond(served, previous_response_id=second["id"], store=False)
+    server = app(scripted)
+    first = await respond(server)
+    second = await respond(server, previous_response_id=first["id"])
+    third = await respond(server, previous_response_id=second["id"], store=False)
     assert (first["previous_response_id"], second["previous_response_id"]) == (None, first["id"])
     items = [USER, *first["output"], USER, *second["output"], USER]
     for response, count in ((second, 3), (third, 5)):
         length = len(items[: items.index(USER, 1) + 1]) if count == 3 else len(items)
-        whole = await respond(served, input=items[:length], store=False)
+        whole = await respond(server, input=items[:length], store=False)
         assert response["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
         assert response["usage"]["input_tokens_details"]["cached_tokens"] > 0
-    counted = await ask(served, f"{PATH}/input_tokens", {"input": [USER], "previous_response_id": second["id"]})
-    assert counted.json == {"object": "response.input_tokens", "input_tokens": third["usage"]["input_tokens"]}
-    missing = await ask(served, PATH, {"input": "a", "previous_response_id": third["id"]})
+    total = await ask(server, f"{PATH}/input_tokens", {"input": [USER], "previous_response_id": second["id"]})
+    assert total.json == {"object": "response.input_tokens", "input_tokens": third["usage"]["input_tokens"]}
+    missing = await ask(server, PATH, {"input": "a", "previous_response_id": third["id"]})
     assert (missing.status, missing.error["code"]) == (400, "previous_response_not_found")
     assert missing.error["param"] == "previous_response_id"
 
 
 @pytest.mark.anyio
 async def test_a_kept_response_is_shown_and_dropped_by_its_id(scripted: Session) -> None:
-    served = app(scripted)
-    reply = await ask(served, PATH, {"input": [USER], "stream": True})
+    server = app(scripted)
+    reply = await ask(server, PATH, {"input": [USER], "stream": True})
     (created,) = [line for line in reply.body.decode().splitlines() if '"type":"response.created"' in line]
     name = created.partition('"id":"')[2].partition('"')[0]
-    shown = await ask(served, f"{PATH}/{name}")
-    assert (shown.json["id"], shown.json["status"]) == (name, "completed")
-    (item,) = (await ask(served, f"{PATH}/{name}/input_items")).json["data"]
+    response = await ask(server, f"{PATH}/{name}")
+    assert (response.json["id"], response.json["status"]) == (name, "completed")
+    (item,) = (await ask(server, f"{PATH}/{name}/input_items")).json["data"]
     assert item == {
         "id": f"in_{name.removeprefix('resp-')}_0",
         "type": "message",
@@ -89,52 +89,52 @@ async def test_a_kept_response_is_shown_and_dropped_by_its_id(scripted: Session)
         "status": "completed",
         "content": [{"type": "input_text", "text": "Weather?"}],
     }
-    dropped = await ask(served, f"{PATH}/{name}", method="DELETE")
+    dropped = await ask(server, f"{PATH}/{name}", method="DELETE")
     assert dropped.json == {"id": name, "object": "response", "deleted": True}
     for path, method in ((name, "GET"), (name, "DELETE"), (f"{name}/input_items", "GET")):
-        assert (await ask(served, f"{PATH}/{path}", method=method)).status == 404
+        assert (await ask(server, f"{PATH}/{path}", method=method)).status == 404
 
 
 @pytest.mark.anyio
 async def test_a_kept_response_has_the_parts_it_was_created_with_and_no_stream(scripted: Session) -> None:
-    served, logprobs = app(scripted), "message.output_text.logprobs"
-    without = f"{PATH}/{(await respond(served))['id']}"
-    with_them = f"{PATH}/{(await respond(served, include=[logprobs]))['id']}"
+    server, logprobs = app(scripted), "message.output_text.logprobs"
+    without = f"{PATH}/{(await respond(server))['id']}"
+    with_them = f"{PATH}/{(await respond(server, include=[logprobs]))['id']}"
     for query in ("", "stream=false", "include=reasoning.encrypted_content", "include[]=reasoning.encrypted_content"):
-        assert (await ask(served, f"{without}?{query}")).status == 200
-    shown = (await ask(served, f"{with_them}?include[]={logprobs}")).json
-    assert shown["output"][0]["content"][0]["logprobs"]
+        assert (await ask(server, f"{without}?{query}")).status == 200
+    response = (await ask(server, f"{with_them}?include[]={logprobs}")).json
+    assert response["output"][0]["content"][0]["logprobs"]
     for query, param, text in (
         (f"include={logprobs}", "include", "created without"),
         ("include=others", "include", "include has 'others'"),
         ("stream=true", "stream", "not served for a kept response"),
         ("starting_after=3", "starting_after", "not served for a kept response"),
     ):
-        refused = await ask(served, f"{without}?{query}")
+        refused = await ask(server, f"{without}?{query}")
         assert (refused.status, refused.error["param"], text in refused.error["message"]) == (400, param, True)
 
 
 @pytest.mark.anyio
 async def test_a_conversation_that_is_too_long_is_cut_if_the_request_allows_it(scripted: Session) -> None:
-    served, long = app(scripted), [{**USER, "content": "x" * 5000}, USER]
+    server, long = app(scripted), [{**USER, "content": "x" * 5000}, USER]
     for truncation in (None, "disabled"):
-        refused = await ask(served, PATH, {"input": long, "truncation": truncation})
+        refused = await ask(server, PATH, {"input": long, "truncation": truncation})
         assert refused.error["code"] == "context_length_exceeded"
-    cut = await respond(served, input=long, truncation="auto")
+    cut = await respond(server, input=long, truncation="auto")
     assert cut["usage"]["input_tokens"] == 1024 - 9
-    refused = await ask(served, PATH, {"input": long, "truncation": "some"})
+    refused = await ask(server, PATH, {"input": long, "truncation": "some"})
     assert (refused.status, refused.error["param"]) == (400, "truncation")
 
 
 @pytest.mark.anyio
 async def test_input_items_come_in_pages(scripted: Session) -> None:
-    served = app(scripted)
+    server = app(scripted)
     texts = ["a", "b", "c"]
-    response = await respond(served, input=[{**USER, "content": text} for text in texts])
+    response = await respond(server, input=[{**USER, "content": text} for text in texts])
 
     async def page(query: str) -> tuple[list[str], Any]:
-        found = (await ask(served, f"{PATH}/{response['id']}/input_items?{query}")).json
-        return [item["content"][0]["text"] for item in found["data"]], found
+        listing = (await ask(server, f"{PATH}/{response['id']}/input_items?{query}")).json
+        return [item["content"][0]["text"] for item in listing["data"]], listing
 
     assert (await page(""))[0] == ["c", "b", "a"]
     two, first = await page("order=asc&limit=2")
@@ -150,16 +150,16 @@ async def test_input_items_come_in_pages(scripted: Session) -> None:
         ("order=up", "order"),
         ("before=x", "before"),
     ):
-        refusal = await ask(served, f"{PATH}/{response['id']}/input_items?{query}")
+        refusal = await ask(server, f"{PATH}/{response['id']}/input_items?{query}")
         assert (refusal.status, refusal.error["param"]) == (400, param)
 
 
 @pytest.mark.anyio
 async def test_log_probabilities_are_those_of_the_text(scripted: Session) -> None:
-    served = app(scripted)
+    server = app(scripted)
     fields = {"input": [USER], "include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    whole = (await respond(served, **fields))["output"][-1]["content"][0]
-    reply = await ask(served, PATH, {**fields, "max_output_tokens": 9, "stream": True})
+    whole = (await respond(server, **fields))["output"][-1]["content"][0]
+    reply = await ask(server, PATH, {**fields, "max_output_tokens": 9, "stream": True})
     assert whole["logprobs"]
     assert all(len(each["top_logprobs"]) == 2 for each in whole["logprobs"])
     texts = "".join(each["token"] for each in whole["logprobs"])
@@ -172,10 +172,10 @@ async def test_log_probabilities_are_those_of_the_text(scripted: Session) -> Non
 async def test_log_probabilities_are_without_reasoning_and_marks(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = answer.rpartition(">")[2]
     with scripted_session(monkeypatch, lambda prompt: answer) as session:
-        served = app(session)
+        server = app(session)
         fields = {"input": [USER], "include": ["message.output_text.logprobs"], "max_output_tokens": 60}
-        whole = (await respond(served, **fields))["output"][-1]["content"][0]
-        reply = await ask(served, PATH, {**fields, "stream": True})
+        whole = (await respond(server, **fields))["output"][-1]["content"][0]
+        reply = await ask(server, PATH, {**fields, "stream": True})
     events = [json.loads(line[6:]) for line in reply.body.decode().splitlines() if line.startswith("data: ")]
     streamed = events[-1]["response"]["output"][-1]["content"][0]
     deltas = [each for event in events if event["type"].endswith("text.delta") for each in event.get("logprobs", [])]
@@ -192,38 +192,38 @@ async def test_malformed_reasoning_is_refused(scripted: Session, item: dict[str,
 
 @pytest.mark.anyio
 async def test_conversations_are_their_items_in_order() -> None:
-    kept = KeptResponses()
-    kept.put(entry(name_of(1), "1"))
-    kept.put(entry(name_of(2), "2", previous=name_of(1)))
-    found = await kept.conversation(name_of(2))
-    assert found is not None
+    responses = KeptResponses()
+    responses.put(entry(name_of(1), "1"))
+    responses.put(entry(name_of(2), "2", previous=name_of(1)))
+    items = await responses.conversation(name_of(2))
+    assert items is not None
     outputs = [[{"text": f"output {number}"}] for number in (1, 2)]
-    assert [item["content"] for item in found] == ["input 1", outputs[0], "input 2", outputs[1]]
-    assert await kept.delete(name_of(1))
-    assert (await kept.conversation(name_of(2))) is None
-    assert not await kept.delete(name_of(1))
+    assert [item["content"] for item in items] == ["input 1", outputs[0], "input 2", outputs[1]]
+    assert await responses.delete(name_of(1))
+    assert (await responses.conversation(name_of(2))) is None
+    assert not await responses.delete(name_of(1))
 
 
 @pytest.mark.anyio
 async def test_beyond_the_limit_those_unused_for_longest_are_dropped() -> None:
     size = len(entry(name_of(0)).json)
-    kept = KeptResponses(memory=2 * size)
+    responses = KeptResponses(memory=2 * size)
     for number in range(2):
-        kept.put(entry(name_of(number)))
-    assert (await kept.get(name_of(0))) is not None
-    kept.put(entry(name_of(2)))
-    assert [(await kept.get(name_of(number))) is not None for number in range(3)] == [True, False, True]
-    kept.put(entry(name_of(3), "x" * 3 * size))
-    assert (await kept.get(name_of(3))) is None, "one that is too large is not kept"
+        responses.put(entry(name_of(number)))
+    assert (await responses.get(name_of(0))) is not None
+    responses.put(entry(name_of(2)))
+    assert [(await responses.get(name_of(number))) is not None for number in range(3)] == [True, False, True]
+    responses.put(entry(name_of(3), "x" * 3 * size))
+    assert (await responses.get(name_of(3))) is None, "one that is too large is not kept"
 
 
 @pytest.mark.anyio
 async def test_copies_on_disk_outlive_the_process_within_their_limit(tmp_path: Path) -> None:
     size = len(entry(name_of(0)).json)
-    kept = KeptResponses(tmp_path, disk=2 * size)
+    responses = KeptResponses(tmp_path, disk=2 * size)
     for number in range(3):
-        kept.put(entry(name_of(number)))
-    await kept.settle()
+        responses.put(entry(name_of(number)))
+    await responses.settle()
     assert len(names_in(tmp_path)) == 2
     again = KeptResponses(tmp_path, disk=2 * size)
     assert [(await again.get(name_of(number))) is not None for number in range(3)] == [False, True, True]
@@ -239,13 +239,13 @@ async def test_copies_on_disk_outlive_the_process_within_their_limit(tmp_path: P
 async def test_an_answer_that_cannot_be_written_is_still_an_answer(
     scripted: Session, tmp_path: Path, streams: bool
 ) -> None:
-    kept = KeptResponses(tmp_path / "missing")
-    served = application(Service(OneModel(scripted, None), Limits(), Gate()), Access(), kept)
-    reply = await ask(served, PATH, {"input": [USER], "max_output_tokens": 9, "stream": streams})
+    responses = KeptResponses(tmp_path / "missing")
+    server = application(Service(OneModel(scripted, None), Limits(), Gate()), Access(), responses)
+    reply = await ask(server, PATH, {"input": [USER], "max_output_tokens": 9, "stream": streams})
     assert reply.status == 200
     assert b"internal_server_error" not in reply.body
     (name,) = set(re.findall(r"resp-[0-9a-f]{32}", reply.body.decode()))
-    assert (await ask(served, f"{PATH}/{name}")).status == 200, "it is in memory"
+    assert (await ask(server, f"{PATH}/{name}")).status == 200, "it is in memory"
 
 
 @pytest.mark.anyio
@@ -263,9 +263,9 @@ async def test_processes_share_a_directory(tmp_path: Path) -> None:
     assert await one.get(name_of(2)) == entry(name_of(2))
     assert await other.get(name_of(1)) == entry(name_of(1))
     assert await other.delete(name_of(2))
-    for kept in (one, other, KeptResponses(tmp_path)):
-        assert await kept.get(name_of(2)) is None, "deleted in all processes"
-        assert not await kept.delete(name_of(2))
+    for responses in (one, other, KeptResponses(tmp_path)):
+        assert await responses.get(name_of(2)) is None, "deleted in all processes"
+        assert not await responses.delete(name_of(2))
 
 
 @pytest.mark.anyio
@@ -281,9 +281,9 @@ async def test_the_event_loop_waits_for_no_disk_and_an_answer_ends_after_its_fil
         write(store, name, data)
 
     monkeypatch.setattr(OnDisk, "put", put)
-    kept = KeptResponses(tmp_path)
-    served = application(Service(OneModel(scripted, None), Limits(), Gate()), Access(), kept)
-    caller = Caller(served, PATH, {"input": [USER], "max_output_tokens": 9, "stream": streams})
+    responses = KeptResponses(tmp_path)
+    server = application(Service(OneModel(scripted, None), Limits(), Gate()), Access(), responses)
+    caller = Caller(server, PATH, {"input": [USER], "max_output_tokens": 9, "stream": streams})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(caller.run)
         await until(lambda: bool(threads), "the file was to be written")
@@ -298,17 +298,17 @@ async def test_the_event_loop_waits_for_no_disk_and_an_answer_ends_after_its_fil
 async def test_waits_for_a_slow_disk_leave_the_threads_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_read, read = threading.Event(), OnDisk.get
+    may_read, load = threading.Event(), OnDisk.get
 
     def get(store: OnDisk, name: str) -> bytes | None:
         assert may_read.wait(PATIENCE)
-        return read(store, name)
+        return load(store, name)
 
     monkeypatch.setattr(OnDisk, "get", get)
-    kept, answers = KeptResponses(tmp_path), list[KeptResponse | None]()
+    responses, answers = KeptResponses(tmp_path), list[KeptResponse | None]()
 
     async def ask_for(name: str) -> None:
-        answers.append(await kept.get(name))
+        answers.append(await responses.get(name))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(100):
@@ -360,27 +360,27 @@ async def test_an_item_of_a_kept_response_can_be_named_in_place_of_its_content(
         return "<think>\nHm\n</think>\n\nIt is warm."
 
     with scripted_session(monkeypatch, script) as session:
-        served = app(session)
-        first = await respond(served, max_output_tokens=None)
-        thought, told = ({"type": "item_reference", "id": item["id"]} for item in first["output"])
-        asked = {"id": f"in_{first['id'].removeprefix('resp-')}_0"}  # the type may be absent
-        again = await respond(served, input=[asked, thought, told, {**USER, "content": "And now?"}])
+        server = app(session)
+        first = await respond(server, max_output_tokens=None)
+        reasoning, message = ({"type": "item_reference", "id": item["id"]} for item in first["output"])
+        question = {"id": f"in_{first['id'].removeprefix('resp-')}_0"}  # the type may be absent
+        again = await respond(server, input=[question, reasoning, message, {**USER, "content": "And now?"}])
         assert prompts[-1].count("Weather?") == 1
         assert "<think>Hm</think>It is warm." in prompts[-1]
-        items = (await ask(served, f"{PATH}/{again['id']}/input_items?order=asc")).json["data"]
+        items = (await ask(server, f"{PATH}/{again['id']}/input_items?order=asc")).json["data"]
         assert items[1:3] == first["output"]
-        whole = await respond(served, input=[USER, *first["output"], {**USER, "content": "And now?"}])
+        whole = await respond(server, input=[USER, *first["output"], {**USER, "content": "And now?"}])
         assert whole["usage"]["input_tokens"] == again["usage"]["input_tokens"]
         for names, status, text in (
             (["msg_1"], 404, "no item 'msg_1'"),
-            ([f"{told['id']}9"], 404, "no item"),
-            ([told["id"], told["id"]], 400, "two references"),
+            ([f"{message['id']}9"], 404, "no item"),
+            ([message["id"], message["id"]], 400, "two references"),
             ([3], 400, "must be a string"),
         ):
-            refused = await ask(served, PATH, {"input": [{"type": "item_reference", "id": name} for name in names]})
+            refused = await ask(server, PATH, {"input": [{"type": "item_reference", "id": name} for name in names]})
             assert (refused.status, refused.error["param"], text in refused.error["message"]) == (status, "input", True)
-        await ask(served, f"{PATH}/{first['id']}", method="DELETE")
-        assert (await ask(served, PATH, {"input": [told]})).status == 404
+        await ask(server, f"{PATH}/{first['id']}", method="DELETE")
+        assert (await ask(server, PATH, {"input": [message]})).status == 404
 
 
 FORMS = {
@@ -403,12 +403,12 @@ FORMS = {
 async def test_a_kept_response_in_another_form_is_absent(scripted: Session, tmp_path: Path, form: str) -> None:
     file = tmp_path / f"{name_of(1)}.json"
     file.write_text(json.dumps(FORMS[form]), encoding="utf-8")
-    served = application(Service(OneModel(scripted, None), Limits(), Gate()), Access(), KeptResponses(tmp_path))
+    server = application(Service(OneModel(scripted, None), Limits(), Gate()), Access(), KeptResponses(tmp_path))
     if form != "a circle":
         for path in (name_of(1), f"{name_of(1)}/input_items"):
-            assert (await ask(served, f"{PATH}/{path}")).status == 404
-    refused = await ask(served, PATH, {"input": "Hi", "previous_response_id": name_of(1)})
+            assert (await ask(server, f"{PATH}/{path}")).status == 404
+    refused = await ask(server, PATH, {"input": "Hi", "previous_response_id": name_of(1)})
     assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
     item = {"type": "item_reference", "id": f"msg_{name_of(1).removeprefix('resp-')}_0"}
-    assert (await ask(served, PATH, {"input": [item]})).status == 404
+    assert (await ask(server, PATH, {"input": [item]})).status == 404
     assert file.exists(), "another version may still read it"

@@ -145,15 +145,15 @@ def test_the_loop_does_little_for_a_large_kept_response(session: Session, monkey
     server = app(session)
 
     async def run() -> None:
-        made = await ask(server, "/v1/responses", {**ANSWERED, "tools": FLAT})
-        path = f"/v1/responses/{made.json['id']}"
+        response = await ask(server, "/v1/responses", {**ANSWERED, "tools": FLAT})
+        path = f"/v1/responses/{response.json['id']}"
         work = Work(monkeypatch)
         sys.setprofile(work.count)
         try:
-            kept, items = [await ask(server, each) for each in (path, f"{path}/input_items")]
+            copy, items = [await ask(server, each) for each in (path, f"{path}/input_items")]
         finally:
             sys.setprofile(None)
-        assert kept.body == made.body
+        assert copy.body == response.body
         assert items.status == 200
         assert work.calls < MOST_CALLS
         assert work.largest < 2 * LARGE

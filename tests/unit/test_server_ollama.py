@@ -1,4 +1,4 @@
-"""The server gives what its session gives in the form of Ollama's API, whole and in lines."""
+"""The server gives the answers of its session in the form of Ollama's API, whole and in lines."""
 
 import json
 from math import inf
@@ -33,11 +33,11 @@ NAME = "fake"
 
 
 def lines(reply: Reply) -> list[dict[str, Any]]:
-    """Return the objects of a stream, of which the last alone is done."""
+    """Return the objects of a stream; only the last is done."""
     assert reply.headers["content-type"] == "application/x-ndjson"
-    found = [json.loads(line) for line in reply.body.decode().splitlines()]
-    assert [each["done"] for each in found] == [False] * (len(found) - 1) + [True]
-    return found
+    objects = [json.loads(line) for line in reply.body.decode().splitlines()]
+    assert [each["done"] for each in objects] == [False] * (len(objects) - 1) + [True]
+    return objects
 
 
 # What comes
@@ -62,12 +62,12 @@ async def test_a_chat_is_the_answer_of_the_session(serve: Serve) -> None:
     parts = ("load_duration", "prompt_eval_duration", "eval_duration")
     assert 0 < sum(reply.json[part] for part in parts) <= reply.json["total_duration"]
     streamed = await ask(app(session), CHAT, body)
-    found = lines(streamed)
+    objects = lines(streamed)
     assert OLLAMA.joined(streamed)["message"] == reply.json["message"]
     times = {name for name in reply.json if name.endswith("_duration")}
-    assert {name for name in found[-1] if name not in reply.json} == set()
+    assert {name for name in objects[-1] if name not in reply.json} == set()
     for name in set(reply.json) - times - {"message", "created_at"}:
-        assert found[-1][name] == reply.json[name]
+        assert objects[-1][name] == reply.json[name]
 
 
 async def test_a_prompt_is_answered_as_a_message_or_as_it_stands(serve: Serve) -> None:
@@ -79,65 +79,65 @@ async def test_a_prompt_is_answered_as_a_message_or_as_it_stands(serve: Serve) -
 
     session = serve(answer)
     body = {"prompt": "Hi", "system": "Be brief.", "stream": False}
-    made = (await ask(app(session), TEXT, body)).json
-    assert (made["response"], made["thinking"], made["done_reason"]) == ("one two", "so", "stop")
+    reply = (await ask(app(session), TEXT, body)).json
+    assert (reply["response"], reply["thinking"], reply["done_reason"]) == ("one two", "so", "stop")
     rendered = session.render([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
     assert prompts == [rendered]
-    assert made["context"][: made["prompt_eval_count"]] == session.encode(rendered)
-    assert len(made["context"]) == made["prompt_eval_count"] + made["eval_count"]
+    assert reply["context"][: reply["prompt_eval_count"]] == session.encode(rendered)
+    assert len(reply["context"]) == reply["prompt_eval_count"] + reply["eval_count"]
     streamed = lines(await ask(app(session), TEXT, {**body, "stream": True}))
     assert "".join(each["response"] for each in streamed) == "one two"
     assert "".join(each.get("thinking", "") for each in streamed) == "so"
-    assert streamed[-1]["context"] == made["context"]
+    assert streamed[-1]["context"] == reply["context"]
     raw = (await ask(app(session), TEXT, {"prompt": rendered, "raw": True, "stream": False})).json
     assert raw["response"] == "<think>so</think>one two"
     assert "context" not in raw
-    after = (await ask(app(session), TEXT, {"prompt": "Go on", "context": made["context"], "stream": False})).json
-    assert after["context"][: len(made["context"])] == made["context"]
+    after = (await ask(app(session), TEXT, {"prompt": "Go on", "context": reply["context"], "stream": False})).json
+    assert after["context"][: len(reply["context"])] == reply["context"]
     further = session.encode(session.render([{"role": "user", "content": "Go on"}]))
-    assert after["prompt_eval_count"] == len(made["context"]) + len(further)
+    assert after["prompt_eval_count"] == len(reply["context"]) + len(further)
 
 
 async def test_logprobs_come_with_their_texts(serve: Serve) -> None:
-    served = app(serve("one two"))
+    server = app(serve("one two"))
     body = {"messages": [USER], "logprobs": True, "top_logprobs": 1}
-    whole = (await ask(served, CHAT, {**body, "stream": False})).json["logprobs"]
-    streamed = [each for part in lines(await ask(served, CHAT, body)) for each in part.get("logprobs", ())]
+    whole = (await ask(server, CHAT, {**body, "stream": False})).json["logprobs"]
+    streamed = [each for part in lines(await ask(server, CHAT, body)) for each in part.get("logprobs", ())]
     assert streamed == whole
     assert {*whole[0]} == {"token", "logprob", "bytes", "top_logprobs"}
-    assert "logprobs" not in (await ask(served, CHAT, {"messages": [USER], "stream": False})).json
+    assert "logprobs" not in (await ask(server, CHAT, {"messages": [USER], "stream": False})).json
 
 
 async def test_without_a_prompt_the_model_is_opened_alone(serve: Serve) -> None:
-    served = app(serve("Hi"))
-    chat = (await ask(served, CHAT, {"model": NAME, "messages": []})).json
+    server = app(serve("Hi"))
+    chat = (await ask(server, CHAT, {"model": NAME, "messages": []})).json
     assert (chat["message"], chat["done"], chat["done_reason"]) == (
         {"role": "assistant", "content": ""},
         True,
         "load",
     )
-    text = (await ask(served, TEXT, {"model": NAME, "keep_alive": "5m"})).json
+    text = (await ask(server, TEXT, {"model": NAME, "keep_alive": "5m"})).json
     assert (text["response"], text["done"], text["done_reason"]) == ("", True, "load")
 
 
 async def test_models_are_listed_shown_and_pulled(serve: Serve) -> None:
     session = serve("Hi")
-    served = app(session)
-    (tag,) = (await ask(served, "/api/tags")).json["models"]
+    server = app(session)
+    (tag,) = (await ask(server, "/api/tags")).json["models"]
     assert (tag["name"], tag["model"], tag["size"]) == ("fake:latest", "fake:latest", session.memory.weights)
-    (running,) = (await ask(served, "/api/ps")).json["models"]
+    (running,) = (await ask(server, "/api/ps")).json["models"]
     assert running["digest"] == tag["digest"]
     assert running["context_length"] == session.settings.max_context
-    shown = (await ask(served, "/api/show", {"model": "fake:latest"})).json
-    assert shown["template"] == HERMES
-    assert shown["capabilities"] == ["completion", "tools", "thinking"]
-    assert shown["model_info"]["unknown.context_length"] == session.settings.max_context
-    assert (await ask(served, "/api/show", {"name": NAME})).status == 200
-    assert (await ask(served, "/api/version")).json["version"].count(".") == 2
-    pulled = await ask(served, "/api/pull", {"model": NAME})
+    description = (await ask(server, "/api/show", {"model": "fake:latest"})).json
+    assert description["template"] == HERMES
+    assert description["capabilities"] == ["completion", "tools", "thinking"]
+    assert description["model_info"]["unknown.context_length"] == session.settings.max_context
+    assert (await ask(server, "/api/show", {"name": NAME})).status == 200
+    assert (await ask(server, "/api/version")).json["version"].count(".") == 2
+    pulled = await ask(server, "/api/pull", {"model": NAME})
     assert [json.loads(line)["status"] for line in pulled.body.splitlines()][-1] == "success"
-    assert (await ask(served, "/api/pull", {"model": NAME, "stream": False})).json == {"status": "success"}
-    missing = await ask(served, "/api/pull", {"model": "other"})
+    assert (await ask(server, "/api/pull", {"model": NAME, "stream": False})).json == {"status": "success"}
+    missing = await ask(server, "/api/pull", {"model": "other"})
     assert (missing.status, missing.json["error"]) == (404, "there is no model 'other'; this server has 'fake'")
 
 
@@ -145,7 +145,7 @@ async def test_a_model_is_described_by_its_files(serve: Serve, monkeypatch: pyte
     session = serve("Hi")
     facts = ModelFacts("llama", 134_515_008, "bfloat16", "safetensors", 269_060_552, "ab" * 32, 1e9)
     monkeypatch.setattr(session, "_model_facts", facts)
-    served, details = (
+    server, details = (
         app(session),
         {
             "parent_model": "",
@@ -156,18 +156,18 @@ async def test_a_model_is_described_by_its_files(serve: Serve, monkeypatch: pyte
             "quantization_level": "BF16",
         },
     )
-    (tag,) = (await ask(served, "/api/tags")).json["models"]
+    (tag,) = (await ask(server, "/api/tags")).json["models"]
     assert tag["details"] == details
     assert (tag["size"], tag["digest"], tag["modified_at"]) == (269_060_552, "ab" * 32, "2001-09-09T01:46:40Z")
-    shown = (await ask(served, "/api/show", {"model": NAME})).json
-    assert (shown["details"], shown["modified_at"]) == (details, tag["modified_at"])
+    description = (await ask(server, "/api/show", {"model": NAME})).json
+    assert (description["details"], description["modified_at"]) == (details, tag["modified_at"])
     longest = session.settings.max_context
-    assert shown["model_info"] == {
+    assert description["model_info"] == {
         "general.architecture": "llama",
         "general.parameter_count": 134_515_008,
         "llama.context_length": longest,
     }
-    (running,) = (await ask(served, "/api/ps")).json["models"]
+    (running,) = (await ask(server, "/api/ps")).json["models"]
     assert (running["details"], running["expires_at"][:4]) == (details, "9999")
 
 
@@ -199,17 +199,17 @@ async def test_another_time_is_refused(serve: Serve, value: Any) -> None:
 
 
 async def test_a_tag_may_be_part_of_a_models_name(serve: Serve) -> None:
-    served = app(serve("Hi"), name=["small:latest", "tiny"])
+    server = app(serve("Hi"), name=["small:latest", "tiny"])
     for name in ("small:latest", "small", "tiny", "tiny:latest"):
-        assert (await ask(served, TEXT, {"model": name})).json["model"] == "small:latest"
-    assert "there is no model 'other'" in (await ask(served, TEXT, {"model": "other:latest"})).json["error"]
+        assert (await ask(server, TEXT, {"model": name})).json["model"] == "small:latest"
+    assert "there is no model 'other'" in (await ask(server, TEXT, {"model": "other:latest"})).json["error"]
 
 
 async def test_the_only_model_stays_open(serve: Serve) -> None:
-    served = app(serve("Hi"))
-    assert (await ask(served, CHAT, {"messages": [USER], "keep_alive": 0, "stream": False})).status == 200
-    assert (await ask(served, TEXT, {"keep_alive": 0})).json["done_reason"] == "load"
-    assert (await ask(served, CHAT, {"messages": [USER], "stream": False})).status == 200
+    server = app(serve("Hi"))
+    assert (await ask(server, CHAT, {"messages": [USER], "keep_alive": 0, "stream": False})).status == 200
+    assert (await ask(server, TEXT, {"keep_alive": 0})).json["done_reason"] == "load"
+    assert (await ask(server, CHAT, {"messages": [USER], "stream": False})).status == 200
 
 
 async def test_closed_models_are_listed_without_a_size(serve: Serve) -> None:
@@ -233,28 +233,28 @@ async def test_closed_models_are_listed_without_a_size(serve: Serve) -> None:
 
 
 async def test_a_model_may_have_the_tag_in_its_name(serve: Serve) -> None:
-    served = app(serve("Hi"), name="fake:1b")
-    (tag,) = (await ask(served, "/api/tags")).json["models"]
+    server = app(serve("Hi"), name="fake:1b")
+    (tag,) = (await ask(server, "/api/tags")).json["models"]
     assert tag["name"] == "fake:1b"
-    assert (await ask(served, CHAT, {"model": "fake:1b", "messages": [], "stream": False})).status == 200
+    assert (await ask(server, CHAT, {"model": "fake:1b", "messages": [], "stream": False})).status == 200
 
 
 async def test_texts_are_embedded_and_cut(byte_tokenizer: Any) -> None:
     limits = fake_limits(max_context=64, num_pages=64, page_size=16)
     with fake_session(fake_loaded_engine(limits, tokenizer=byte_tokenizer)) as session:
-        served = app(session)
-        one = (await ask(served, "/api/embed", {"input": "abc"})).json
+        server = app(session)
+        one = (await ask(server, "/api/embed", {"input": "abc"})).json
         assert one["embeddings"] == (await session.embed(["abc"])).tolist()
         assert (one["prompt_eval_count"], one["model"]) == (session.count_tokens("abc"), NAME)
-        two = (await ask(served, "/api/embed", {"input": ["abc", "de"], "dimensions": 1})).json
+        two = (await ask(server, "/api/embed", {"input": ["abc", "de"], "dimensions": 1})).json
         assert two["embeddings"] == (await session.embed(["abc", "de"], dimensions=1)).tolist()
-        assert (await ask(served, "/api/embed", {"input": []})).json["embeddings"] == []
-        former = (await ask(served, "/api/embeddings", {"prompt": "abc"})).json
+        assert (await ask(server, "/api/embed", {"input": []})).json["embeddings"] == []
+        former = (await ask(server, "/api/embeddings", {"prompt": "abc"})).json
         assert former == {"embedding": one["embeddings"][0]}
-        long = (await ask(served, "/api/embed", {"input": ["x" * 100, "abc"]})).json
+        long = (await ask(server, "/api/embed", {"input": ["x" * 100, "abc"]})).json
         assert long["embeddings"][0] == (await session.embed(["x" * 64])).tolist()[0]
         assert long["prompt_eval_count"] == 64 + 3
-        refused = await ask(served, "/api/embed", {"input": "x" * 100, "truncate": False})
+        refused = await ask(server, "/api/embed", {"input": "x" * 100, "truncate": False})
         assert (refused.status, type(refused.json["error"])) == (400, str)
 
 
@@ -262,7 +262,7 @@ async def test_texts_are_embedded_and_cut(byte_tokenizer: Any) -> None:
 
 
 async def test_a_client_needs_no_content_type_but_a_page_in_a_browser_does(serve: Serve) -> None:
-    served = app(serve("Hi"))
+    server = app(serve("Hi"))
     body = json.dumps({"messages": [USER], "stream": False}).encode()
     form = "application/x-www-form-urlencoded"
     for headers, status in (
@@ -273,8 +273,8 @@ async def test_a_client_needs_no_content_type_but_a_page_in_a_browser_does(serve
         ({"content-type": "text/plain", "sec-fetch-site": "cross-site"}, 415),
         ({"content-type": "application/json", "origin": "https://a.example"}, 200),
     ):
-        assert (await ask(served, CHAT, body, headers=headers)).status == status
-    assert (await ask(served, "/v1/chat/completions", body, headers={"content-type": form})).status == 415
+        assert (await ask(server, CHAT, body, headers=headers)).status == status
+    assert (await ask(server, "/v1/chat/completions", body, headers={"content-type": form})).status == 415
 
 
 # What goes in
@@ -326,8 +326,8 @@ def test_options_are_those_of_the_session() -> None:
 
 
 async def test_an_option_of_a_wrong_value_is_named(serve: Serve) -> None:
-    served = app(serve("Hi"))
-    reply = await ask(served, CHAT, {"messages": [USER], "options": {"temperature": -1}})
+    server = app(serve("Hi"))
+    reply = await ask(server, CHAT, {"messages": [USER], "options": {"temperature": -1}})
     assert reply.status == 400
     assert reply.json["error"].startswith("temperature must be")
 
@@ -397,13 +397,13 @@ def test_a_model_without_a_template_reads_plain_texts() -> None:
 
 
 async def test_nothing_to_embed_is_no_vector_as_in_ollama(serve: Serve) -> None:
-    served = app(serve("Hi"))
+    server = app(serve("Hi"))
     bodies: list[dict[str, Any]] = [{}, {"input": ""}, {"input": []}, {"input": None}]
     for body in bodies:
-        reply = await ask(served, "/api/embed", body)
+        reply = await ask(server, "/api/embed", body)
         assert (reply.status, reply.json["embeddings"]) == (200, [])
     for body in [*bodies[:1], {"prompt": ""}]:
-        reply = await ask(served, "/api/embeddings", body)
+        reply = await ask(server, "/api/embeddings", body)
         assert (reply.status, reply.json["embedding"]) == (200, [])
 
 

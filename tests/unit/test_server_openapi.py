@@ -21,8 +21,8 @@ async def described(**settings: Any) -> dict[str, Any]:
         headers = {"x-api-key": "k"}
         reply = await ask(app(session, **settings), "/openapi.json", headers=headers)
     assert reply.status == 200
-    found: dict[str, Any] = reply.json
-    return found
+    description: dict[str, Any] = reply.json
+    return description
 
 
 async def test_each_path_is_described() -> None:
@@ -30,24 +30,24 @@ async def test_each_path_is_described() -> None:
         paths: dict[str, set[str]] = {}
         for route in app(session).routes:  # type: ignore[attr-defined]
             paths.setdefault(route.path.replace(":path", ""), set()).update(route.methods)
-    found = await described()
-    assert {path: {*each} for path, each in found["paths"].items()} == {
+    description = await described()
+    assert {path: {*each} for path, each in description["paths"].items()} == {
         path: {method.lower() for method in methods - {"HEAD"}} for path, methods in paths.items()
     }
-    for operations in found["paths"].values():
+    for operations in description["paths"].values():
         for operation in operations.values():
             assert len(operation["summary"].split()) > 1
             assert "/" not in operation["summary"]
             assert operation["responses"]["200"]
-    assert found["paths"]["/v1/models/{name}"]["get"]["parameters"][0]["name"] == "name"
-    assert found["info"]["version"] == rekindle.__version__
+    assert description["paths"]["/v1/models/{name}"]["get"]["parameters"][0]["name"] == "name"
+    assert description["info"]["version"] == rekindle.__version__
 
 
 async def test_bodies_have_the_fields_of_their_readers() -> None:
     def schema(path: str) -> dict[str, Any]:
         operation: dict[str, Any] = paths[path]["post"]
-        found: dict[str, Any] = operation["requestBody"]["content"]["application/json"]["schema"]
-        return found
+        body_schema: dict[str, Any] = operation["requestBody"]["content"]["application/json"]["schema"]
+        return body_schema
 
     paths = (await described())["paths"]
     message = schema("/v1/messages")

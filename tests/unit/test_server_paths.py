@@ -31,8 +31,8 @@ def test_a_model_that_does_not_open_is_told_to_the_log_without_its_path(
 ) -> None:
     error = ModelError(f"no model {str(tmp_path / 'b')!r}: there is no such directory")
     with caplog.at_level(logging.ERROR, "rekindle.server"):
-        told = _not_opened("b", error)
-    assert told.status == 503
-    assert str(tmp_path) not in told.message
+        api_error = _not_opened("b", error)
+    assert api_error.status == 503
+    assert str(tmp_path) not in api_error.message
     assert str(tmp_path) not in caplog.text
     assert "there is no such directory" in caplog.text

@@ -1,4 +1,4 @@
-"""A server of several models opens each for its first request, and closes those that are idle or in the way."""
+"""A server of several models opens each for its first request, and closes models idle or in the way."""
 
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -39,13 +39,13 @@ class FakeSource:
     def __init__(self, share: float, adapters: Sequence[str] = (), failures: int = 0, aliases: Sequence[str] = ()):
         self.adapters, self.sessions, self._share, self._failures = adapters, list[Session](), share, failures
         self.aliases = aliases
-        self.begun: Callable[[], object] = lambda: None
+        self.on_open: Callable[[], object] = lambda: None
 
     def share(self) -> float:
         return self._share
 
     async def open(self) -> Session:
-        self.begun()
+        self.on_open()
         await checkpoint()
         if self._failures:
             self._failures -= 1
@@ -153,7 +153,7 @@ async def test_a_model_with_room_opens_while_another_waits_for_a_busy_one() -> N
 
 
 async def test_waits_for_two_busy_models_let_one_of_them_stay() -> None:
-    """Wait for one busy model, not for the one with the oldest request at each moment, which none would ever leave."""
+    """Wait for one busy model, not for the model of the oldest request at each moment: no model would ever close."""
     a, b, c, d = FakeSource(0.4), FakeSource(0.4), FakeSource(0.4), FakeSource(0.4)
     done = list[str]()
 
@@ -191,7 +191,7 @@ async def test_a_client_that_leaves_waits_for_no_model() -> None:
             caller = Caller(served_by(pool), "/v1/completions", {"model": "b", "prompt": [3], "max_tokens": 2})
             tasks.start_soon(caller.run)
             await until(lambda: pool._open["a"].leaving, "the model was to leave")
-            caller.gone.set()
+            caller.disconnect.set()
             await until(lambda: not pool._open["a"].leaving, "the client had left")
         await wait_all_tasks_blocked()
         assert (a.is_open, b.sessions, caller.reply.status) == (True, [], 0)
@@ -206,7 +206,7 @@ async def test_an_opening_goes_on_when_its_client_leaves() -> None:
                 scope.cancel()
                 scopes.append(scope)
 
-            one.begun = leave
+            one.on_open = leave
             async with pool.use("one"):
                 await checkpoint()
         assert scope.cancelled_caught
@@ -243,11 +243,11 @@ async def test_a_model_comes_before_an_adapter_of_its_name() -> None:
 
 async def test_an_adapter_cannot_take_the_name_of_another_model() -> None:
     pool = ModelPool({"a": FakeSource(0.4), "b": FakeSource(0.4, ["sql"], aliases=["c"])}, inf, 1.0)
-    served = served_by(pool)
+    server = served_by(pool)
     async with pool.running():
         for name in ("b", "c", "sql"):
             body = {"lora_name": name, "lora_path": "adapter", "model": "a"}
-            reply = await ask(served, "/v1/load_lora_adapter", body, headers=KEY)
+            reply = await ask(server, "/v1/load_lora_adapter", body, headers=KEY)
             assert (reply.status, reply.error["param"]) == (400, "lora_name")
             assert f"{name!r} is a name of another model" in reply.error["message"]
 
@@ -255,73 +255,73 @@ async def test_an_adapter_cannot_take_the_name_of_another_model() -> None:
 async def test_sleep_reaches_the_open_models_or_the_named_one_and_opens_none() -> None:
     a, b, c = FakeSource(0.3), FakeSource(0.3), FakeSource(0.3)
     async with pool_of(a=a, b=b, c=c) as pool:
-        served = served_by(pool)
+        server = served_by(pool)
         for name in ("a", "b"):
             async with pool.use(name):
                 pass
 
         async def asleep(query: str = "") -> object:
-            return (await ask(served, f"/is_sleeping{query}", headers=KEY)).json
+            return (await ask(server, f"/is_sleeping{query}", headers=KEY)).json
 
-        assert (await ask(served, "/sleep?model=b", {}, headers=KEY)).status == 200
+        assert (await ask(server, "/sleep?model=b", {}, headers=KEY)).status == 200
         assert await asleep() == {"is_sleeping": False, "models": {"a": False, "b": True, "c": False}}
         assert await asleep("?model=b") == {"is_sleeping": True}
-        assert (await ask(served, "/wake_up", {"model": "b"}, headers=KEY)).status == 200
+        assert (await ask(server, "/wake_up", {"model": "b"}, headers=KEY)).status == 200
         assert await asleep("?model=b") == {"is_sleeping": False}
-        refused = await ask(served, "/sleep", {"level": 2}, headers=KEY)
+        refused = await ask(server, "/sleep", {"level": 2}, headers=KEY)
         assert (refused.status, refused.error["param"]) == (400, "level")
-        assert (await ask(served, "/sleep", b"", method="POST", headers=KEY)).status == 200
-        assert (await ask(served, "/sleep?model=c", {}, headers=KEY)).status == 200
+        assert (await ask(server, "/sleep", b"", method="POST", headers=KEY)).status == 200
+        assert (await ask(server, "/sleep?model=c", {}, headers=KEY)).status == 200
         assert await asleep() == {"is_sleeping": False, "models": {"a": True, "b": True, "c": False}}
-        assert (await ask(served, "/wake_up", {}, headers=KEY)).status == 200
+        assert (await ask(server, "/wake_up", {}, headers=KEY)).status == 200
         assert [source.sessions[0].asleep for source in (a, b)] == [False, False]
         assert not c.sessions
-        unknown = await ask(served, "/sleep?model=d", {}, headers=KEY)
+        unknown = await ask(server, "/sleep?model=d", {}, headers=KEY)
         assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
 
 
 async def test_a_sleeping_model_stays_until_it_wakes_and_then_closes_when_idle() -> None:
     a = FakeSource(0.3)
     async with pool_of(keep_alive=0.0, a=a) as pool:
-        served = served_by(pool)
+        server = served_by(pool)
         async with pool.use("a"):
-            await ask(served, "/sleep", {}, headers=KEY)
+            await ask(server, "/sleep", {}, headers=KEY)
         await wait_all_tasks_blocked()
         assert a.is_open
-        await ask(served, "/wake_up", {}, headers=KEY)
+        await ask(server, "/wake_up", {}, headers=KEY)
         await until(lambda: not a.is_open, "the model had closed")
 
 
 async def test_a_pause_of_one_model_leaves_the_others() -> None:
     async with pool_of(a=FakeSource(0.3), b=FakeSource(0.3)) as pool, anyio.create_task_group() as tasks:
-        served, body = served_by(pool), {"prompt": [3], "max_tokens": 1}
-        await ask(served, "/pause?model=b", {}, headers=KEY)
+        server, body = served_by(pool), {"prompt": [3], "max_tokens": 1}
+        await ask(server, "/pause?model=b", {}, headers=KEY)
         paused = {"is_paused": False, "models": {"a": False, "b": True}}
-        assert (await ask(served, "/is_paused", headers=KEY)).json == paused
-        waiting = Caller(served, "/v1/completions", {**body, "model": "b"})
+        assert (await ask(server, "/is_paused", headers=KEY)).json == paused
+        waiting = Caller(server, "/v1/completions", {**body, "model": "b"})
         tasks.start_soon(waiting.run)
-        assert (await ask(served, "/v1/completions", {**body, "model": "a"})).status == 200
+        assert (await ask(server, "/v1/completions", {**body, "model": "a"})).status == 200
         await wait_all_tasks_blocked()
         assert waiting.reply.status == 0
-        await ask(served, "/resume", {}, headers=KEY)
+        await ask(server, "/resume", {}, headers=KEY)
     assert waiting.reply.status == 200
 
 
 async def test_administration_of_one_of_several_models_needs_its_name() -> None:
     a, b = FakeSource(0.3), FakeSource(0.3)
     async with pool_of(a=a, b=b) as pool:
-        served, body = served_by(pool), {"model_path": "step-2"}
-        refused = await ask(served, "/update_weights", body, headers=KEY)
+        server, body = served_by(pool), {"model_path": "step-2"}
+        refused = await ask(server, "/update_weights", body, headers=KEY)
         assert (refused.status, refused.error["param"], "name one of 'a', 'b'" in refused.error["message"]) == (
             400,
             "model",
             True,
         )
-        for named in (("/update_weights?model=b", body), ("/update_weights", {**body, "model": "b"})):
-            assert (await ask(served, *named, headers=KEY)).status == 200
+        for arguments in (("/update_weights?model=b", body), ("/update_weights", {**body, "model": "b"})):
+            assert (await ask(server, *arguments, headers=KEY)).status == 200
         assert (a.sessions, b.sessions[0].weights_version) == ([], 2)
-        assert (await ask(served, "/tokenizer_info")).error["param"] == "model"
-        assert "has no tokenizer" in (await ask(served, "/tokenizer_info?model=b")).error["message"]
+        assert (await ask(server, "/tokenizer_info")).error["param"] == "model"
+        assert "has no tokenizer" in (await ask(server, "/tokenizer_info?model=b")).error["message"]
 
 
 async def test_adapters_of_administrators_come_back_with_their_model_and_removed_ones_stay_away(
@@ -339,12 +339,12 @@ async def test_adapters_of_administrators_come_back_with_their_model_and_removed
 
     a, b = Source(0.6, ["old"]), FakeSource(0.6)
     async with pool_of(a=a, b=b) as pool:
-        served, body = served_by(pool), {"lora_name": "sql", "lora_path": path, "model": "a"}
-        assert (await ask(served, "/v1/load_lora_adapter", body, headers=KEY)).status == 200
-        assert (await ask(served, "/v1/unload_lora_adapter", {"lora_name": "old"}, headers=KEY)).status == 200
+        server, body = served_by(pool), {"lora_name": "sql", "lora_path": path, "model": "a"}
+        assert (await ask(server, "/v1/load_lora_adapter", body, headers=KEY)).status == 200
+        assert (await ask(server, "/v1/unload_lora_adapter", {"lora_name": "old"}, headers=KEY)).status == 200
 
         async def names() -> list[str]:
-            return [card["id"] for card in (await ask(served, "/v1/models")).json["data"]]
+            return [card["id"] for card in (await ask(server, "/v1/models")).json["data"]]
 
         assert await names() == ["a", "sql", "b"]
         async with pool.use("b"):
@@ -354,10 +354,10 @@ async def test_adapters_of_administrators_come_back_with_their_model_and_removed
             assert (list(model.session.adapters), model.adapter, len(a.sessions)) == (["sql"], "sql", 2)
         async with pool.use("b"):
             assert not a.is_open
-        assert (await ask(served, "/v1/unload_lora_adapter", {"lora_name": "sql"}, headers=KEY)).status == 200
+        assert (await ask(server, "/v1/unload_lora_adapter", {"lora_name": "sql"}, headers=KEY)).status == 200
         assert await names() == ["a", "b"], "a closed model does not open for this"
         assert len(a.sessions) == 2
-        assert (await ask(served, "/v1/load_lora_adapter", body, headers=KEY)).status == 200
+        assert (await ask(server, "/v1/load_lora_adapter", body, headers=KEY)).status == 200
         shutil.rmtree(path)
         async with pool.use("b"):
             pass
@@ -450,35 +450,35 @@ async def test_a_failed_model_leaves_first_even_with_new_weights() -> None:
 async def test_ollamas_clients_decide_how_long_a_model_stays() -> None:
     a, b = FakeSource(0.3), FakeSource(0.3)
     async with pool_of(a=a, b=b) as pool:
-        served, prompt = served_by(pool), {"prompt": "", "model": "a"}
-        loaded = (await ask(served, "/api/generate", {**prompt, "keep_alive": "1h"})).json
+        server, prompt = served_by(pool), {"prompt": "", "model": "a"}
+        loaded = (await ask(server, "/api/generate", {**prompt, "keep_alive": "1h"})).json
         assert (loaded["done_reason"], a.is_open) == ("load", True)
         assert 3500 < pool.closes_in("a") <= 3600
-        await ask(served, "/api/generate", {**prompt, "keep_alive": -1})
+        await ask(server, "/api/generate", {**prompt, "keep_alive": -1})
         assert pool.closes_in("a") == inf
-        (running,) = (await ask(served, "/api/ps")).json["models"]
+        (running,) = (await ask(server, "/api/ps")).json["models"]
         assert running["expires_at"].startswith("9999")
         for path, empty in (("/api/generate", prompt), ("/api/chat", {"model": "a:latest", "messages": []})):
-            unloaded = (await ask(served, path, {**empty, "keep_alive": 0})).json
+            unloaded = (await ask(server, path, {**empty, "keep_alive": 0})).json
             assert unloaded["done_reason"] == "unload"
             await until(lambda: not a.is_open, "the model had closed")
         assert len(a.sessions) == 1, "a closed model does not open to close"
-        assert (await ask(served, "/api/ps")).json["models"] == []
-        sizes = [tag["details"]["parameter_size"] for tag in (await ask(served, "/api/tags")).json["models"]]
+        assert (await ask(server, "/api/ps")).json["models"] == []
+        sizes = [tag["details"]["parameter_size"] for tag in (await ask(server, "/api/tags")).json["models"]]
         assert [bool(size) for size in sizes] == [True, False], "what was seen of a closed model stays"
-        await ask(served, "/api/embed", {"model": "b", "input": [], "keep_alive": 0})
+        await ask(server, "/api/embed", {"model": "b", "input": [], "keep_alive": 0})
         await until(lambda: len(b.sessions) == 1 and not b.is_open, "the model had closed after its answer")
-        missing = await ask(served, "/api/generate", {"model": "c", "keep_alive": 0})
+        missing = await ask(server, "/api/generate", {"model": "c", "keep_alive": 0})
         assert missing.status == 404
 
 
 async def test_an_alias_is_a_name_of_its_model_whose_answers_have_the_first_name() -> None:
     a, b = FakeSource(0.3, ["sql"], aliases=["gpt", "claude"]), FakeSource(0.3)
     async with pool_of(a=a, b=b) as pool:
-        served = served_by(pool)
-        answer = await ask(served, "/v1/completions", {"model": "gpt", "prompt": [3], "max_tokens": 1})
+        server = served_by(pool)
+        answer = await ask(server, "/v1/completions", {"model": "gpt", "prompt": [3], "max_tokens": 1})
         assert (answer.json["model"], len(a.sessions)) == ("a", 1)
-        cards = (await ask(served, "/v1/models")).json["data"]
+        cards = (await ask(server, "/v1/models")).json["data"]
         names = [(card["id"], card["root"], card.get("parent")) for card in cards]
         assert names == [("a", "a", None), ("gpt", "a", None), ("claude", "a", None), ("b", "b", None)]
         assert pool.bases == ["a", "b"]
@@ -518,31 +518,31 @@ async def test_an_error_of_an_opening_is_an_answer_and_the_next_request_tries_ag
 
 
 async def test_names_are_those_of_models_and_their_adapters_before_any_is_open() -> None:
-    served = served_by(ModelPool({"a": FakeSource(0.4, ["sql"]), "b": FakeSource(0.4)}, inf, 1.0))
-    listed = await ask(served, "/v1/models")
-    assert [(card["id"], card.get("parent"), card["max_model_len"]) for card in listed.json["data"]] == [
+    server = served_by(ModelPool({"a": FakeSource(0.4, ["sql"]), "b": FakeSource(0.4)}, inf, 1.0))
+    reply = await ask(server, "/v1/models")
+    assert [(card["id"], card.get("parent"), card["max_model_len"]) for card in reply.json["data"]] == [
         ("a", None, None),
         ("sql", "a", None),
         ("b", None, None),
     ]
-    assert (await ask(served, "/v1/models/b")).json["id"] == "b"
-    missing = await ask(served, "/v1/completions", {"model": "c", "prompt": [1]})
+    assert (await ask(server, "/v1/models/b")).json["id"] == "b"
+    missing = await ask(server, "/v1/completions", {"model": "c", "prompt": [1]})
     assert (missing.status, missing.error["code"]) == (404, "model_not_found")
     assert "'a', 'sql', 'b'" in missing.error["message"]
 
 
 async def test_requests_are_answered_and_counted_by_model() -> None:
     pool = ModelPool({"a": FakeSource(0.4), "b": FakeSource(0.4)}, inf, 1.0)
-    served = served_by(pool)
+    server = served_by(pool)
     async with pool.running():
         for name in ("a", "b", "b"):
-            answer = await ask(served, "/v1/completions", {"model": name, "prompt": [3, 1], "max_tokens": 2})
+            answer = await ask(server, "/v1/completions", {"model": name, "prompt": [3, 1], "max_tokens": 2})
             assert (answer.status, answer.json["model"], answer.json["usage"]["completion_tokens"]) == (200, name, 2)
-        text = (await ask(served, "/metrics")).body.decode()
+        text = (await ask(server, "/metrics")).body.decode()
         samples = [line for line in text.splitlines() if line.startswith("rekindle_requests_total")]
         assert samples == [
             'rekindle_requests_total{finish_reason="length",model="a"} 1',
             'rekindle_requests_total{finish_reason="length",model="b"} 2',
         ]
         assert text.count("# TYPE rekindle_requests_total counter") == 1
-        assert (await ask(served, "/health")).status == 200
+        assert (await ask(server, "/health")).status == 200

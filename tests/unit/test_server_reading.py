@@ -29,30 +29,38 @@ def completion(**fields: Any) -> Any:
 
 
 def test_a_chat_without_more_is_generated_to_the_end_of_the_context() -> None:
-    asked = chat()
-    assert asked.call.prompt == [USER]
-    assert {name: value for name, value in asked.call.options.items() if value} == {}
-    assert asked.call.options["max_tokens"] is None
-    assert (asked.call.n, asked.call.choices, asked.call.streaming) == (None, 1, None)
+    request = chat()
+    assert request.call.prompt == [USER]
+    assert {name: value for name, value in request.call.options.items() if value} == {}
+    assert request.call.options["max_tokens"] is None
+    assert (request.call.n, request.call.choices, request.call.streaming) == (None, 1, None)
 
 
 def test_a_completion_without_more_has_sixteen_tokens() -> None:
-    asked = completion()
-    assert (asked.call.prompt, asked.call.options) == ("Hello", {"max_tokens": 16})
+    request = completion()
+    assert (request.call.prompt, request.call.options) == ("Hello", {"max_tokens": 16})
 
 
 def test_sampling_fields_become_the_keywords_of_the_session() -> None:
-    given = {"temperature": 0.5, "top_k": 3, "min_p": 0.1, "stop": ["a"], "seed": 7, "cache_salt": "x", "min_tokens": 1}
-    given["priority"] = -3
-    asked = completion(**given, include_stop_str_in_output=True, max_tokens=4)
-    assert asked.call.options == {**given, "keep_stop": True, "max_tokens": 4}
-    assert asked.call.fields["keep_stop"] == "include_stop_str_in_output"
+    options = {
+        "temperature": 0.5,
+        "top_k": 3,
+        "min_p": 0.1,
+        "stop": ["a"],
+        "seed": 7,
+        "cache_salt": "x",
+        "min_tokens": 1,
+    }
+    options["priority"] = -3
+    request = completion(**options, include_stop_str_in_output=True, max_tokens=4)
+    assert request.call.options == {**options, "keep_stop": True, "max_tokens": 4}
+    assert request.call.fields["keep_stop"] == "include_stop_str_in_output"
 
 
 def test_the_newer_name_of_the_most_tokens_wins() -> None:
-    asked = chat(max_tokens=3, max_completion_tokens=5)
-    assert asked.call.options["max_tokens"] == 5
-    assert asked.call.fields["max_tokens"] == "max_completion_tokens"
+    request = chat(max_tokens=3, max_completion_tokens=5)
+    assert request.call.options["max_tokens"] == 5
+    assert request.call.fields["max_tokens"] == "max_completion_tokens"
     assert chat(max_tokens=3).call.fields["max_tokens"] == "max_tokens"
 
 
@@ -66,16 +74,16 @@ def test_prompts_times_draws_may_be_as_many_as_the_bound_and_none_more() -> None
 
 
 def test_at_temperature_zero_what_is_about_draws_is_left_out_and_draws_are_prompts() -> None:
-    asked = completion(prompt=["a", "b"], temperature=0, seed=1, top_p=0.9, n=2)
-    assert asked.call.options == {"temperature": 0, "max_tokens": 16}
-    assert (asked.call.prompt, asked.call.n, asked.call.choices) == (["a", "a", "b", "b"], None, 2)
-    assert asked.prompts == ["a", "a", "b", "b"]
-    drawn = completion(prompt=["a", "b"], temperature=1, n=2)
-    assert (drawn.call.prompt, drawn.call.n, drawn.prompts) == (["a", "b"], 2, ["a", "a", "b", "b"])
+    request = completion(prompt=["a", "b"], temperature=0, seed=1, top_p=0.9, n=2)
+    assert request.call.options == {"temperature": 0, "max_tokens": 16}
+    assert (request.call.prompt, request.call.n, request.call.choices) == (["a", "a", "b", "b"], None, 2)
+    assert request.prompts == ["a", "a", "b", "b"]
+    sampled = completion(prompt=["a", "b"], temperature=1, n=2)
+    assert (sampled.call.prompt, sampled.call.n, sampled.prompts) == (["a", "b"], 2, ["a", "a", "b", "b"])
 
 
 @pytest.mark.parametrize(
-    ("given", "prompt", "ids"),
+    ("value", "prompt", "ids"),
     [
         ("a", "a", None),
         (["a", "b"], ["a", "b"], None),
@@ -84,8 +92,8 @@ def test_at_temperature_zero_what_is_about_draws_is_left_out_and_draws_are_promp
         ([[1, 2]], None, [1, 2]),
     ],
 )
-def test_a_completion_takes_texts_and_token_ids(given: Any, prompt: Any, ids: Any) -> None:
-    call = completion(prompt=given).call
+def test_a_completion_takes_texts_and_token_ids(value: Any, prompt: Any, ids: Any) -> None:
+    call = completion(prompt=value).call
     assert (call.prompt, call.options.get("token_ids")) == (prompt, ids)
 
 
@@ -121,8 +129,8 @@ def test_a_completion_takes_texts_and_token_ids(given: Any, prompt: Any, ids: An
 )
 def test_a_form_of_the_output_is_a_constraint(fields: dict[str, Any], keyword: str | None, value: Any) -> None:
     ask = chat(**fields).call.options
-    found = {name: ask[name] for name in ("json_schema", "regex", "choice", "grammar") if name in ask}
-    assert found == ({} if keyword is None else {keyword: value})
+    constraint = {name: ask[name] for name in ("json_schema", "regex", "choice", "grammar") if name in ask}
+    assert constraint == ({} if keyword is None else {keyword: value})
 
 
 def test_tools_are_given_with_their_choice() -> None:
@@ -135,8 +143,8 @@ def test_tools_are_given_with_their_choice() -> None:
 
 def test_streams_say_what_they_have() -> None:
     assert chat(stream=True).call.streaming == Streaming()
-    asked = chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
-    assert asked.call.streaming == Streaming(usage=True, continuous=True)
+    request = chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    assert request.call.streaming == Streaming(usage=True, continuous=True)
     none = chat(stream=True, stream_options={"include_usage": False, "continuous_usage_stats": True})
     assert none.call.streaming == Streaming()
 
@@ -156,12 +164,12 @@ def test_what_the_chat_template_reads_is_handed_on() -> None:
 
 def test_messages_are_given_as_the_template_reads_them() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    said = {"role": "assistant", "tool_calls": [call], "refusal": None, "reasoning": "hm"}
-    read = message(said, MessageForm(reasoning_key="thinking"))
-    assert read["tool_calls"][0]["function"]["arguments"] == {"a": 1}
-    assert (read["content"], read["thinking"]) == (None, "hm")
-    assert not {"refusal", "reasoning"} & read.keys()
-    assert message(said, MessageForm(arguments_as_text=True))["tool_calls"] == [call]
+    answer = {"role": "assistant", "tool_calls": [call], "refusal": None, "reasoning": "hm"}
+    result = message(answer, MessageForm(reasoning_key="thinking"))
+    assert result["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert (result["content"], result["thinking"]) == (None, "hm")
+    assert not {"refusal", "reasoning"} & result.keys()
+    assert message(answer, MessageForm(arguments_as_text=True))["tool_calls"] == [call]
     assert message({"role": "developer", "content": "x"}, FORM) == {"role": "system", "content": "x"}
     broken = {**call, "function": {"name": "f", "arguments": "{"}}
     assert message({"role": "assistant", "tool_calls": [broken]}, FORM)["tool_calls"] == [broken]
@@ -251,7 +259,7 @@ def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], p
 
 
 @pytest.mark.parametrize(
-    ("read", "fields", "param"),
+    ("reader", "fields", "param"),
     [
         (lambda body: read_embedding(body, 2), {}, "input"),
         (lambda body: read_embedding(body, 2), {"input": "a", "encoding_format": "int8"}, "encoding_format"),
@@ -266,9 +274,9 @@ def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], p
         (read_detokenize, {"tokens": [1], "twist": 1}, "twist"),
     ],
 )
-def test_bodies_about_texts_are_refused_alike(read: Any, fields: dict[str, Any], param: str) -> None:
+def test_bodies_about_texts_are_refused_alike(reader: Any, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
-        read(Fields(fields))
+        reader(Fields(fields))
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
@@ -322,8 +330,8 @@ def test_edges_that_other_servers_take() -> None:
 
 
 def test_fields_without_an_effect_alone_are_dropped_since_clients_send_them_anyway() -> None:
-    asked = completion(include_stop_str_in_output=True, truncation_side="right", max_tokens=4)
-    assert asked.call.options == {"max_tokens": 4}
+    request = completion(include_stop_str_in_output=True, truncation_side="right", max_tokens=4)
+    assert request.call.options == {"max_tokens": 4}
     both = completion(truncation_side="right", truncate_prompt_tokens=9, include_stop_str_in_output=True, stop="a")
     assert both.call.options["truncation_side"] == "right"
     assert both.call.options["keep_stop"] is True

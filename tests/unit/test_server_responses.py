@@ -44,8 +44,8 @@ async def test_a_response_has_an_item_for_each_part_of_the_answer(scripted: Sess
     assert [call["call_id"] for call in calls] == [call.id for call in answer.tool_calls]
     assert calls[0]["arguments"] == '{"city": "Rome"}'
     assert (reply["status"], reply["usage"]["output_tokens"]) == ("completed", answer.usage.completion_tokens)
-    thought = len(scripted.encode("\nthe user asks\n"))
-    assert reply["usage"]["output_tokens_details"] == {"reasoning_tokens": thought}
+    count = len(scripted.encode("\nthe user asks\n"))
+    assert reply["usage"]["output_tokens_details"] == {"reasoning_tokens": count}
 
 
 @pytest.mark.parametrize("options", [{}, {"parallel_tool_calls": False}, {"max_output_tokens": 15}])
@@ -55,8 +55,8 @@ async def test_the_last_event_has_the_whole_and_the_others_make_it(scripted: Ses
     last = RESPONSES.joined(await ask(app(scripted), PATH, {**body, "stream": True}))
     for name in ("status", "incomplete_details", "tools"):
         assert last[name] == whole[name]
-    for counted in ("output_tokens", "output_tokens_details"):
-        assert last["usage"][counted] == whole["usage"][counted]
+    for name in ("output_tokens", "output_tokens_details"):
+        assert last["usage"][name] == whole["usage"][name]
     assert [without_id(item) for item in last["output"]] == [without_id(item) for item in whole["output"]]
 
 
@@ -73,13 +73,13 @@ async def test_what_a_response_said_goes_back_into_the_conversation(monkeypatch:
 
     with scripted_session(monkeypatch, script) as session:
         user = {"role": "user", "content": [{"type": "input_text", "text": "Weather?"}]}
-        said = (await ask(app(session), PATH, {"input": [user], "tools": [TOOL], "instructions": "Be kind."})).json
-        told = [
+        response = (await ask(app(session), PATH, {"input": [user], "tools": [TOOL], "instructions": "Be kind."})).json
+        results = [
             {"type": "function_call_output", "call_id": item["call_id"], "output": "sunny"}
-            for item in said["output"]
+            for item in response["output"]
             if item["type"] == "function_call"
         ]
-        reply = await ask(app(session), PATH, {"input": [user, *said["output"], *told], "tools": [TOOL]})
+        reply = await ask(app(session), PATH, {"input": [user, *response["output"], *results], "tools": [TOOL]})
         assert reply.status == 200
     assert "system\nBe kind." in prompts[0]
     assert "<think>the user asks</think>Let me see.<tool_call>" in prompts[-1]
@@ -88,7 +88,7 @@ async def test_what_a_response_said_goes_back_into_the_conversation(monkeypatch:
 
 
 def test_fields_become_the_keywords_of_the_session() -> None:
-    asked = read(
+    request = read(
         input="Hello",
         max_output_tokens=5,
         tools=[TOOL],
@@ -107,13 +107,13 @@ def test_fields_become_the_keywords_of_the_session() -> None:
         access_programs={"cyber": "standard"},
         context_management=[{"type": "compaction", "compact_threshold": 1000}],
     )
-    assert asked.call.prompt == [{"role": "user", "content": "Hello"}]
-    ask = asked.call.options
+    assert request.call.prompt == [{"role": "user", "content": "Hello"}]
+    ask = request.call.options
     assert (ask["max_tokens"], ask["tool_choice"]) == (5, "weather")
     assert ask["tools"] == [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
     assert ask["chat_template_kwargs"] == {"reasoning_effort": "low"}
-    held = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
-    assert read(input="a", text=held).call.options["json_schema"] == SCHEMA
+    text_format = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
+    assert read(input="a", text=text_format).call.options["json_schema"] == SCHEMA
 
 
 def test_what_cannot_be_served_is_refused_by_its_name() -> None:
@@ -144,11 +144,11 @@ def test_what_cannot_be_served_is_refused_by_its_name() -> None:
 
 
 def test_a_refusal_says_what_to_give_instead() -> None:
-    for fields, said in (
+    for fields, message in (
         ({"max_tokens": 3}, "here it is max_output_tokens"),
         ({"conversation": "c"}, "previous_response_id"),
     ):
-        with pytest.raises(ApiError, match=said):
+        with pytest.raises(ApiError, match=message):
             read(input="a", **fields)
 
 
@@ -165,12 +165,12 @@ def test_each_reasoning_item_of_a_turn_is_kept() -> None:
     first, second = (
         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]} for text in "AB"
     )
-    told = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "C"}], "encrypted_content": "x"}
+    summary = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "C"}], "encrypted_content": "x"}
     answer = {"role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]}
     for items, reasoning in (
         ([first, call, second, {**call, "call_id": "2"}], "A\nB"),
         ([first, second, answer], "A\nB"),
-        ([first, answer, told, call], "A\nC"),
+        ([first, answer, summary, call], "A\nC"),
     ):
         (message,) = read(input=items).call.prompt
         assert (message["role"], message["thinking"]) == ("assistant", reasoning)
@@ -208,14 +208,14 @@ def test_histories_of_other_servers_are_read() -> None:
 
 
 def test_updates_of_the_configuration_hold_from_then_on() -> None:
-    held = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
-    first = {"type": "configuration_update", "reasoning": {"effort": "high"}, "text": held}
+    text_format = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+    first = {"type": "configuration_update", "reasoning": {"effort": "high"}, "text": text_format}
     second = {"type": "configuration_update", "id": "u", "reasoning": {"effort": "low"}}
     ask = read(input=[first, {"role": "user", "content": "a"}, second], reasoning={"effort": "none", "summary": "auto"})
     assert [each["role"] for each in ask.call.prompt] == ["user"]
     assert ask.call.options["chat_template_kwargs"] == {"reasoning_effort": "low"}
     assert ask.call.options["json_schema"] == SCHEMA
-    assert ask.echo["text"] == held
+    assert ask.echo["text"] == text_format
     with pytest.raises(ApiError, match="whose text must be an object, got 'a'"):
         read(input=[{"type": "configuration_update", "text": "a"}, {"role": "user", "content": "a"}])
 

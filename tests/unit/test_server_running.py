@@ -41,8 +41,8 @@ async def test_cells_and_clients_use_one_session_at_once(texts: Session) -> None
         assert answer.token_ids == expected_tokens([3, 1, 4], 5)
         assert reply["choices"][0]["text"] == answer.text
         assert server.url in repr(server)
-        shown = server._repr_mimebundle_()["text/html"]
-        assert f"base_url=&quot;{server.url}/v1&quot;, model=&quot;fake&quot;" in shown
+        html = server._repr_mimebundle_()["text/html"]
+        assert f"base_url=&quot;{server.url}/v1&quot;, model=&quot;fake&quot;" in html
     assert repr(server) == "<rekindle.server.Server closed>"
     assert server.url not in server._repr_mimebundle_()["text/html"]
     with pytest.raises(ConnectionRefusedError):
@@ -50,34 +50,36 @@ async def test_cells_and_clients_use_one_session_at_once(texts: Session) -> None
     assert_all_is_free(texts)
 
 
-async def test_a_stream_comes_over_a_socket_event_by_event(held: Session, settler: FakeSettler) -> None:
+async def test_a_stream_comes_over_a_socket_event_by_event(held_session: Session, settler: FakeSettler) -> None:
     body = {"prompt": [3, 1, 4], "max_tokens": 3, "stream": True, "logprobs": 0}
-    with held.serve_sync(port=0) as server, closing(asking(server.url, TEXT, body)) as connection:
+    with held_session.serve_sync(port=0) as server, closing(asking(server.url, TEXT, body)) as connection:
         settler.step()
         settler.step()
         reply = await to_thread.run_sync(connection.getresponse)
         first = await to_thread.run_sync(reply.readline)
         assert first.startswith(b"data: {")
-        assert not next(iter(held.requests.values())).done
+        assert not next(iter(held_session.requests.values())).done
         settler.release()
         with reply:
             assert reply.read().endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_client_that_hangs_up_frees_its_slot(held: Session, settler: FakeSettler) -> None:
-    with held.serve_sync(port=0) as server:
+async def test_a_client_that_hangs_up_frees_its_slot(held_session: Session, settler: FakeSettler) -> None:
+    with held_session.serve_sync(port=0) as server:
         with closing(asking(server.url, TEXT, {"prompt": [3, 1, 4], "max_tokens": 4000})):
-            (handle,) = await submitted(held)
+            (handle,) = await submitted(held_session)
         # Nothing settles meanwhile, or all tokens could have come before the server hears of it.
         await until(lambda: handle.done, "the server had heard that its client is gone")
         settler.release()
         with pytest.raises(rekindle.RequestCancelled):
             await handle
-        await assert_all_ends_free(held)
+        await assert_all_ends_free(held_session)
 
 
-async def test_closing_lets_requests_under_way_end_and_takes_no_other(held: Session, settler: FakeSettler) -> None:
-    server = await held.serve(port=0, grace=PATIENCE)
+async def test_closing_lets_requests_under_way_end_and_takes_no_other(
+    held_session: Session, settler: FakeSettler
+) -> None:
+    server = await held_session.serve(port=0, grace=PATIENCE)
     body = {"prompt": [3, 1, 4], "max_tokens": 3}
     replies: list[Any] = []
 
@@ -86,7 +88,7 @@ async def test_closing_lets_requests_under_way_end_and_takes_no_other(held: Sess
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client)
-        await submitted(held)
+        await submitted(held_session)
         tasks.start_soon(server.close)
         await until(lambda: server._listener.fileno() == -1, "the server listened no more")
         with pytest.raises(ConnectionRefusedError):
@@ -146,11 +148,11 @@ async def test_a_session_ends_with_its_servers() -> None:
         session.serve_sync(port=0)
 
 
-async def test_requests_under_way_are_told_that_their_session_is_closed(held: Session) -> None:
-    server = await held.serve(port=0, grace=PATIENCE)
+async def test_requests_under_way_are_told_that_their_session_is_closed(held_session: Session) -> None:
+    server = await held_session.serve(port=0, grace=PATIENCE)
     with closing(asking(server.url, TEXT, {"prompt": [3, 1, 4], "max_tokens": 3})) as connection:
-        await submitted(held)
-        await held.close()
+        await submitted(held_session)
+        await held_session.close()
         assert server.closed.closed
         with connection.getresponse() as reply:
             assert (reply.status, json.loads(reply.read())["error"]["type"]) == (503, "service_unavailable_error")
@@ -161,12 +163,12 @@ async def test_a_server_that_was_closed_does_not_keep_its_session() -> None:
     with session.serve_sync(port=0) as server:
         assert ask(server.url, "/health") == (200, {"status": "ok"})
     stopped = session._engine.stopped
-    kept = weakref.ref(session)
+    reference = weakref.ref(session)
     del session, server
 
     def is_gone() -> bool:
         gc.collect()
-        return kept() is None
+        return reference() is None
 
     await until(is_gone, "nobody had the session any more")
     await stopped.wait(0)
@@ -246,9 +248,9 @@ async def test_a_server_that_was_not_awaited_says_so(session: Session) -> None:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the key")
 def test_an_encrypted_key_is_refused_without_a_question_in_the_terminal(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=x", "-keyout"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=x", "-keyout"]
     subprocess.run(
-        [*made, str(key), "-out", str(certificate), "-passout", "pass:word"], check=True, capture_output=True
+        [*command, str(key), "-out", str(certificate), "-passout", "pass:word"], check=True, capture_output=True
     )
     with pytest.raises(ConfigError, match="without a passphrase") as raised:
         check_certificate(ServerSettings(ssl_certfile=certificate, ssl_keyfile=key))

@@ -19,7 +19,7 @@ USER = {"role": "user", "content": "Weather?"}
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
-def scored(token: TokenLogprob | None) -> dict[str, Any] | None:
+def scores_of(token: TokenLogprob | None) -> dict[str, Any] | None:
     """Return the scores of a prompt token in vLLM's form."""
     if token is None:
         return None
@@ -33,22 +33,22 @@ def scored(token: TokenLogprob | None) -> dict[str, Any] | None:
 async def test_a_chat_has_the_ids_and_the_scores_of_its_prompt(texts: Session) -> None:
     answer = await texts.generate([USER], max_tokens=4, prompt_logprobs=1)
     body = {"messages": [USER], "max_tokens": 4, "prompt_logprobs": 1, "return_token_ids": True}
-    found = (await ask(app(texts), CHAT, body)).json
+    reply = (await ask(app(texts), CHAT, body)).json
     assert answer.prompt_logprobs is not None
-    assert found["prompt_logprobs"] == [scored(each) for each in answer.prompt_logprobs]
-    assert len(found["prompt_logprobs"]) == len(found["prompt_token_ids"]) > 4
-    assert found["prompt_token_ids"] == list(answer.prompt_token_ids)
-    assert found["choices"][0]["token_ids"] == list(answer.token_ids)
+    assert reply["prompt_logprobs"] == [scores_of(each) for each in answer.prompt_logprobs]
+    assert len(reply["prompt_logprobs"]) == len(reply["prompt_token_ids"]) > 4
+    assert reply["prompt_token_ids"] == list(answer.prompt_token_ids)
+    assert reply["choices"][0]["token_ids"] == list(answer.token_ids)
     plain = (await ask(app(texts), CHAT, {"messages": [USER], "max_tokens": 4})).json
     assert (plain["prompt_logprobs"], plain["prompt_token_ids"], plain["choices"][0]["token_ids"]) == (None, None, None)
 
 
 async def test_the_choices_of_a_completion_have_ids_and_scores_each(texts: Session) -> None:
     body = {"prompt": ["abc", "de"], "max_tokens": 3, "prompt_logprobs": 0, "return_token_ids": True}
-    found = (await ask(app(texts), TEXT, body)).json["choices"]
+    choices = (await ask(app(texts), TEXT, body)).json["choices"]
     answers = await texts.generate(["abc", "de"], max_tokens=3, prompt_logprobs=0)
-    for choice, answer in zip(found, answers, strict=True):
-        assert choice["prompt_logprobs"] == [scored(each) for each in answer.prompt_logprobs or ()]
+    for choice, answer in zip(choices, answers, strict=True):
+        assert choice["prompt_logprobs"] == [scores_of(each) for each in answer.prompt_logprobs or ()]
         assert choice["prompt_token_ids"] == list(answer.prompt_token_ids)
         assert choice["token_ids"] == list(answer.token_ids)
 
@@ -94,8 +94,8 @@ async def test_an_echo_of_a_cut_prompt_has_the_tokens_that_the_model_read(texts:
 
 
 async def test_a_chat_echoes_the_message_that_it_goes_on_with(texts: Session) -> None:
-    told = [USER, {"role": "assistant", "content": "It is"}]
-    body: dict[str, Any] = {"messages": told, "max_tokens": 4, "continue_final_message": True, "echo": True}
+    messages = [USER, {"role": "assistant", "content": "It is"}]
+    body: dict[str, Any] = {"messages": messages, "max_tokens": 4, "continue_final_message": True, "echo": True}
     answer = (await ask(app(texts), CHAT, {**body, "echo": False})).json["choices"][0]["message"]["content"]
     (choice,) = (await ask(app(texts), CHAT, body)).json["choices"]
     assert choice["message"]["content"] == "It is" + answer
@@ -141,21 +141,21 @@ def test_another_form_of_the_same_model_has_another_fingerprint() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_chosen_token_ids_have_log_probabilities_in_place_of_the_likeliest(texts: Session, count: int) -> None:
-    chosen = [5, 200]
+    ids = [5, 200]
     answer = await texts.generate([USER], max_tokens=count, temperature=0, logprobs=0)
     body = {"messages": [USER], "max_tokens": count, "temperature": 0, "logprobs": True, "top_logprobs": 2}
-    body |= {"logprob_token_ids": chosen, "return_tokens_as_token_ids": True}
+    body |= {"logprob_token_ids": ids, "return_tokens_as_token_ids": True}
     (choice,) = (await ask(app(texts), CHAT, body)).json["choices"]
     assert len(choice["logprobs"]["content"]) == count
     for place, entry in enumerate(choice["logprobs"]["content"]):
         own, before = answer.token_ids[place], (*answer.prompt_token_ids, *answer.token_ids[:place])
         assert entry["token"] == f"token_id:{own}"
         expected = {f"token_id:{own}": entry["logprob"]}
-        for token in chosen:
-            scored = (await texts.generate(token_ids=(*before, token), max_tokens=0, prompt_logprobs=0)).prompt_logprobs
-            assert scored is not None
-            assert scored[-1] is not None
-            expected.setdefault(f"token_id:{token}", scored[-1].logprob)
+        for token in ids:
+            scores = (await texts.generate(token_ids=(*before, token), max_tokens=0, prompt_logprobs=0)).prompt_logprobs
+            assert scores is not None
+            assert scores[-1] is not None
+            expected.setdefault(f"token_id:{token}", scores[-1].logprob)
         assert {each["token"]: each["logprob"] for each in entry["top_logprobs"]} == expected
     events = (await ask(app(texts), CHAT, {**body, "stream": True})).events
     streamed = [entry for event in events for entry in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
@@ -174,7 +174,7 @@ async def test_chosen_token_ids_of_a_completion_are_each_choices(texts: Session)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"logprobs": None}, "logprob_token_ids requires logprobs"),
         ({"logprob_token_ids": [-1]}, "logprob_token_ids must be a list of token ids"),
@@ -183,11 +183,13 @@ async def test_chosen_token_ids_of_a_completion_are_each_choices(texts: Session)
         ({"max_tokens": 9}, "must be at most 8: give fewer ids, or a smaller max_tokens"),
     ],
 )
-async def test_chosen_token_ids_that_are_not_served_say_why(texts: Session, fields: dict[str, Any], said: str) -> None:
+async def test_chosen_token_ids_that_are_not_served_say_why(
+    texts: Session, fields: dict[str, Any], message: str
+) -> None:
     body = {"prompt": "a", "max_tokens": 2, "logprobs": 0, "logprob_token_ids": [7], **fields}
     refused = await ask(app(texts, limits=Limits(prompts=8)), TEXT, body)
     assert (refused.status, refused.error["param"]) == (400, "logprob_token_ids")
-    assert said in refused.error["message"]
+    assert message in refused.error["message"]
     assert not texts.requests
 
 

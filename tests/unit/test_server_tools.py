@@ -42,8 +42,8 @@ def test_allowed_tools_are_the_only_ones_that_the_model_sees(nested: bool) -> No
     for mode in ("auto", "required"):
         allowed: dict[str, Any] = {"mode": mode, "tools": [tool(name, nested=nested) for name in "ca"]}
         choice = {"type": "allowed_tools", **({"allowed_tools": allowed} if nested else allowed)}
-        found = read(nested, tools=tools, tool_choice=choice)
-        assert (names(found), found.options["tool_choice"]) == (["a", "c"], mode)
+        offer = read(nested, tools=tools, tool_choice=choice)
+        assert (names(offer), offer.options["tool_choice"]) == (["a", "c"], mode)
     for wrong in (
         {"type": "allowed_tools"},
         {**choice, "mode": "none", "allowed_tools": {"mode": "none", "tools": tools}},
@@ -63,27 +63,27 @@ def test_allowed_tools_are_the_only_ones_that_the_model_sees(nested: bool) -> No
 def test_a_custom_tool_is_told_as_a_function_of_a_text(nested: bool) -> None:
     digits = tool("d", "custom", nested=nested, description="Dials.", format=grammar("regex", "[0-9]+", nested=nested))
     plain = tool("t", "custom", nested=nested, format={"type": "text"})
-    found = read(nested, tools=[digits, plain], tool_choice=tool("d", "custom", nested=nested))
-    dials, writes = (each["function"] for each in found.options["tools"])
+    offer = read(nested, tools=[digits, plain], tool_choice=tool("d", "custom", nested=nested))
+    dials, writes = (each["function"] for each in offer.options["tools"])
     assert dials["parameters"]["properties"] == {"input": {"type": "string", "pattern": "^(?:[0-9]+)$"}}
     assert dials["description"] == "Dials.\nThe input follows this grammar (regex):\n[0-9]+"
     assert writes["parameters"]["properties"] == {"input": {"type": "string"}}
-    assert (found.options["tool_choice"], set(found.custom)) == ("d", {"d", "t"})
-    assert [found.custom["d"].accepts(text) for text in ("12", "", "1a")] == [True, False, False]
-    assert found.custom["t"].accepts("anything")
-    for wrong, said in (
+    assert (offer.options["tool_choice"], set(offer.custom)) == ("d", {"d", "t"})
+    assert [offer.custom["d"].accepts(text) for text in ("12", "", "1a")] == [True, False, False]
+    assert offer.custom["t"].accepts("anything")
+    for wrong, pattern in (
         ({"format": {"type": "xml"}}, "neither text nor a grammar"),
         ({"format": grammar("lark", "start: nope", nested=nested)}, "cannot be read: .*unknown name"),
         ({"format": grammar("ebnf", "a", nested=nested)}, r"without syntax \(lark or regex\)"),
     ):
-        with pytest.raises(ApiError, match=said):
+        with pytest.raises(ApiError, match=pattern):
             read(nested, tools=[tool("w", "custom", nested=nested, **wrong)])
     lark = tool("l", "custom", nested=nested, format=grammar("lark", 'start: "a"+', nested=nested))
     assert names(read(nested, tools=[lark])) == ["l"]
     for choice in ("required", tool("l", "custom", nested=nested)):
-        found = read(nested, tools=[lark, digits, plain], tool_choice=choice)
+        offer = read(nested, tools=[lark, digits, plain], tool_choice=choice)
         required = {"l": 'start: "a"+', "d": "start: /[0-9]+/"}
-        assert found.options["tool_grammars"] == (required if choice == "required" else {"l": 'start: "a"+'})
+        assert offer.options["tool_grammars"] == (required if choice == "required" else {"l": 'start: "a"+'})
     paths = tool("p", "custom", nested=nested, format=grammar("regex", r"/a\/b", nested=nested))
     assert read(nested, tools=[paths], tool_choice="required").options["tool_grammars"] == {"p": r"start: /\/a\/b/"}
     assert "tool_grammars" not in read(nested, tools=[lark, digits]).options
@@ -189,9 +189,9 @@ async def test_a_note_about_a_tool_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with scripted_session(monkeypatch, lambda prompt: "Yes.") as session:
-        served = app(session)
+        server = app(session)
         for _ in range(2):
-            reply = await ask(served, RESPONSES, {"input": "Hi", "tools": [{"type": "web_search"}]})
+            reply = await ask(server, RESPONSES, {"input": "Hi", "tools": [{"type": "web_search"}]})
             assert reply.json["output"][0]["content"][0]["text"] == "Yes."
     assert [record.message for record in caplog.records if "'web_search'" in record.message] == [
         "a request has parts without effect: tools of the types 'web_search' are left out: this server runs no tools"
@@ -204,13 +204,13 @@ def crm(**fields: Any) -> dict[str, Any]:
 
 
 def test_the_tools_of_a_namespace_are_told_with_its_name() -> None:
-    found = read(False, tools=[tool("find", nested=False), crm(), crm(name="mcp__files__", description="")])
-    assert names(found) == ["find", "crm__find", "crm__note", "mcp__files__find", "mcp__files__note"]
-    functions = [each["function"] for each in found.options["tools"]]
+    offer = read(False, tools=[tool("find", nested=False), crm(), crm(name="mcp__files__", description="")])
+    assert names(offer) == ["find", "crm__find", "crm__note", "mcp__files__find", "mcp__files__note"]
+    functions = [each["function"] for each in offer.options["tools"]]
     assert functions[1]["description"] == "crm: Customers.\n\nFinds."
     assert (functions[3]["description"], functions[4]["description"]) == ("Finds.", "")
-    assert found.namespaced["crm__note"] == ("crm", "note")
-    assert set(found.custom) == {"crm__note", "mcp__files__note"}
+    assert offer.namespaced["crm__note"] == ("crm", "note")
+    assert set(offer.custom) == {"crm__note", "mcp__files__note"}
     for choice, mode in (
         ({"type": "function", "name": "find"}, "find"),
         ({"type": "function", "name": "find", "namespace": "crm"}, "crm__find"),
@@ -243,8 +243,8 @@ async def test_a_call_within_a_namespace_comes_back_with_it(monkeypatch: pytest.
         return "".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls)
 
     with scripted_session(monkeypatch, script) as session:
-        served = app(session)
-        reply = await ask(served, RESPONSES, {"input": "Hi", "tools": [crm()], "stream": stream})
+        server = app(session)
+        reply = await ask(server, RESPONSES, {"input": "Hi", "tools": [crm()], "stream": stream})
         if stream:
             last = reply.body.decode().rstrip().rpartition("\n")[2]
             answer = json.loads(last.removeprefix("data: "))["response"]
@@ -263,7 +263,7 @@ async def test_a_call_within_a_namespace_comes_back_with_it(monkeypatch: pytest.
             {"type": f"{item['type']}_output", "call_id": item["call_id"], "output": "ok"} for item in answer["output"]
         ]
         again = {"input": [{"role": "user", "content": "Hi"}, *answer["output"], *results], "tools": [crm()]}
-        assert (await ask(served, RESPONSES, again)).status == 200
+        assert (await ask(server, RESPONSES, again)).status == 200
     assert '"name": "crm__find"' in prompts[-1]
     assert '"name": "crm__note"' in prompts[-1]
     assert "crm__find crm__note" in prompts[0]
@@ -271,8 +271,10 @@ async def test_a_call_within_a_namespace_comes_back_with_it(monkeypatch: pytest.
 
 def test_items_may_bring_further_tools() -> None:
     user = {"role": "user", "content": "Hi"}
-    found = {"type": "tool_search_output", "call_id": "1", "tools": [crm()]}
+    search_output = {"type": "tool_search_output", "call_id": "1", "tools": [crm()]}
     more = {"type": "additional_tools", "role": "developer", "tools": [tool("g", nested=False)]}
-    request = read_response(Fields({"input": [user, found, more], "tools": [tool("f", nested=False)]}), MessageForm())
+    request = read_response(
+        Fields({"input": [user, search_output, more], "tools": [tool("f", nested=False)]}), MessageForm()
+    )
     assert [each["function"]["name"] for each in request.call.options["tools"]] == ["f", "crm__find", "crm__note", "g"]
     assert len(request.call.prompt) == 1

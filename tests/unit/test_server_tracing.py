@@ -18,14 +18,14 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 async def test_an_answer_names_its_trace_which_goes_on_from_the_clients(texts: Session) -> None:
-    served = app(texts)
-    own = {(await ask(served, "/v1/completions", BODY)).headers["x-request-id"] for _ in range(2)}
+    server = app(texts)
+    own = {(await ask(server, "/v1/completions", BODY)).headers["x-request-id"] for _ in range(2)}
     assert len(own) == 2
     assert all(re.fullmatch("[0-9a-f]{32}", each) for each in own)
     for header, goes_on in ((f"00-{TRACE}-00f067aa0ba902b7-01", True), (f"00-{'0' * 32}-00f067aa0ba902b7-01", False)):
-        reply = await ask(served, "/v1/completions", {**BODY, "stream": True}, headers={"traceparent": header})
+        reply = await ask(server, "/v1/completions", {**BODY, "stream": True}, headers={"traceparent": header})
         assert (reply.headers["x-request-id"] == TRACE) == goes_on
-    headers = (await ask(served, "/v1/nothing")).headers
+    headers = (await ask(server, "/v1/nothing")).headers
     assert headers["request-id"] == headers["x-request-id"]
 
 

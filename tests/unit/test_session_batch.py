@@ -1,4 +1,4 @@
-"""A batch is checked before anything of it is computed, and a failure later loses no answer that had ended."""
+"""A batch is checked before any computation, and a later failure loses no complete answer."""
 
 import pickle
 import threading
@@ -49,8 +49,8 @@ def chat(content: str, role: str = "user") -> list[dict[str, str]]:
 
 
 MIXED: list[Any] = ["a", "b" * 64, "", chat("c"), chat("d", "tool"), 7, "\ud800", [{"role": "user"}], "e"]
-"""A batch of which the prompts at 0, 3 and 8 can be served."""
-SAID = {
+"""A batch with valid prompts at 0, 3 and 8 alone."""
+MESSAGES = {
     1: "the prompt has 64 tokens; at most 63 fit",
     2: "the prompt is empty",
     4: "the model's chat template rejects the messages: no tools here",
@@ -67,10 +67,10 @@ async def test_all_bad_prompts_are_named_by_index_in_one_error_and_nothing_is_co
     for generate in (texts.generate, partial(anyio.to_thread.run_sync, partial(texts.generate_sync, MIXED))):
         with pytest.raises(InvalidBatch, match="6 of 9 prompts cannot be served, and nothing was computed:") as caught:
             await (generate(MIXED, max_tokens=4) if generate == texts.generate else generate())
-        assert sorted(caught.value.errors) == sorted(SAID)
+        assert sorted(caught.value.errors) == sorted(MESSAGES)
         assert isinstance(caught.value.errors[1], PromptTooLong)
-    for index, said in SAID.items():
-        with pytest.raises(InvalidBatch, match=f"\n  prompt {index}: .*{said}"):
+    for index, message in MESSAGES.items():
+        with pytest.raises(InvalidBatch, match=f"\n  prompt {index}: .*{message}"):
             raise caught.value
     assert texts.stats.scheduler.prompt_tokens == 0
     assert not texts._client._handles
@@ -131,14 +131,14 @@ class Slow(Tokenizer):
 
     def __init__(self, like: Tokenizer):
         super().__init__(like.backend)
-        self.asked, self.permits, self.encoded = threading.Event(), threading.Semaphore(0), 0
+        self.entered, self.permits, self.encoded = threading.Event(), threading.Semaphore(0), 0
         self.threads: list[threading.Thread] = []
 
     def encode(
         self, text: str, add_special_tokens: bool = True, check: Callable[[int], None] | None = None
     ) -> list[int]:
         self.threads.append(threading.current_thread())
-        self.asked.set()
+        self.entered.set()
         self.permits.acquire()
         self.encoded += 1
         return super().encode(text, add_special_tokens, check)
@@ -149,7 +149,7 @@ async def test_leaving_the_check_leaves_nothing_behind_and_the_loop_turns_meanwh
     async with fake_session(fake_loaded_engine(fake_limits(), tokenizer=slow)) as session:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.generate, ["a"] * 50)
-            await anyio.to_thread.run_sync(slow.asked.wait)
+            await anyio.to_thread.run_sync(slow.entered.wait)
             (checking,) = slow.threads
             assert checking.name == "rekindle-batch"
             assert (await session.generate(token_ids=PROMPT, max_tokens=3)).token_ids == expected_tokens(PROMPT, 3)
@@ -167,7 +167,7 @@ async def test_leaving_the_check_leaves_nothing_behind_and_the_loop_turns_meanwh
 async def test_errors_may_be_returned_in_their_places(texts: Session, tokenizer: Tokenizer) -> None:
     outcomes = await texts.generate(MIXED, max_tokens=4, errors="return")
     for index, outcome in enumerate(outcomes):
-        assert isinstance(outcome, InvalidRequest if index in SAID else Generation)
+        assert isinstance(outcome, InvalidRequest if index in MESSAGES else Generation)
     good = [outcome.token_ids for outcome in outcomes if isinstance(outcome, Generation)]
     assert good == [expected_tokens(tokenizer.encode(text), 4) for text in "ace"]
     groups = texts.generate_sync(["a", ""], n=2, seed=3, max_tokens=4, errors="return")

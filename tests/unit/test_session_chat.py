@@ -1,4 +1,4 @@
-"""A session shows and counts what it will read of a conversation, and goes on with one that is left open."""
+"""A session shows and counts the prompt of a conversation, and continues its last message."""
 
 import warnings
 from collections.abc import Iterator

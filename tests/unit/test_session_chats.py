@@ -1,4 +1,4 @@
-"""A chat remembers its turns, whose tokens are found in the cache, and a turn that fails leaves it as it was."""
+"""A chat remembers its turns, with their tokens in the cache, and a failed turn leaves no trace."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ PAGE = 16
 
 
 def echo(prompt: str) -> str:
-    """Return an answer that tells how many turns there were, with some reasoning."""
+    """Return an answer with the number of turns so far, and some reasoning."""
     return f"<think>thinking then</think>\n\nthe answer {prompt.count('<|im_start|>')} and more of that"
 
 
@@ -30,7 +30,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
         yield session
 
 
-def said(chat: Chat) -> list[tuple[str, str]]:
+def turns_of(chat: Chat) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in chat.messages]
 
 
@@ -41,7 +41,7 @@ async def test_turns_are_remembered_however_they_are_taken(session: Session) -> 
     chat = session.chat(system="Be kind.", max_tokens=200)
     answer = await chat.say("Hi")
     assert answer.content == "the answer 3 and more of that"
-    assert said(chat) == [("system", "Be kind."), USER, ("assistant", answer.content)]
+    assert turns_of(chat) == [("system", "Be kind."), USER, ("assistant", answer.content)]
     assert chat.messages[-1]["reasoning_content"] == "thinking then"
     assert chat.say_sync("b").content == "the answer 5 and more of that"
     assert (await chat.show("c")).content == "the answer 7 and more of that"
@@ -78,9 +78,9 @@ async def test_a_turn_costs_its_new_tokens_alone(
         before = await chat.say("Hi")
         for text in ("more of that", "and again"):
             answer = await chat.say(text)
-            known = before.prompt_token_ids + before.token_ids
-            assert answer.prompt_token_ids[: len(known)] == known
-            assert answer.cached_tokens >= (len(known) - 1) // PAGE * PAGE
+            prefix = before.prompt_token_ids + before.token_ids
+            assert answer.prompt_token_ids[: len(prefix)] == prefix
+            assert answer.cached_tokens >= (len(prefix) - 1) // PAGE * PAGE
             before = answer
 
 
@@ -113,8 +113,8 @@ async def test_calls_of_schemas_are_for_the_caller_to_answer(monkeypatch: pytest
         chat = session.chat(tools=[{"type": "function", "function": {"name": "weather"}}])
         answer = await chat.say(f"say {call(city='Rome')}")
         assert answer.tool_calls[0].arguments == {"city": "Rome"}
-        told = {"role": "tool", "content": "sun", "tool_call_id": answer.tool_calls[0].id}
-        assert (await chat.say([told])).content == "It is: sun"
+        result = {"role": "tool", "content": "sun", "tool_call_id": answer.tool_calls[0].id}
+        assert (await chat.say([result])).content == "It is: sun"
 
 
 async def test_a_fork_goes_its_own_way_and_an_undone_turn_is_gone(session: Session) -> None:
@@ -122,14 +122,14 @@ async def test_a_fork_goes_its_own_way_and_an_undone_turn_is_gone(session: Sessi
     await chat.say("Hi")
     fork = chat.fork()
     await fork.say("there")
-    assert said(chat) == [USER, ANSWER]
+    assert turns_of(chat) == [USER, ANSWER]
     assert len(fork) == 4
     fork.undo()
-    assert said(fork) == said(chat)
+    assert turns_of(fork) == turns_of(chat)
     fork.undo()
     with pytest.raises(InvalidRequest, match="no turn to undo"):
         fork.undo()
-    assert said(chat) == [USER, ANSWER]
+    assert turns_of(chat) == [USER, ANSWER]
 
 
 async def test_an_edited_message_is_answered_anew(session: Session) -> None:
@@ -137,13 +137,13 @@ async def test_an_edited_message_is_answered_anew(session: Session) -> None:
     await chat.say("Hello")
     await chat.say("more")
     chat.edit(-4, "Hi")
-    assert said(chat) == [USER]
+    assert turns_of(chat) == [USER]
     await chat.say()
-    assert said(chat) == [USER, ANSWER]
+    assert turns_of(chat) == [USER, ANSWER]
     chat.edit(1, "No.")
-    assert said(chat) == [USER, ("assistant", "No.")]
+    assert turns_of(chat) == [USER, ("assistant", "No.")]
     chat.undo()
-    assert said(chat) == [USER, ANSWER]
+    assert turns_of(chat) == [USER, ANSWER]
     with pytest.raises(InvalidRequest, match="index must be an integer from -2 to 1"):
         chat.edit(2, "x")
     with pytest.raises(InvalidRequest, match="nothing waits for an answer"):
@@ -172,7 +172,7 @@ async def test_a_turn_that_fails_or_is_left_leaves_the_chat_as_it_was(session: S
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"messages": "Hi"}, "messages must be a list"),
         ({"system": 3}, "system must be a str"),
@@ -181,9 +181,9 @@ async def test_a_turn_that_fails_or_is_left_leaves_the_chat_as_it_was(session: S
         ({"token_ids": [1]}, "unknown keyword 'token_ids'"),
     ],
 )
-async def test_what_cannot_begin_a_chat_is_refused_in_words(session: Session, given: Any, message: str) -> None:
+async def test_what_cannot_begin_a_chat_is_refused_in_words(session: Session, arguments: Any, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        session.chat(**given)
+        session.chat(**arguments)
 
 
 async def test_a_switch_of_a_turn_is_true_or_false(session: Session) -> None:
@@ -199,10 +199,10 @@ async def test_what_is_no_text_and_no_messages_cannot_be_said(session: Session) 
         ([], "at least one message"),
         ("", "the user message is empty"),
     )
-    for wrong, told in wrongs:
+    for wrong, message in wrongs:
         with pytest.raises(InvalidRequest) as raised:
             await chat.say(wrong)
-        assert told in str(raised.value)
+        assert message in str(raised.value)
     assert chat.messages == []
 
 
@@ -214,9 +214,9 @@ async def test_an_interrupted_turn_without_tools_speaks_of_no_steps(session: Ses
     task.cancel()
     with pytest.raises(
         asyncio.CancelledError, match=r"tokens?; the text so far is in `generation` of this error$"
-    ) as left:
+    ) as raised:
         await task
-    assert not hasattr(left.value, "__notes__")
+    assert not hasattr(raised.value, "__notes__")
 
 
 async def test_an_interrupted_turn_keeps_the_text_so_far_and_continues_from_its_tokens(session: Session) -> None:
@@ -259,7 +259,7 @@ async def test_a_chat_shows_its_messages(session: Session) -> None:
     chat = session.chat(system="Be kind.")
     assert repr(chat) == "<rekindle.Chat of 1 message, last 'system: Be kind.'>"
     await chat.say("Hi")
-    shown = chat._repr_mimebundle_()
-    assert shown["text/plain"] == "system: Be kind.\nuser: Hi\nassistant: the answer 3 and more of that"
-    assert "reasoning" in shown["text/html"]
-    assert "thinking then" in shown["text/html"]
+    bundle = chat._repr_mimebundle_()
+    assert bundle["text/plain"] == "system: Be kind.\nuser: Hi\nassistant: the answer 3 and more of that"
+    assert "reasoning" in bundle["text/html"]
+    assert "thinking then" in bundle["text/html"]

@@ -37,7 +37,7 @@ CALLS: list[Callable[[Session], Any]] = [
 
 
 class Failing(FakeSettler):
-    """A settler that fails at a tick as soon as the settler is released."""
+    """A settler with a failure at its first tick after the release."""
 
     async def handle(self, message: Message) -> list[Message]:
         await super().handle(message)
@@ -55,14 +55,14 @@ def machine_of(settler: FakeSettler, freed: list[str]) -> LoadedEngine:
 
 
 @pytest.fixture
-def held(freed: list[str]) -> Iterator[Session]:
-    """Open a session with one slot and two places in the queue, in which nothing ever settles."""
+def held_session(freed: list[str]) -> Iterator[Session]:
+    """Open a session with one slot and two places in the queue; nothing ever settles."""
     with fake_session(machine_of(FakeSettler(held=True), freed), max_waiting=2) as session:
         yield session
 
 
 class Waiting:
-    """Callers of every kind that wait: one runs, two are in the queue, the others outside."""
+    """Waiting callers of every kind: one runs, two are in the queue, the others outside."""
 
     def __init__(self, session: Session):
         self.answers: list[object] = []
@@ -97,43 +97,43 @@ class Waiting:
 
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_close_answers_every_caller_and_frees_the_machine_once(
-    held: Session, freed: list[str], blocking: bool
+    held_session: Session, freed: list[str], blocking: bool
 ) -> None:
-    waiting = Waiting(held)
+    waiting = Waiting(held_session)
     async with anyio.create_task_group() as tasks:
         await waiting.start(tasks)
-        await (to_thread.run_sync(held.close_sync) if blocking else held.close())
+        await (to_thread.run_sync(held_session.close_sync) if blocking else held_session.close())
         assert freed == ["rekindle-engine"], "it is freed when close returns, by the engine's own thread"
     assert [type(reason(answer)) for answer in waiting.answers] == [SessionClosed] * 5
-    await held.close()
-    held.close_sync()
+    await held_session.close()
+    held_session.close_sync()
     assert freed == ["rekindle-engine"]
 
 
-async def test_several_may_close_at_once(held: Session, freed: list[str]) -> None:
+async def test_several_may_close_at_once(held_session: Session, freed: list[str]) -> None:
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
-            tasks.start_soon(held.close)
-            tasks.start_soon(to_thread.run_sync, held.close_sync)
+            tasks.start_soon(held_session.close)
+            tasks.start_soon(to_thread.run_sync, held_session.close_sync)
     assert freed == ["rekindle-engine"]
 
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_use_after_close_is_an_error_at_the_call_that_says_what_to_do(
-    held: Session, call: Callable[[Session], Any]
+    held_session: Session, call: Callable[[Session], Any]
 ) -> None:
-    handle = held.submit(token_ids=PROMPT)
-    await held.close()
+    handle = held_session.submit(token_ids=PROMPT)
+    await held_session.close()
     with pytest.raises(SessionClosed, match=r"the session is closed, by .*; open another with rekindle.open\(\)"):
-        call(held)
+        call(held_session)
     with pytest.raises(SessionClosed):
-        await held.generate(token_ids=PROMPT)
+        await held_session.generate(token_ids=PROMPT)
     with pytest.raises(SessionClosed):
         await handle
     handle.cancel()
-    assert "the session is closed" in repr(held)
+    assert "the session is closed" in repr(held_session)
     assert "failed after 0 tokens: the session is closed" in repr(handle)
-    assert held.stats.scheduler.ended == 0, "counters can still be read"
+    assert held_session.stats.scheduler.ended == 0, "counters can still be read"
 
 
 async def test_leaving_the_with_block_closes(freed: list[str]) -> None:
@@ -145,23 +145,23 @@ async def test_leaving_the_with_block_closes(freed: list[str]) -> None:
     assert len(freed) == 2
 
 
-async def test_a_closed_session_leaves_no_thread(held: Session) -> None:
-    engine = thread_of(held)
+async def test_a_closed_session_leaves_no_thread(held_session: Session) -> None:
+    engine = thread_of(held_session)
     assert engine.name == "rekindle-engine"
     assert engine.daemon, "the interpreter would join it before it tells it to stop"
-    await held.close()
+    await held_session.close()
     await to_thread.run_sync(engine.join)
 
 
 class Abandoned(FakeSettler):
-    """A settler that waits in a worker thread that cannot be interrupted, as for XLA."""
+    """A settler that waits in a worker thread without interruption, as for XLA."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.ready = threading.Event(), threading.Event()
+        self.started, self.ready = threading.Event(), threading.Event()
 
     def wait(self) -> None:
-        self.begun.set()
+        self.started.set()
         self.ready.wait()
 
     async def handle(self, message: Message) -> list[Message]:
@@ -170,11 +170,11 @@ class Abandoned(FakeSettler):
 
 
 async def test_close_does_not_wait_for_what_cannot_be_interrupted_but_the_engines_thread_does(freed: list[str]) -> None:
-    """Keep the engine's thread, because a worker that comes back into a process that has ended would abort it."""
+    """Keep the engine's thread: the return of a worker into an ended process would abort it."""
     settler = Abandoned()
     async with fake_session(machine_of(settler, freed)) as session:
         session.submit(token_ids=PROMPT)
-        await to_thread.run_sync(settler.begun.wait)
+        await to_thread.run_sync(settler.started.wait)
         engine = thread_of(session)
     assert freed == ["rekindle-engine"]
     assert any(worker.is_alive() for worker in session._engine._workers), "it knows whom to wait for"
@@ -196,7 +196,7 @@ async def test_a_session_that_is_dropped_stops_its_engine(freed: list[str]) -> N
 
 @pytest.mark.parametrize("stepped", [False, True])
 def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool) -> None:
-    """Check this because an error keeps the frames that it passed through, and so their session."""
+    """Check the release of the session although an error keeps its frames, and so their session."""
 
     def use(session: Session) -> EngineThread:
         if stepped:
@@ -220,7 +220,7 @@ def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool
 
 
 async def test_one_that_comes_while_the_session_ends_is_answered_too() -> None:
-    """Post a request that saw the session open, and finds the queue full when no request leaves it any more."""
+    """Post a request to an open session; its queue is full, and no request leaves it any more."""
     client = EngineClient(max_waiting=1)
     posted: list[Message] = []
     inside = client.submit(Submission((1,), SamplingParams()), posted.append, wait=True)
@@ -300,16 +300,16 @@ async def test_the_failure_of_one_session_does_not_touch_another(failing: tuple[
 
 
 async def test_an_error_of_building_reaches_whoever_opens_as_it_is() -> None:
-    told: list[Exception] = []
+    reports: list[Exception] = []
 
     def build(report: object) -> LoadedEngine:
         raise ZeroDivisionError("no model")
 
-    host = EngineThread(build, lambda message: None, told.append)
+    host = EngineThread(build, lambda message: None, reports.append)
     await host.opening.wait(0)
     await host.stopped.wait(0)
     assert isinstance(host.error, ZeroDivisionError)
-    assert told == [host.error]
+    assert reports == [host.error]
 
 
 async def test_a_session_closed_while_it_opens_frees_what_was_built(freed: list[str]) -> None:
@@ -333,7 +333,7 @@ async def test_a_session_closed_while_it_opens_frees_what_was_built(freed: list[
 
 
 async def test_an_idle_engine_sleeps_until_it_is_told_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that its loop waits without a timeout, so that only a message can wake it."""
+    """Check the loop's wait: it has no timeout, and only a message can wake it."""
     asleep, select = threading.Event(), selectors.DefaultSelector.select
     timeouts: list[float | None] = []
 

@@ -39,17 +39,17 @@ async def test_an_answer_says_with_which_seed_it_can_be_drawn_again(session: Ses
 @pytest.mark.parametrize("prompt", [PROMPT, [5] * 40])
 async def test_no_token_at_all_computes_and_scores_the_prompt_alone(session: Session, prompt: list[int]) -> None:
     whole = await session.generate(token_ids=prompt, max_tokens=1, prompt_logprobs=2)
-    scored = await session.generate(token_ids=prompt, max_tokens=0, prompt_logprobs=2)
-    assert (scored.token_ids, scored.finish_reason, scored.usage.completion_tokens) == ((), "length", 0)
-    assert scored.prompt_logprobs == whole.prompt_logprobs
+    generation = await session.generate(token_ids=prompt, max_tokens=0, prompt_logprobs=2)
+    assert (generation.token_ids, generation.finish_reason, generation.usage.completion_tokens) == ((), "length", 0)
+    assert generation.prompt_logprobs == whole.prompt_logprobs
     assert [piece async for piece in session.stream(token_ids=prompt, max_tokens=0)] == []
     assert_all_is_free(session)
 
 
 async def test_the_log_probabilities_of_an_answer_add_up(session: Session) -> None:
-    scored = await session.generate(token_ids=PROMPT, max_tokens=8, logprobs=2)
-    assert scored.logprobs is not None
-    assert scored.cumulative_logprob == pytest.approx(sum(each.logprob for each in scored.logprobs))
+    generation = await session.generate(token_ids=PROMPT, max_tokens=8, logprobs=2)
+    assert generation.logprobs is not None
+    assert generation.cumulative_logprob == pytest.approx(sum(each.logprob for each in generation.logprobs))
     assert (await session.generate(token_ids=PROMPT, max_tokens=8)).cumulative_logprob is None
 
 
@@ -217,8 +217,8 @@ async def test_two_sessions_in_one_process_do_not_know_each_other(session: Sessi
     assert (await session.generate(token_ids=PROMPT, max_tokens=5)).token_ids == expected_tokens(PROMPT, 5)
 
 
-async def test_a_handle_is_awaited_by_several_at_once(held: Session, settler: FakeSettler) -> None:
-    handle = held.submit(token_ids=PROMPT, max_tokens=5)
+async def test_a_handle_is_awaited_by_several_at_once(held_session: Session, settler: FakeSettler) -> None:
+    handle = held_session.submit(token_ids=PROMPT, max_tokens=5)
     got: list[Generation] = []
 
     async def wait() -> None:
@@ -233,17 +233,17 @@ async def test_a_handle_is_awaited_by_several_at_once(held: Session, settler: Fa
     assert [one.token_ids for one in got] == [expected_tokens(PROMPT, 5)] * 4
 
 
-async def test_a_caller_whose_loop_was_closed_harms_nobody(held: Session, settler: FakeSettler) -> None:
+async def test_a_caller_whose_loop_was_closed_harms_nobody(held_session: Session, settler: FakeSettler) -> None:
     """Check this because a notebook may throw away a loop on which a request still waits."""
-    handle = held.submit(token_ids=PROMPT, max_tokens=5)
-    left: list[Any] = []
+    handle = held_session.submit(token_ids=PROMPT, max_tokens=5)
+    waiters: list[Any] = []
 
     async def leave_a_waiter() -> None:
-        left.append(Waiter())
+        waiters.append(Waiter())
 
     for backend in ("asyncio", "trio"):
         await to_thread.run_sync(partial(anyio.run, leave_a_waiter, backend=backend))
-    handle.record.pieces._waiting.extend((waiter.wake, 0) for waiter in left)
+    handle.record.pieces._waiting.extend((waiter.wake, 0) for waiter in waiters)
     settler.release()
     assert (await handle).token_ids == expected_tokens(PROMPT, 5)
-    assert (await held.generate(token_ids=PROMPT, max_tokens=5)).token_ids == expected_tokens(PROMPT, 5)
+    assert (await held_session.generate(token_ids=PROMPT, max_tokens=5)).token_ids == expected_tokens(PROMPT, 5)

@@ -146,7 +146,7 @@ def test_any_other_reason_why_no_thread_begins_is_told_as_it_is(monkeypatch: pyt
 
 
 def _begin_to_end(monkeypatch: pytest.MonkeyPatch, ending: tuple[bool, ...]) -> None:
-    """Let no thread start, and give these answers to the question whether the process ends."""
+    """Let no thread start, and answer the question for the end of the process from `ending`."""
     answers = iter(ending)
 
     def refuse(*_: object) -> None:
@@ -161,23 +161,23 @@ def _begin_to_end(monkeypatch: pytest.MonkeyPatch, ending: tuple[bool, ...]) -> 
 
 @dataclass(frozen=True)
 class Note:
-    """An object that is no message of ours."""
+    """An object of another kind than a message."""
 
     text: str
 
 
 class Saying:
-    """An actor that always says the same."""
+    """An actor with one fixed answer."""
 
-    def __init__(self, said: object):
-        self._said = said
+    def __init__(self, answer: object):
+        self._answer = answer
 
     def handle(self, message: Message) -> Iterable[Message]:
-        return cast("Iterable[Message]", self._said)
+        return cast("Iterable[Message]", self._answer)
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("answer", "expected"),
     [
         (None, r"handle\(\) of .*Saying.* must return a list of messages or be a generator, got None"),
         (Note("hello"), r"must return a list of messages or be a generator, got Note\(text='hello'\)"),
@@ -187,14 +187,14 @@ class Saying:
         ),
     ],
 )
-def test_an_actor_that_says_something_else_than_messages_is_named(said: object, told: str) -> None:
+def test_an_actor_that_says_something_else_than_messages_is_named(answer: object, expected: str) -> None:
     loaded_engine = fake_loaded_engine(fake_limits())
-    speaking = cast(Actor, Saying(said))
+    speaking = cast(Actor, Saying(answer))
     with fake_session(loaded_engine.composed(lambda actors: replace(actors, detokenizer=speaking))) as session:
-        with pytest.raises(EngineFailed, match=told) as failed:
+        with pytest.raises(EngineFailed, match=expected) as failed:
             session.generate_sync(token_ids=PROMPT, max_tokens=2)
         cause = failed.value.__cause__
-    note = "The actor 'detokenizer' " + ("sent it." if "no actor takes" in told else "raised it at Outputs.")
+    note = "The actor 'detokenizer' " + ("sent it." if "no actor takes" in expected else "raised it at Outputs.")
     assert getattr(cause, "__notes__", []) == [note]
 
 
@@ -202,19 +202,19 @@ def test_an_actor_that_says_something_else_than_messages_is_named(said: object, 
 
 
 def test_a_watcher_is_told_nothing_once_its_with_statement_was_left() -> None:
-    inside, go, told = threading.Event(), threading.Event(), list[MessageRecord]()
+    inside, go, records = threading.Event(), threading.Event(), list[MessageRecord]()
 
     def wait(_: MessageRecord) -> None:
         inside.set()
         assert go.wait(PATIENCE)
 
     with fake_session() as session, session.watch(wait):
-        with session.watch(told.append):
+        with session.watch(records.append):
             handle = session.submit(token_ids=PROMPT, max_tokens=1)
             assert inside.wait(PATIENCE)
         go.set()
         handle.result(PATIENCE)
-    assert told == []
+    assert records == []
 
 
 def test_a_watch_can_be_entered_again_after_its_function_has_raised() -> None:
@@ -246,19 +246,19 @@ def test_a_prefix_that_is_held_counts_as_no_first_token() -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_forked_process_is_told_that_the_engine_is_not_in_it() -> None:
     with fake_session() as session:
-        read, write = os.pipe()
+        reader, writer = os.pipe()
         child = os.fork()
         if not child:
             signal.alarm(60)  # this ends the process if it hangs
             try:
                 session.generate_sync(token_ids=PROMPT, max_tokens=2)
             except SessionClosed as error:
-                os.write(write, str(error).encode())
+                os.write(writer, str(error).encode())
             os._exit(0)
         os.waitpid(child, 0)
-        os.close(write)
-        with os.fdopen(read) as told:
-            assert f"the engine is in process {os.getpid()}" in told.read()
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            assert f"the engine is in process {os.getpid()}" in pipe.read()
         assert session.generate_sync(token_ids=PROMPT, max_tokens=2).token_ids
 
 

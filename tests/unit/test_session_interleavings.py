@@ -30,7 +30,7 @@ from tests.waiting import PATIENCE
 
 @dataclass(frozen=True)
 class Ask:
-    """A caller that asks in one of the ways of a session, and leaves a stream after `leave_after` pieces."""
+    """A caller with one of a session's ways to ask; it leaves a stream after `leave_after` pieces."""
 
     how: Literal["generate", "batch", "stream", "await", "result"]
     length: int
@@ -63,7 +63,7 @@ STORY = BEFORE | st.builds(
 
 @dataclass
 class Caller:
-    """One task that asks, and the one answer that it got."""
+    """The task of one caller, and its only answer."""
 
     ask: Ask
     answers: list[object] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Caller:
         assert self.handle or not isinstance(answer, RequestCancelled), "nobody else may cancel a request"
 
 
-async def told(story: list[Ask | Do], limits: dict[str, Any]) -> None:
+async def run_story(story: list[Ask | Do], limits: dict[str, Any]) -> None:
     settler, freed = FakeSettler(held=True), []
     loaded_engine = fake_loaded_engine(fake_limits(**limits), settler=settler, free=lambda: freed.append(True))
     session = fake_session(loaded_engine, max_waiting=4)
@@ -165,7 +165,7 @@ async def happen(event: Do, session: Session, settler: FakeSettler, client: list
 
 
 async def let_the_engine_catch_up(session: Session) -> None:
-    """Ask until the engine is done with interrupted requests, whose callers were not told of their ends."""
+    """Ask until the engine is done with interrupted requests, because their callers hear of no end."""
     while session.stats.scheduler.running or session.stats.scheduler.waiting:
         await session.generate(token_ids=[1], max_tokens=1)
     await session.generate(token_ids=[1], max_tokens=1)
@@ -177,7 +177,7 @@ LIMITS = st.fixed_dictionaries(WAYS | {"num_pages": st.sampled_from([7, 30]), "m
 def check(backend: str, story: list[Ask | Do], limits: dict[str, Any]) -> None:
     async def guarded() -> None:
         with anyio.fail_after(PATIENCE):
-            await told(story, limits)
+            await run_story(story, limits)
 
     anyio.run(guarded, backend=backend)
 

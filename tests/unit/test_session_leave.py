@@ -30,12 +30,14 @@ ENDLESS = 4000
 # Leaving early
 
 
-async def test_cancel_ends_a_request_in_every_state_and_more_than_once(held: Session, settler: FakeSettler) -> None:
-    running = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+async def test_cancel_ends_a_request_in_every_state_and_more_than_once(
+    held_session: Session, settler: FakeSettler
+) -> None:
+    running = held_session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
     settler.step()
     stream = aiter(running)
     await anext(stream)
-    waiting = [held.submit(token_ids=PROMPT) for _ in range(2)]
+    waiting = [held_session.submit(token_ids=PROMPT) for _ in range(2)]
     states = [repr(handle) for handle in (running, *waiting)]
     assert states == ["<rekindle.Handle running, 1 token>", *["<rekindle.Handle waiting, 0 tokens>"] * 2]
     for handle in (*waiting, running):
@@ -46,38 +48,38 @@ async def test_cancel_ends_a_request_in_every_state_and_more_than_once(held: Ses
         handle.cancel()
         assert handle.done
     assert [repr(handle) for handle in waiting] == ["<rekindle.Handle cancelled, 0 tokens>"] * 2
-    assert_all_is_free(held)
+    assert_all_is_free(held_session)
 
 
-async def test_any_thread_may_cancel(held: Session) -> None:
-    handle = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+async def test_any_thread_may_cancel(held_session: Session) -> None:
+    handle = held_session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
             tasks.start_soon(to_thread.run_sync, handle.cancel)
     with pytest.raises(RequestCancelled):
         await handle
-    assert_all_is_free(held)
+    assert_all_is_free(held_session)
 
 
 async def test_a_cancel_from_within_the_submit_itself_is_not_lost() -> None:
     """Cancel as the garbage collector may do it."""
-    said: list[Message] = []
+    messages: list[Message] = []
 
     def post(message: Message) -> None:
         handle.cancel()
-        said.append(message)
+        messages.append(message)
 
     submission = Submission((1,), SamplingParams())
     handle = Handle(7, submission, post)
     assert handle.send()
-    assert said == [submission.message(7), Cancel(7)]
+    assert messages == [submission.message(7), Cancel(7)]
     with pytest.raises(RequestCancelled):
         await handle
 
 
 @pytest.mark.parametrize("how", ["await", "stream"])
-async def test_leaving_the_wait_for_a_handle_cancels_its_request(held: Session, how: str) -> None:
-    handle = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+async def test_leaving_the_wait_for_a_handle_cancels_its_request(held_session: Session, how: str) -> None:
+    handle = held_session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
     stream = aiter(handle)  # keep it, so that leaving the wait cancels the request, and not dropping the stream
 
     async def wait() -> None:
@@ -91,7 +93,7 @@ async def test_leaving_the_wait_for_a_handle_cancels_its_request(held: Session, 
     assert "waiting" not in repr(handle)
     with pytest.raises(RequestCancelled):
         await handle
-    assert_all_is_free(held)
+    assert_all_is_free(held_session)
 
 
 async def test_leaving_a_generate_cancels_all_its_requests(session: Session) -> None:
@@ -104,33 +106,35 @@ async def test_leaving_a_generate_cancels_all_its_requests(session: Session) -> 
     assert (await session.generate(token_ids=PROMPT, max_tokens=5)).token_ids == expected_tokens(PROMPT, 5)
 
 
-async def test_breaking_out_of_a_stream_cancels_its_request(held: Session, settler: FakeSettler) -> None:
+async def test_breaking_out_of_a_stream_cancels_its_request(held_session: Session, settler: FakeSettler) -> None:
     settler.step()
-    async for piece in held.stream(token_ids=PROMPT, max_tokens=ENDLESS):
+    async for piece in held_session.stream(token_ids=PROMPT, max_tokens=ENDLESS):
         assert piece.token_ids == expected_tokens(PROMPT, 1)
         break
-    await ended(held)
+    await ended(held_session)
     settler.release()
-    for _ in held.stream_sync(token_ids=PROMPT, max_tokens=ENDLESS):
+    for _ in held_session.stream_sync(token_ids=PROMPT, max_tokens=ENDLESS):
         break
-    await ended(held)
-    assert_all_is_free(held)
+    await ended(held_session)
+    assert_all_is_free(held_session)
 
 
-async def test_closing_a_stream_cancels_its_request_and_ends_the_loop(held: Session, settler: FakeSettler) -> None:
+async def test_closing_a_stream_cancels_its_request_and_ends_the_loop(
+    held_session: Session, settler: FakeSettler
+) -> None:
     settler.step()
-    async with aclosing(held.stream(token_ids=PROMPT, max_tokens=ENDLESS)) as stream:
+    async with aclosing(held_session.stream(token_ids=PROMPT, max_tokens=ENDLESS)) as stream:
         assert (await anext(stream)).token_ids == expected_tokens(PROMPT, 1)
     assert [piece async for piece in stream] == []
-    await ended(held)
+    await ended(held_session)
     settler.release()
-    with closing(held.stream_sync(token_ids=PROMPT, max_tokens=ENDLESS)) as stream:
+    with closing(held_session.stream_sync(token_ids=PROMPT, max_tokens=ENDLESS)) as stream:
         assert next(stream).token_ids == expected_tokens(PROMPT, 1)
     assert list(stream) == []
     stream.close()
     await stream.aclose()
-    await ended(held)
-    assert_all_is_free(held)
+    await ended(held_session)
+    assert_all_is_free(held_session)
 
 
 async def test_closing_a_stream_that_has_ended_changes_nothing(session: Session) -> None:
@@ -140,8 +144,10 @@ async def test_closing_a_stream_that_has_ended_changes_nothing(session: Session)
     assert (await handle).token_ids == expected_tokens(PROMPT, 3)
 
 
-async def test_a_stream_that_is_cancelled_still_gives_what_came_before(held: Session, settler: FakeSettler) -> None:
-    handle = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+async def test_a_stream_that_is_cancelled_still_gives_what_came_before(
+    held_session: Session, settler: FakeSettler
+) -> None:
+    handle = held_session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
     stream = aiter(handle)
     settler.step()
     pieces = [await anext(stream)]
@@ -151,8 +157,8 @@ async def test_a_stream_that_is_cancelled_still_gives_what_came_before(held: Ses
     assert [piece.token_ids for piece in pieces] == [expected_tokens(PROMPT, 1)]
 
 
-async def test_a_timeout_of_result_leaves_the_request_running(held: Session, settler: FakeSettler) -> None:
-    handle = held.submit(token_ids=PROMPT, max_tokens=5)
+async def test_a_timeout_of_result_leaves_the_request_running(held_session: Session, settler: FakeSettler) -> None:
+    handle = held_session.submit(token_ids=PROMPT, max_tokens=5)
     with pytest.raises(TimeoutError, match="the request had not ended after 0 seconds; it continues"):
         handle.result(timeout=0)
     settler.release()
@@ -162,9 +168,9 @@ async def test_a_timeout_of_result_leaves_the_request_running(held: Session, set
 
 
 async def test_an_interrupt_of_a_blocking_wait_cancels_the_request(
-    held: Session, monkeypatch: pytest.MonkeyPatch
+    held_session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+    handle = held_session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
 
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
@@ -174,40 +180,40 @@ async def test_an_interrupt_of_a_blocking_wait_cancels_the_request(
         handle.result()
     with pytest.raises(RequestCancelled):
         await handle
-    assert_all_is_free(held)
+    assert_all_is_free(held_session)
 
 
 # The bound of the waiting queue
 
 
 async def test_submit_is_refused_when_the_queue_is_full_and_nothing_is_left_of_it(
-    held: Session, settler: FakeSettler
+    held_session: Session, settler: FakeSettler
 ) -> None:
-    running = held.submit(token_ids=PROMPT, max_tokens=5)
+    running = held_session.submit(token_ids=PROMPT, max_tokens=5)
     settler.step()
     stream = aiter(running)  # dropping the handle would cancel
     await anext(stream)
-    waiting = [held.submit(token_ids=PROMPT) for _ in range(2)]
+    waiting = [held_session.submit(token_ids=PROMPT) for _ in range(2)]
     with pytest.raises(QueueFull, match="the waiting queue is full, max_waiting is 2; await one of its requests first"):
-        held.submit(token_ids=PROMPT)
+        held_session.submit(token_ids=PROMPT)
     waiting[0].cancel()
     with pytest.raises(RequestCancelled):
         await waiting[0]
-    assert not held.submit(token_ids=PROMPT, max_tokens=1).done, "the place of the cancelled one is free again"
+    assert not held_session.submit(token_ids=PROMPT, max_tokens=1).done, "the place of the cancelled one is free again"
     settler.release()
     assert (await waiting[1]).token_ids == expected_tokens(PROMPT, 256)
     assert (await running).token_ids == expected_tokens(PROMPT, 5)
 
 
 class Recorded:
-    """An actor that records the messages which it was told."""
+    """An actor with a record of its messages."""
 
     def __init__(self, actor: Actor):
-        self.told: list[Message] = []
+        self.messages: list[Message] = []
         self._actor = actor
 
     def handle(self, message: Message) -> Any:
-        self.told.append(message)
+        self.messages.append(message)
         return self._actor.handle(message)
 
 
@@ -219,11 +225,13 @@ async def test_generate_waits_for_room_and_enters_in_order(settler: FakeSettler)
         for number in range(12):
             tasks.start_soon(partial(session.generate, token_ids=[number], max_tokens=3))
             await anyio.wait_all_tasks_blocked()
-        assert len(intake.told) <= 3
+        assert len(intake.messages) <= 3
         with pytest.raises(QueueFull):
             session.submit(token_ids=PROMPT)
         settler.release()
-    assert [told.prompt for told in intake.told if isinstance(told, Submit)] == [(number,) for number in range(12)]
+    assert [message.prompt for message in intake.messages if isinstance(message, Submit)] == [
+        (number,) for number in range(12)
+    ]
 
 
 async def test_an_urgent_request_is_the_next_to_run_though_a_batch_waits_for_room(settler: FakeSettler) -> None:
@@ -251,18 +259,18 @@ async def test_an_urgent_request_is_the_next_to_run_though_a_batch_waits_for_roo
     assert order[:2] == [(0,), (88,)]
 
 
-async def fill(held: Session, max_tokens: int = ENDLESS) -> None:
+async def fill(held_session: Session, max_tokens: int = ENDLESS) -> None:
     """Let one request run, and two wait in the queue."""
     for _ in range(3):
-        await held.enqueue(token_ids=PROMPT, max_tokens=max_tokens)
+        await held_session.enqueue(token_ids=PROMPT, max_tokens=max_tokens)
 
 
-async def test_enqueue_gives_a_handle_once_there_is_room(held: Session, settler: FakeSettler) -> None:
-    await fill(held, max_tokens=2)
+async def test_enqueue_gives_a_handle_once_there_is_room(held_session: Session, settler: FakeSettler) -> None:
+    await fill(held_session, max_tokens=2)
     handles: dict[int, Handle] = {}
 
     async def enqueue(token: int) -> None:
-        handles[token] = await held.enqueue(token_ids=[token], max_tokens=2)
+        handles[token] = await held_session.enqueue(token_ids=[token], max_tokens=2)
 
     async with anyio.create_task_group() as tasks:
         for token in range(4):
@@ -270,36 +278,36 @@ async def test_enqueue_gives_a_handle_once_there_is_room(held: Session, settler:
         await anyio.wait_all_tasks_blocked()
         assert not handles
         with pytest.raises(QueueFull, match="use enqueue, generate or stream"):
-            held.submit(token_ids=PROMPT)
+            held_session.submit(token_ids=PROMPT)
         settler.release()
     assert [(await handles[token]).token_ids for token in range(4)] == [expected_tokens([t], 2) for t in range(4)]
-    assert held.enqueue_sync(token_ids=PROMPT, max_tokens=1).result().token_ids == expected_tokens(PROMPT, 1)
+    assert held_session.enqueue_sync(token_ids=PROMPT, max_tokens=1).result().token_ids == expected_tokens(PROMPT, 1)
     with pytest.raises(InvalidRequest, match="max_tokens must be"):
-        await held.enqueue(token_ids=PROMPT, max_tokens=-1)
-    assert_all_is_free(held)
+        await held_session.enqueue(token_ids=PROMPT, max_tokens=-1)
+    assert_all_is_free(held_session)
 
 
-async def test_leaving_an_enqueue_leaves_nothing_behind(held: Session) -> None:
-    await fill(held)
+async def test_leaving_an_enqueue_leaves_nothing_behind(held_session: Session) -> None:
+    await fill(held_session)
     for _ in range(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(partial(held.enqueue, token_ids=PROMPT))
+            tasks.start_soon(partial(held_session.enqueue, token_ids=PROMPT))
             await anyio.wait_all_tasks_blocked()
-            last = [*held.requests.values()][-1]
+            last = [*held_session.requests.values()][-1]
             tasks.cancel_scope.cancel()
         assert repr(last) == "<rekindle.Handle cancelled, 0 tokens>"
-        assert len(held._client._handles) == 3
-        assert not held._client._gate._outside
+        assert len(held_session._client._handles) == 3
+        assert not held_session._client._gate._outside
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
-async def test_who_waits_for_room_hears_that_none_will_come(held: Session, how: str) -> None:
-    await fill(held)
+async def test_who_waits_for_room_hears_that_none_will_come(held_session: Session, how: str) -> None:
+    await fill(held_session)
     raised: list[Exception] = []
 
     async def enqueue() -> None:
         try:
-            await held.enqueue(token_ids=PROMPT)
+            await held_session.enqueue(token_ids=PROMPT)
         except (RequestCancelled, SessionClosed) as error:
             raised.append(error)
 
@@ -307,46 +315,48 @@ async def test_who_waits_for_room_hears_that_none_will_come(held: Session, how: 
         tasks.start_soon(enqueue)
         await anyio.wait_all_tasks_blocked()
         if how == "cancel":
-            [*held.requests.values()][-1].cancel()
+            [*held_session.requests.values()][-1].cancel()
         else:
-            await held.close()
+            await held_session.close()
     assert [type(error) for error in raised] == [RequestCancelled if how == "cancel" else SessionClosed]
 
 
-async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(held: Session, settler: FakeSettler) -> None:
-    outside = [held.stream(token_ids=PROMPT, max_tokens=2) for _ in range(6)]
-    assert [*held.requests.values()] == [stream._handle for stream in outside]
+async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(
+    held_session: Session, settler: FakeSettler
+) -> None:
+    outside = [held_session.stream(token_ids=PROMPT, max_tokens=2) for _ in range(6)]
+    assert [*held_session.requests.values()] == [stream._handle for stream in outside]
     for stream in outside[3:]:
         stream._handle.cancel()
         with pytest.raises(RequestCancelled, match="before it was submitted"):
             await anext(stream)
-    assert [*held.requests.values()] == [stream._handle for stream in outside[:3]]
-    assert len(held._client._handles) == 3, "nothing is kept of those that left, though no place came free"
-    assert len(held._client._gate._outside) <= 1, "the third waits outside unless the first has begun to run"
+    assert [*held_session.requests.values()] == [stream._handle for stream in outside[:3]]
+    assert len(held_session._client._handles) == 3, "nothing is kept of those that left, though no place came free"
+    assert len(held_session._client._gate._outside) <= 1, "the third waits outside unless the first has begun to run"
     settler.release()
     for stream in outside[:3]:
         assert [piece.token_ids async for piece in stream]
-    assert_all_is_free(held)
-    await held.generate(token_ids=PROMPT, max_tokens=1)
-    assert not held._client._handles
-    assert not held._client._gate._inside
+    assert_all_is_free(held_session)
+    await held_session.generate(token_ids=PROMPT, max_tokens=1)
+    assert not held_session._client._handles
+    assert not held_session._client._gate._inside
 
 
 @pytest.mark.parametrize("call", ["embed", "perplexity"])
-async def test_leaving_the_wait_for_a_judgement_cancels_all_of_its_requests(held: Session, call: str) -> None:
+async def test_leaving_the_wait_for_a_judgement_cancels_all_of_its_requests(held_session: Session, call: str) -> None:
     async def wait() -> None:
         if call == "embed":
-            await held.embed(token_ids=[[1] * 40, [2] * 40, [3]])
+            await held_session.embed(token_ids=[[1] * 40, [2] * 40, [3]])
         else:
-            await held.perplexity(token_ids=[*range(60)], window=30)
+            await held_session.perplexity(token_ids=[*range(60)], window=30)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
-        handles = list(held.requests.values())
+        handles = list(held_session.requests.values())
         assert len(handles) > 1
         tasks.cancel_scope.cancel()
     for handle in handles:
         with pytest.raises(RequestCancelled):
             await handle
-    assert_all_is_free(held)
+    assert_all_is_free(held_session)

@@ -23,7 +23,7 @@ PROMPT = [3, 1, 4]
 SEEDED: dict[str, Any] = {"max_tokens": 6, "temperature": 1.0, "seed": 11}
 
 
-def drawn(prompt: list[int], n: int, seed: int = 11) -> list[tuple[int, ...]]:
+def expected_draws(prompt: list[int], n: int, seed: int = 11) -> list[tuple[int, ...]]:
     """Return the fake model's tokens for each draw of a seed."""
     seeds = [one.seed or 0 for one in draws(SamplingParams(seed=seed), n)]
     return [expected_tokens(prompt, 6, draw=seed) for seed in seeds]
@@ -39,16 +39,16 @@ def token_ids(generations: list[Generation]) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("n", [1, 3, 40])
 async def test_n_draws_of_one_prompt_are_a_list(session: Session, n: int) -> None:
     generations = await session.generate(token_ids=PROMPT, n=n, **SEEDED)
-    assert token_ids(generations) == drawn(PROMPT, n)
+    assert token_ids(generations) == expected_draws(PROMPT, n)
     assert session.generate_sync(token_ids=PROMPT, n=n, **SEEDED)[-1].token_ids == generations[-1].token_ids
 
 
 async def test_n_draws_of_each_prompt_are_a_list_for_each(session: Session, texts: Session) -> None:
     prompts = [[5], PROMPT, [7, 7]]
     groups = await session.generate(token_ids=prompts, n=2, **SEEDED)
-    assert [token_ids(group) for group in groups] == [drawn(prompt, 2) for prompt in prompts]
+    assert [token_ids(group) for group in groups] == [expected_draws(prompt, 2) for prompt in prompts]
     groups = session.generate_sync(token_ids=[PROMPT], n=1, **SEEDED)
-    assert [token_ids(group) for group in groups] == [drawn(PROMPT, 1)]
+    assert [token_ids(group) for group in groups] == [expected_draws(PROMPT, 1)]
     one = await texts.generate("a", n=2, **SEEDED)
     assert [generation.usage.prompt_tokens for generation in one] == [1, 1]
     assert [len(group) for group in await texts.generate(["a", "b"], n=3, **SEEDED)] == [3, 3]
@@ -70,12 +70,12 @@ async def test_draws_without_a_seed_differ(session: Session, ask: dict[str, Any]
 
 
 async def test_draws_at_temperature_0_are_alike_and_the_line_that_asks_for_them_is_warned(session: Session) -> None:
-    with pytest.warns(ParametersIgnored, match="so n would have no effect: ") as told:
+    with pytest.warns(ParametersIgnored, match="so n would have no effect: ") as records:
         greedy = await session.generate(token_ids=PROMPT, n=3, max_tokens=6, temperature=0)
-    with pytest.warns(ParametersIgnored) as told_blocking:
+    with pytest.warns(ParametersIgnored) as blocking_records:
         assert session.generate_sync(token_ids=PROMPT, n=3, max_tokens=6, temperature=0)[1].text == greedy[1].text
     assert token_ids(greedy) == [expected_tokens(PROMPT, 6)] * 3
-    assert [warning.filename for warning in (*told, *told_blocking)] == [__file__] * 2
+    assert [warning.filename for warning in (*records, *blocking_records)] == [__file__] * 2
 
 
 @pytest.mark.parametrize("n", [0, -1, True, 1.5, "2"])
@@ -118,13 +118,13 @@ async def test_what_the_models_authors_recommend_is_taken_unless_a_call_says_oth
         temperature=1.0, seed=5, max_tokens=4, stop_token_ids=frozenset({250})
     )
     assert (await recommended.generate(token_ids=PROMPT)).token_ids == expected_tokens(PROMPT, 4, draw=5)
-    given = recommended.generate_sync(token_ids=PROMPT, max_tokens=2, seed=9)
-    assert given.token_ids == expected_tokens(PROMPT, 2, draw=9)
+    generation = recommended.generate_sync(token_ids=PROMPT, max_tokens=2, seed=9)
+    assert generation.token_ids == expected_tokens(PROMPT, 2, draw=9)
     assert recommended.submit(token_ids=PROMPT, temperature=0).result().token_ids == expected_tokens(PROMPT, 4)
     streamed = [piece.token_ids async for piece in recommended.stream(token_ids=PROMPT, seed=9)]
     assert sum(streamed, ()) == expected_tokens(PROMPT, 4, draw=9)
-    draws_ = await recommended.generate(token_ids=PROMPT, n=2, max_tokens=6, seed=11)
-    assert token_ids(draws_) == drawn(PROMPT, 2)
+    generations = await recommended.generate(token_ids=PROMPT, n=2, max_tokens=6, seed=11)
+    assert token_ids(generations) == expected_draws(PROMPT, 2)
 
 
 async def test_a_model_that_recommends_nothing_has_our_defaults(session: Session) -> None:
@@ -134,11 +134,13 @@ async def test_a_model_that_recommends_nothing_has_our_defaults(session: Session
 def test_what_a_model_recommends_and_rekindle_has_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded_engine = replace(fake_loaded_engine(fake_limits()), unserved=("num_beams", "typical_p"))
     monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: loaded_engine)
-    with pytest.warns(UserWarning, match="a-model: .* num_beams, typical_p, which Rekindle does not support") as told:
+    with pytest.warns(
+        UserWarning, match="a-model: .* num_beams, typical_p, which Rekindle does not support"
+    ) as records:
         session = rekindle.open_sync("a-model", progress=False)
     with session:
         assert session.generate_sync(token_ids=PROMPT, max_tokens=2).token_ids == expected_tokens(PROMPT, 2)
-    assert [each.filename for each in told] == [__file__]
+    assert [each.filename for each in records] == [__file__]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -150,14 +152,14 @@ async def test_a_warning_while_the_model_is_read_is_about_the_line_that_opens_it
         return fake_loaded_engine(fake_limits())
 
     monkeypatch.setattr("rekindle.session.opening.build", build)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         if is_async:
             async with rekindle.open("a-model", progress=False):
                 pass
         else:
             rekindle.open_sync("a-model", progress=False).close_sync()
-    assert [each.filename for each in told] == [__file__]
+    assert [each.filename for each in records] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(RuntimeWarning, match="stored prefixes"):

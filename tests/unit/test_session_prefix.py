@@ -1,4 +1,4 @@
-"""A handle of a held prefix continues it, keeps its pages, and lets them go in every way to leave it."""
+"""A handle of a held prefix continues it, keeps its pages, and releases its pages in every way to leave it."""
 
 import gc
 import weakref
@@ -36,14 +36,14 @@ def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
         yield session
 
 
-def settled(session: Session) -> Session:
-    """Return the session once every message on its way has arrived, because a new request comes after them."""
+def drain(session: Session) -> Session:
+    """Return the session once every message in flight has arrived: a new request comes last."""
     session.generate_sync(token_ids=[250], max_tokens=1)
     return session
 
 
 def held_pages(session: Session) -> int:
-    stats = settled(session).stats.scheduler
+    stats = drain(session).stats.scheduler
     return stats.pages - stats.free_pages
 
 
@@ -70,7 +70,7 @@ async def test_a_session_without_a_cache_says_that_it_holds_none() -> None:
 async def test_nothing_happens_before_it_is_awaited(session: Session) -> None:
     holding = session.prefix(token_ids=DOCUMENT)
     assert "await it" in repr(holding)
-    assert settled(session).stats.scheduler.prompt_tokens == 1
+    assert drain(session).stats.scheduler.prompt_tokens == 1
 
 
 async def test_a_prefix_of_less_than_a_page_can_be_continued_though_it_holds_nothing(session: Session) -> None:
@@ -99,11 +99,11 @@ async def test_a_batch_n_draws_and_both_have_the_shapes_of_session_generate(sess
     async with session.prefix(token_ids=DOCUMENT) as document:
         batch = await document.generate(token_ids=[[1], [2]], max_tokens=3)
         assert [answer.token_ids for answer in batch] == expected
-        drawn = await document.generate(token_ids=[1], n=2, max_tokens=3, seed=7)
-        assert [answer.token_ids for answer in drawn] == expected_draws[0]
+        answers = await document.generate(token_ids=[1], n=2, max_tokens=3, seed=7)
+        assert [answer.token_ids for answer in answers] == expected_draws[0]
         both = await document.generate(token_ids=[[1], [2]], n=2, max_tokens=3, seed=7)
         assert [[answer.token_ids for answer in group] for group in both] == expected_draws
-        assert {answer.cached_tokens for answer in [*batch, *drawn, *both[0], *both[1]]} == {64}
+        assert {answer.cached_tokens for answer in [*batch, *answers, *both[0], *both[1]]} == {64}
 
 
 async def test_streams_and_blocking_twins_continue_it_too(session: Session) -> None:
@@ -144,12 +144,12 @@ async def test_the_salt_of_a_prefix_is_that_of_its_continuations(session: Sessio
 
 
 async def test_text_follows_text_and_a_message_or_the_users_words_follow_messages(texts: Session) -> None:
-    """Use a tokenizer of bytes whose chat template writes the contents one after the other."""
+    """Use a tokenizer of bytes; its chat template writes the contents one after the other."""
     system = [{"role": "system", "content": "You are a patient teacher of counting. "}]
-    asked = {"role": "user", "content": "One, two?"}
-    whole = await texts.generate([*system, asked], max_tokens=4, cache_salt="no other")
+    question = {"role": "user", "content": "One, two?"}
+    whole = await texts.generate([*system, question], max_tokens=4, cache_salt="no other")
     async with texts.prefix(system) as teacher:
-        for more in ("One, two?", [asked]):
+        for more in ("One, two?", [question]):
             answer = await teacher.generate(more, max_tokens=4)
             assert answer.token_ids == whole.token_ids
             assert answer.usage.prompt_tokens == whole.usage.prompt_tokens
@@ -227,24 +227,24 @@ async def test_forks_are_released_one_by_one_and_the_last_one_lets_go(session: S
 
 
 async def test_the_cache_shows_no_page_as_held_right_after_its_release(session: Session) -> None:
-    def shown() -> int:
+    def pages_in_view() -> int:
         return sum(path.held_pages for path in session.cache.hottest)
 
     for _ in range(20):
         async with session.prefix(token_ids=DOCUMENT):
-            assert shown() == 4
-        assert shown() == 0
+            assert pages_in_view() == 4
+        assert pages_in_view() == 0
         assert "held" not in session.cache.draw().text
         request = session.submit(token_ids=DOCUMENT, max_tokens=100)
         await anext(aiter(request))
         request.cancel()
-        assert shown() == 0, "cancelled"
+        assert pages_in_view() == 0, "cancelled"
     document = await session.prefix(token_ids=DOCUMENT)
     await session.pause()
     document.release()
-    assert shown() == 4, "a paused engine is shown as it is"
+    assert pages_in_view() == 4, "a paused engine is shown as it is"
     session.resume()
-    assert shown() == 0
+    assert pages_in_view() == 0
 
 
 async def test_the_cache_shows_no_page_as_held_right_after_a_stop_string(texts: Session) -> None:
@@ -299,7 +299,7 @@ async def test_who_stops_waiting_for_a_prefix_holds_nothing(slow: Session, settl
 async def test_who_is_interrupted_when_the_prefix_has_just_come_holds_nothing(
     slow: Session, settler: FakeSettler, anyio_backend: str
 ) -> None:
-    """Cancel the task that waits after the engine has said that the prefix is held, and before the task hears of it."""
+    """Cancel the waiting task between the engine's report of the held prefix and its arrival at the task."""
 
     async def hold() -> None:
         async with slow.prefix(token_ids=DOCUMENT):
@@ -316,7 +316,7 @@ async def test_who_is_interrupted_when_the_prefix_has_just_come_holds_nothing(
 
 def test_the_engine_does_not_wait_while_the_texts_of_the_cache_are_made(byte_tokenizer: Tokenizer) -> None:
     class Asking(Tokenizer):
-        """A tokenizer that has another thread look into the cache each time that it makes a long text."""
+        """A tokenizer that has another thread look into the cache before each long text."""
 
         def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
             if len(ids := list(ids)) > RUN_TOKENS:

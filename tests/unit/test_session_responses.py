@@ -112,8 +112,8 @@ async def test_the_tokens_of_its_reasoning_are_counted_and_shown(session: Sessio
     whole, cut = await session.generate([USER], **TOLD), await session.generate([USER], **TOLD, max_tokens=15)
     assert whole.usage.reasoning_tokens == len(session.encode("\nthe user asks\n"))
     assert cut.usage.reasoning_tokens == 15 - len(session.encode("<think>"))
-    shown = f"{cut.usage.completion_tokens} tokens (reasoning: {cut.usage.reasoning_tokens})"
-    assert shown in cut._repr_mimebundle_()["text/html"]
+    figures = f"{cut.usage.completion_tokens} tokens (reasoning: {cut.usage.reasoning_tokens})"
+    assert figures in cut._repr_mimebundle_()["text/html"]
     assert (await session.generate(session.render([USER]))).usage.reasoning_tokens == 0
 
 
@@ -128,37 +128,37 @@ async def test_closing_the_parts_cancels_the_request(session: Session) -> None:
 async def test_a_cell_shows_reasoning_folded_and_calls_as_a_table(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = (await session.generate([USER], **TOLD))._repr_mimebundle_()
-    assert "<summary" in shown["text/html"]
-    assert "reasoning, 3 words" in shown["text/html"]
-    assert "city=&quot;Rome&quot;" in shown["text/html"]
-    assert "&lt;tool_call&gt;oops" in shown["text/html"]
+    bundle = (await session.generate([USER], **TOLD))._repr_mimebundle_()
+    assert "<summary" in bundle["text/html"]
+    assert "reasoning, 3 words" in bundle["text/html"]
+    assert "city=&quot;Rome&quot;" in bundle["text/html"]
+    assert "&lt;tool_call&gt;oops" in bundle["text/html"]
     expected = (
         "[reasoning] the user asks\nLet me see.\n[tool call] weather(city='Rome')\n"
         "[tool call] a call that cannot be read: '<tool_call>oops</tool_call>'\n"
     )
-    assert shown["text/plain"].startswith(expected)
+    assert bundle["text/plain"].startswith(expected)
     await session.show([USER], **TOLD)
     assert capsys.readouterr().out.startswith(expected)
 
 
 async def test_a_table_of_answers_shows_what_they_say_and_call(session: Session) -> None:
     prompts: list[Messages] = [[USER], [USER]]
-    shown = (await session.generate(prompts, **TOLD))._repr_mimebundle_()
-    said = "Let me see. weather(city='Rome') a call that cannot be read"
-    assert said[:49] in shown["text/plain"]
-    assert "<tool_call>{" not in shown["text/plain"]
-    assert html.escape(said, quote=True) in shown["text/html"]
-    assert "reasoning, 3 words" in shown["text/html"]
-    assert "&lt;think&gt;" not in shown["text/html"]
+    bundle = (await session.generate(prompts, **TOLD))._repr_mimebundle_()
+    text = "Let me see. weather(city='Rome') a call that cannot be read"
+    assert text[:49] in bundle["text/plain"]
+    assert "<tool_call>{" not in bundle["text/plain"]
+    assert html.escape(text, quote=True) in bundle["text/html"]
+    assert "reasoning, 3 words" in bundle["text/html"]
+    assert "&lt;think&gt;" not in bundle["text/html"]
 
 
 async def test_reasoning_that_nothing_follows_is_not_folded(session: Session) -> None:
     prompts: list[Messages] = [[USER], [USER]]
     answers = await session.generate(prompts, **TOLD, max_tokens=15)
-    shown = answers[0]._repr_mimebundle_()["text/html"]
-    assert "<details" not in shown
-    assert "reasoning, 2 words" in shown
+    card = answers[0]._repr_mimebundle_()["text/html"]
+    assert "<details" not in card
+    assert "reasoning, 2 words" in card
     assert "[reasoning] the user" in answers._repr_mimebundle_()["text/plain"]
 
 

@@ -34,9 +34,9 @@ SAVES: list[Callable[..., Any]] = [
 
 
 class Recorder(ProgressBars):
-    """Progress bars that record the progress which they were shown."""
+    """Progress bars with a record of all reports."""
 
-    shown: list[Progress]
+    reports: list[Progress]
 
     def __init__(self, enabled: bool):
         super().__init__(False)
@@ -44,46 +44,46 @@ class Recorder(ProgressBars):
 
     def show(self, progress: Progress) -> None:
         if self.enabled:
-            self.shown.append(progress)
+            self.reports.append(progress)
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[Progress]:
-    """Return a list that takes all progress that is drawn."""
-    shown: list[Progress] = []
-    monkeypatch.setattr(Recorder, "shown", shown, raising=False)
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[Progress]:
+    """Return the list of all drawn progress."""
+    reports: list[Progress] = []
+    monkeypatch.setattr(Recorder, "reports", reports, raising=False)
     monkeypatch.setattr(operations, "ProgressBars", Recorder)
-    return shown
+    return reports
 
 
 @pytest.fixture
 def paged() -> Iterator[Session]:
-    """Open a session whose pages are small, and which has had no time to write any."""
+    """Open a session with small pages, none of them on disk yet."""
     with fake_session(page_size=PAGE, max_context=100 * PAGE) as session:
         yield session
 
 
 async def paused_with_pages(session: Session) -> None:
-    """Let pages be cached, none of them on disk."""
+    """Let pages be cached, but none written to disk."""
     await session.pause()
     handle = session.submit(token_ids=PROMPT, max_tokens=1)
     while not handle.done:
         await session.step()
 
 
-def answers_of(seen: list[MessageRecord]) -> dict[int, list[CacheSaving | CacheSaved]]:
+def answers_of(records: list[MessageRecord]) -> dict[int, list[CacheSaving | CacheSaved]]:
     """Return the answers to each ticket, in order."""
-    told: dict[int, list[CacheSaving | CacheSaved]] = {}
-    for handled in seen:
-        for said in handled.answers:
-            if isinstance(said, CacheSaving | CacheSaved):
-                told.setdefault(said.ticket, []).append(said)
-    return told
+    answers: dict[int, list[CacheSaving | CacheSaved]] = {}
+    for record in records:
+        for answer in record.answers:
+            if isinstance(answer, CacheSaving | CacheSaved):
+                answers.setdefault(answer.ticket, []).append(answer)
+    return answers
 
 
 @pytest.mark.parametrize("save", SAVES, ids=["awaited", "blocking"])
 async def test_a_bar_goes_from_nothing_to_all_that_is_written(
-    paged: Session, shown: list[Progress], save: Callable[..., Any]
+    paged: Session, reports: list[Progress], save: Callable[..., Any]
 ) -> None:
     await paused_with_pages(paged)
     saved: list[int] = []
@@ -99,25 +99,25 @@ async def test_a_bar_goes_from_nothing_to_all_that_is_written(
         )
         await anyio.wait_all_tasks_blocked()
         paged.resume()
-    done = [progress.done for progress in shown]
+    done = [progress.done for progress in reports]
     assert len({*done}) > 2, "it is told of batches on the way"
     assert done == sorted(done)
-    assert all(progress.total is not None and progress.done <= progress.total for progress in shown)
-    assert shown[0].done < saved[0] <= PAGES
-    assert (shown[-1].done, shown[-1].total) == (saved[0], saved[0]), "the bar comes to its end"
-    assert {(progress.stage, progress.unit) for progress in shown} == {("saving cached pages", "pages")}
+    assert all(progress.total is not None and progress.done <= progress.total for progress in reports)
+    assert reports[0].done < saved[0] <= PAGES
+    assert (reports[-1].done, reports[-1].total) == (saved[0], saved[0]), "the bar comes to its end"
+    assert {(progress.stage, progress.unit) for progress in reports} == {("saving cached pages", "pages")}
 
 
-async def test_nothing_is_drawn_that_nobody_wants_to_see(paged: Session, shown: list[Progress]) -> None:
+async def test_nothing_is_drawn_that_nobody_wants_to_see(paged: Session, reports: list[Progress]) -> None:
     await paused_with_pages(paged)
     paged.resume()
     await paged.save(progress=False)
-    assert shown == []
+    assert reports == []
 
 
 async def test_each_who_asks_is_told_of_what_was_written_since(paged: Session) -> None:
-    seen: list[MessageRecord] = []
-    with paged.watch(seen.append):
+    records: list[MessageRecord] = []
+    with paged.watch(records.append):
         await paused_with_pages(paged)
         feeds = []
         for _ in range(3):
@@ -126,18 +126,18 @@ async def test_each_who_asks_is_told_of_what_was_written_since(paged: Session) -
                 await paged.step()
         while await paged.step() is not None:
             pass
-    told = [*answers_of(seen).values()]
-    assert [list(feed.items) for feed in feeds] == told, "each is told what is for it, and nothing else"
-    for answers in told:
+    groups = [*answers_of(records).values()]
+    assert [list(feed.items) for feed in feeds] == groups, "each is told what is for it, and nothing else"
+    for answers in groups:
         assert [type(answer) for answer in answers] == [CacheSaving] * (len(answers) - 1) + [CacheSaved]
         assert all(earlier.pages <= later.pages for earlier, later in pairwise(answers))
         assert all(answer.pages <= answer.total for answer in answers if isinstance(answer, CacheSaving))
-    assert told[0][-1].pages >= told[1][-1].pages >= told[2][-1].pages
-    assert paged.stats.scheduler.disk_pages == told[0][-1].pages == PAGES
+    assert groups[0][-1].pages >= groups[1][-1].pages >= groups[2][-1].pages
+    assert paged.stats.scheduler.disk_pages == groups[0][-1].pages == PAGES
 
 
 class NoRoom(FakeDiskTier):
-    """A disk tier that can write only the first batch."""
+    """A disk tier with room for the first batch alone."""
 
     def handle(self, message: Message) -> list[Written]:
         if self.contents and isinstance(message, Write):
@@ -146,7 +146,7 @@ class NoRoom(FakeDiskTier):
 
 
 async def test_what_could_not_be_written_is_an_error_and_the_bar_does_not_come_to_its_end(
-    shown: list[Progress],
+    reports: list[Progress],
 ) -> None:
     loaded_engine = fake_loaded_engine(fake_limits(page_size=PAGE, max_context=100 * PAGE))
     with fake_session(loaded_engine.composed(lambda actors: replace(actors, disk_tier=NoRoom()))) as session:
@@ -154,11 +154,11 @@ async def test_what_could_not_be_written_is_an_error_and_the_bar_does_not_come_t
         session.resume()
         with pytest.raises(StorageError, match="others could not be"):
             await session.save()
-    assert all(progress.total is None or progress.done < progress.total for progress in shown)
+    assert all(progress.total is None or progress.done < progress.total for progress in reports)
 
 
 class Full(FakeDiskTier):
-    """A disk tier whose limit has room for no page."""
+    """A disk tier without room for a page."""
 
     def handle(self, message: Message) -> list[Written]:
         assert isinstance(message, Write)

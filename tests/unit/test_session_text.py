@@ -36,7 +36,7 @@ def test_what_is_bound_to_a_process_says_what_to_pickle_instead(byte_tokenizer: 
 
 
 def test_encoding_what_is_no_text_says_what_to_call(byte_tokenizer: Tokenizer) -> None:
-    told = r"encode\(\) takes a text, .* render\(\) turns messages into text"
+    message = r"encode\(\) takes a text, .* render\(\) turns messages into text"
     session = fake_session(fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer))
-    with session, pytest.raises(rekindle.InvalidRequest, match=told):
+    with session, pytest.raises(rekindle.InvalidRequest, match=message):
         session.encode([{"role": "user", "content": "a"}])  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def one_by_one(settler: FakeSettler) -> Iterator[Session]:
 
 
 async def assert_free(session: Session) -> None:
-    """Check that nothing of a batch that was left is computed, once what runs has ended."""
+    """Check the session for work left over from a batch, once the running ticks have ended."""
     await session.generate(token_ids=PROMPTS, max_tokens=1)
     assert not session.requests
     assert_all_is_free(session)
@@ -161,12 +161,12 @@ async def test_leaving_the_loop_cancels_the_others(session: Session) -> None:
         await anext(ended)
     assert [answer async for answer in ended] == []
     await assert_free(session)
-    named = session.stream(**endless)
-    await anext(named)
-    async for _ in named:
+    pieces = session.stream(**endless)
+    await anext(pieces)
+    async for _ in pieces:
         break
     assert len(session.requests) == 4, "another loop can go on with it"
-    del named
+    del pieces
     await assert_free(session)
 
 
@@ -192,25 +192,25 @@ async def test_an_interrupt_says_what_had_ended(one_by_one: Session, settler: Fa
 async def test_pieces_come_from_any_of_a_list_each_with_its_place(texts: Session) -> None:
     prompts = ["a", "bc", "d"]
     answers = await texts.generate(prompts, max_tokens=6, logprobs=1)
-    said = dict.fromkeys(range(3), "")
+    answer_texts = dict.fromkeys(range(3), "")
     tokens: dict[int, list[int]] = {place: [] for place in range(3)}
     async for place, piece in texts.stream(prompts, max_tokens=6, logprobs=1):
-        said[place] += piece.text
+        answer_texts[place] += piece.text
         tokens[place] += piece.token_ids
         assert piece.logprobs is not None
-    assert list(said.values()) == [answer.text for answer in answers]
+    assert list(answer_texts.values()) == [answer.text for answer in answers]
     assert [tuple(ids) for ids in tokens.values()] == [answer.token_ids for answer in answers]
     blocking = await to_thread.run_sync(lambda: list(texts.stream_sync(prompts, max_tokens=6)))
     assert "".join(piece.text for place, piece in blocking if place == 1) == answers[1].text
 
 
 async def test_pieces_of_several_requests_come_side_by_side(settler: FakeSettler) -> None:
-    seen: set[int] = set()
+    places: set[int] = set()
     with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         async with aclosing(session.stream(token_ids=PROMPTS, max_tokens=ENDLESS)) as stream:
-            while len(seen) < 3:
+            while len(places) < 3:
                 settler.step()
                 place, piece = await anext(stream)
                 assert len(piece.token_ids) == 1
-                seen.add(place)
+                places.add(place)
             assert len(session.requests) == 3, "none has ended"

@@ -27,7 +27,7 @@ def call(name: str = "weather", **arguments: Any) -> str:
 
 
 def script(prompt: str) -> str:
-    """Return what the model says: what the user told it to say at first, and then what it was told last."""
+    """Return the model's answer: the text dictated by the user, or a sentence with the result of a tool."""
     turns = prompt.split("<|im_start|>")
     role, _, content = turns[-2].removesuffix("<|im_end|>\n").partition("\n")
     return f"It is: {content}" if role == "tool" else content.removeprefix("say ")
@@ -59,7 +59,7 @@ def says(text: str) -> list[dict[str, str]]:
 
 
 async def both(session: Session, messages: Any, tools: list[Callable[..., Any]], **options: Any) -> ToolRun:
-    """Run in both ways, check that they agree, and return what came."""
+    """Run in both ways, compare the two runs, and return one."""
     run = await session.run_tools(messages, tools, **options)
     assert session.run_tools_sync(messages, tools, **options) == run
     return run
@@ -105,7 +105,7 @@ async def test_async_functions_run_in_the_cells_loop_and_others_do_not_block_it(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("text", "expected"),
     [
         (call("fails", city="Rome"), "error: RuntimeError: no Rome"),
         (call("later", city="Rome"), "later in Rome"),
@@ -118,9 +118,9 @@ async def test_async_functions_run_in_the_cells_loop_and_others_do_not_block_it(
         ("<tool_call>{oops</tool_call>", "error: the call cannot be read: expected JSON, got '{oops'"),
     ],
 )
-async def test_what_a_call_comes_to_is_told_to_the_model(session: Session, said: str, told: str) -> None:
-    run = await both(session, says(said), [weather, later, fails])
-    assert told in run.results[0].content
+async def test_what_a_call_comes_to_is_told_to_the_model(session: Session, text: str, expected: str) -> None:
+    run = await both(session, says(text), [weather, later, fails])
+    assert expected in run.results[0].content
     assert run.answer.content == f"It is: {run.results[0].content}"
     assert run.stop == "answer"
 
@@ -135,37 +135,37 @@ async def test_a_run_that_does_not_come_to_an_answer_ends_at_its_limit(monkeypat
 
 async def test_calls_of_an_answer_that_was_cut_are_not_made(session: Session) -> None:
     """Cut the second of two calls: the model meant to make both, so none is made."""
-    made: list[str] = []
-    said = call("note", text="a") + call("note", text="b" * 40)
-    length = len(session.encode(said))
-    run = await both(session, says(said), [note_into(made)], max_tokens=length - 20)
-    assert (run.stop, made) == ("length", [])
+    notes: list[str] = []
+    text = call("note", text="a") + call("note", text="b" * 40)
+    length = len(session.encode(text))
+    run = await both(session, says(text), [note_into(notes)], max_tokens=length - 20)
+    assert (run.stop, notes) == ("length", [])
     assert [each.error is None for each in run.answer.tool_calls] == [True, False]
 
 
-def note_into(made: list[str]) -> Callable[[str], None]:
+def note_into(notes: list[str]) -> Callable[[str], None]:
     def note(text: str) -> None:
-        made.append(text)
+        notes.append(text)
 
     return note
 
 
 async def test_a_function_that_never_returns_can_be_left(session: Session) -> None:
-    begun, end = threading.Event(), threading.Event()
+    started, end = threading.Event(), threading.Event()
 
     def waits(city: str) -> None:
-        begun.set()
+        started.set()
         end.wait(PATIENCE)
 
     async def sleeps(city: str) -> None:
-        begun.set()
+        started.set()
         await anyio.sleep_forever()
 
     for function in (waits, sleeps):
-        begun.clear()
+        started.clear()
         async with anyio.create_task_group() as group:
             group.start_soon(session.run_tools, says(call(function.__name__, city="Rome")), [function])
-            await anyio.to_thread.run_sync(begun.wait)
+            await anyio.to_thread.run_sync(started.wait)
             group.cancel_scope.cancel()
     end.set()
     assert (await session.run_tools(says("fine"), [weather])).answer.content == "fine"
@@ -179,7 +179,7 @@ async def test_the_loop_turns_while_an_async_function_waits_so_that_an_interrupt
     beats, enough = 0, anyio.Event()
     beat = mailbox._Pulses._beat
 
-    def counted(pulses: mailbox._Pulses) -> None:
+    def count_beat(pulses: mailbox._Pulses) -> None:
         nonlocal beats
         beats += 1
         if waiting and beats > 3:
@@ -195,7 +195,7 @@ async def test_the_loop_turns_while_an_async_function_waits_so_that_an_interrupt
 
     waiting: list[str] = []
     monkeypatch.setattr(mailbox, "PULSE_SECONDS", 0.001)
-    monkeypatch.setattr(mailbox._Pulses, "_beat", counted)
+    monkeypatch.setattr(mailbox._Pulses, "_beat", count_beat)
     run = await session.run_tools(says(call("waits", city="Rome")), [waits])
     assert run.results[0].value == "done"
 
@@ -231,14 +231,14 @@ async def test_what_cannot_be_run_is_refused_in_words(session: Session, tools: A
 async def test_it_is_shown_as_it_goes_and_at_its_end(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     run = await session.run_tools(says(call(city="Rome")), [weather], show=True)
     printed = capsys.readouterr().out
-    told = '{"city": "Rome", "sun": 1}'
+    result = '{"city": "Rome", "sun": 1}'
     assert "[tool call] weather(city='Rome')" in printed
-    assert f"[tool] weather(city='Rome') → {told}" in printed
-    assert f"It is: {told}" in printed
-    shown = run._repr_mimebundle_()
-    assert "It is: " in shown["text/plain"]
-    assert "2 answers, 1 call" in shown["text/html"]
-    assert shown["text/html"].count("<table") == 1, "a call is shown with its result, and not a second time without"
+    assert f"[tool] weather(city='Rome') → {result}" in printed
+    assert f"It is: {result}" in printed
+    bundle = run._repr_mimebundle_()
+    assert "It is: " in bundle["text/plain"]
+    assert "2 answers, 1 call" in bundle["text/html"]
+    assert bundle["text/html"].count("<table") == 1, "a call is shown with its result, and not a second time without"
     await session.run_tools(says("fine"), [weather])
     assert capsys.readouterr().out == ""
 

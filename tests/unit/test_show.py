@@ -39,7 +39,7 @@ ENDLESS = 4000
 
 @dataclass
 class Kernel:
-    """A kernel with the one attribute that the package reads."""
+    """A kernel with the one attribute known to the package."""
 
     shell_channel_thread: object = None
 
@@ -66,14 +66,14 @@ class Page:
     """A front end's page.
 
     Attributes:
-        drawn: all that was displayed or updated, for tests that wait for it.
-        outputs: what each output shows now, by display id.
-        buttons: the buttons that were made.
+        drawings: all displays and updates, as a feed to wait on.
+        outputs: the current content of each output, by display id.
+        buttons: all buttons, in order.
         when_drawn: called whenever an output is drawn.
     """
 
     def __init__(self) -> None:
-        self.drawn: Feed[Mapping[str, object]] = Feed()
+        self.drawings: Feed[Mapping[str, object]] = Feed()
         self.outputs: dict[str, Mapping[str, object]] = {}
         self.buttons: list[Button] = []
         self.when_drawn: Callable[[], object] = lambda: None
@@ -82,7 +82,7 @@ class Page:
         assert raw
         assert update == (display_id in self.outputs)
         self.outputs[display_id] = bundle
-        self.drawn.put(bundle)
+        self.drawings.put(bundle)
         self.when_drawn()
 
     def button(self, stop: Callable[[], None]) -> Button:
@@ -91,7 +91,7 @@ class Page:
 
     @property
     def stop(self) -> Mapping[str, object]:
-        """The first output, which has the means to stop the request."""
+        """The first output, with the means to stop the request."""
         return next(iter(self.outputs.values()))
 
     @property
@@ -112,12 +112,12 @@ class Page:
 
     @property
     def stops(self) -> list[object]:
-        return [shown for shown in tuple(self.outputs.values()) if "To stop it" in str(shown["text/plain"])]
+        return [output for output in tuple(self.outputs.values()) if "To stop it" in str(output["text/plain"])]
 
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
-    """Make the page of the newest kind of kernel. Check that at its end no request on it can be stopped any more."""
+    """Make the page of the newest kind of kernel. Check its end, when no request on it can be stopped any more."""
     page = Page()
     monkeypatch.setattr("IPython.display.display", page.display)
     monkeypatch.setattr(front_end, "kernel", lambda: Kernel(shell_channel_thread=object()))
@@ -127,8 +127,8 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
 
 
 @pytest.fixture
-def held(settler: FakeSettler, byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    """Open a session that writes text, and says nothing before the settler is released."""
+def held_session(settler: FakeSettler, byte_tokenizer: Tokenizer) -> Iterator[Session]:
+    """Open a session with text; it says nothing before the settler is released."""
     with fake_session(fake_loaded_engine(fake_limits(), tokenizer=byte_tokenizer, settler=settler)) as session:
         yield session
 
@@ -142,20 +142,20 @@ def step(settler: FakeSettler, ticks: int) -> None:
 
 
 class Simulated:
-    """A request whose pieces come at given times, a clock that only waits advance, and a screen that records times."""
+    """A request with pieces at given times, a clock advanced by waits alone, and a screen with a record of times."""
 
     seconds = 0.06
 
     def __init__(self, times: list[float], end: float):
         self.pieces: Feed[Any] = Feed()
-        self.drawn: list[tuple[float, int]] = []
+        self.drawings: list[tuple[float, int]] = []
         self.closed: list[tuple[float, int]] = []
         self._now = 0.0
         self._coming = sorted(times)
         self._end = end
 
     def draw(self) -> None:
-        self.drawn.append((self._now, len(self.pieces.items)))
+        self.drawings.append((self._now, len(self.pieces.items)))
 
     def close(self) -> None:
         self.closed.append((self._now, len(self.pieces.items)))
@@ -183,10 +183,10 @@ def test_it_is_drawn_at_most_twenty_times_a_second_never_late_and_once_more_when
 ) -> None:
     simulated = Simulated(times, end)
     simulated.run()
-    at = [time for time, _ in simulated.drawn]
+    at = [time for time, _ in simulated.drawings]
     assert all(after - before >= 0.05 for before, after in pairwise(at))
     for time in times:
-        assert any(time <= drawn <= time + 0.0601 for drawn in (*at, end)), "it was drawn late"
+        assert any(time <= drawing <= time + 0.0601 for drawing in (*at, end)), "it was drawn late"
     assert simulated.closed == [(end, len(times))]
     assert len(at) <= len(times) + end / live_text.POLL_SECONDS + 1, "drawn without a reason"
 
@@ -195,7 +195,7 @@ def test_an_output_is_sent_nothing_that_it_shows_already(page: Page) -> None:
     output = front_end.CellOutput()
     for text in ("one", "one", "two", "two", "one"):
         output.draw({"text/plain": text})
-    assert [shown["text/plain"] for shown in page.drawn.items] == ["one", "two", "one"]
+    assert [bundle["text/plain"] for bundle in page.drawings.items] == ["one", "two", "one"]
     assert len(page.outputs) == 1
 
 
@@ -209,12 +209,12 @@ CELL: ContextVar[str] = ContextVar("CELL")
 async def test_a_thread_draws_in_the_context_of_its_cell_where_nothing_is_drawn_without(
     version: tuple[int, ...],
     by_a_thread: str,
-    held: Session,
+    held_session: Session,
     settler: FakeSettler,
     page: Page,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Let the kernel take the cell that runs on all other versions."""
+    """Let the kernel use the running cell on all other versions."""
     monkeypatch.setattr("ipykernel.version_info", version)
     drawn_by: list[tuple[str, str]] = []
 
@@ -224,7 +224,7 @@ async def test_a_thread_draws_in_the_context_of_its_cell_where_nothing_is_drawn_
 
     monkeypatch.setattr("IPython.display.display", display)
     CELL.set("the first")
-    handle = held.submit("AB", max_tokens=4)
+    handle = held_session.submit("AB", max_tokens=4)
     handle.display()
     CELL.set("a later one")
     settler.release()
@@ -241,7 +241,7 @@ def piece(text: str, end: EndReason | None = None) -> Text:
 
 
 def handle_of(*messages: Text) -> Handle:
-    """Make the handle of a request that was told these messages."""
+    """Make the handle of a request with these messages."""
     handle = Handle(0, Submission((1,), SamplingParams()), lambda _: None)
     handle.send()
     handle.record.deliver(Started(0, (1, 2), None, CachedTokens()))
@@ -265,10 +265,10 @@ async def test_show_leaves_what_a_cell_shows_of_the_generation(texts: Session, p
 
 
 def text_of(card: Mapping[str, object]) -> str:
-    """Return the generated text, which is above the line that tells how it ended."""
-    said, _, ending = str(card["text/plain"]).rpartition("\n[")
+    """Return the generated text, above the line of its end."""
+    text, _, ending = str(card["text/plain"]).rpartition("\n[")
     assert ending.startswith("ended: length, 40 tokens, in the middle of a character; prompt 2 tokens")
-    return said
+    return text
 
 
 def test_show_sync_leaves_it_too(texts: Session, page: Page) -> None:
@@ -279,9 +279,9 @@ def test_show_sync_leaves_it_too(texts: Session, page: Page) -> None:
 
 @pytest.mark.anyio
 async def test_a_running_request_shows_its_text_so_far_and_a_held_one_that_it_waits(
-    held: Session, settler: FakeSettler, page: Page
+    held_session: Session, settler: FakeSettler, page: Page
 ) -> None:
-    handle = held.submit("AB", max_tokens=ENDLESS)
+    handle = held_session.submit("AB", max_tokens=ENDLESS)
     handle.display()
     assert " tokens]" in str(page.card["text/plain"])
     assert "waiting" in str(page.card["text/plain"]) or "running" in str(page.card["text/plain"])
@@ -308,7 +308,7 @@ def test_of_a_long_text_that_grows_the_end_is_shown(page: Page) -> None:
 def test_a_request_that_has_ended_is_drawn_once(page: Page) -> None:
     handle = handle_of(piece("One <b>"), piece(" two", end="length"))
     live_text.display(handle)
-    assert list(page.outputs.values()) == [handle.result()._repr_mimebundle_()] == list(page.drawn.items)
+    assert list(page.outputs.values()) == [handle.result()._repr_mimebundle_()] == list(page.drawings.items)
     assert page.buttons == []
 
 
@@ -318,13 +318,13 @@ def test_a_request_that_has_ended_is_drawn_once(page: Page) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("answers", [True, False], ids=["the engine answers at once", "the engine answers later"])
 async def test_leaving_show_cancels_and_leaves_what_came(
-    answers: bool, held: Session, settler: FakeSettler, page: Page
+    answers: bool, held_session: Session, settler: FakeSettler, page: Page
 ) -> None:
     step(settler, 3)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(held.show, "AB", max_tokens=ENDLESS))
+        tasks.start_soon(partial(held_session.show, "AB", max_tokens=ENDLESS))
         await anyio.wait_all_tasks_blocked()
-        (handle,) = held.requests.values()
+        (handle,) = held_session.requests.values()
         await handle.record.pieces.wait(2)
         if answers:
             settler.release()
@@ -341,7 +341,7 @@ async def test_leaving_show_cancels_and_leaves_what_came(
 
 @pytest.mark.parametrize("drawing", range(1, 7))
 def test_an_interrupt_while_it_is_drawn_cancels_and_leaves_how_it_ended(
-    drawing: int, held: Session, settler: FakeSettler, page: Page, monkeypatch: pytest.MonkeyPatch
+    drawing: int, held_session: Session, settler: FakeSettler, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def display(bundle: Mapping[str, object], *, raw: bool, display_id: str, update: bool) -> None:
         if next(drawings) == drawing:
@@ -355,7 +355,7 @@ def test_an_interrupt_while_it_is_drawn_cancels_and_leaves_how_it_ended(
     handles: list[Handle] = []
     monkeypatch.setattr(live_text, "_screen", partial(noted, live_text._screen, handles))
     with pytest.raises(KeyboardInterrupt):
-        held.show_sync("AB", max_tokens=ENDLESS)
+        held_session.show_sync("AB", max_tokens=ENDLESS)
     with pytest.raises(RequestCancelled):
         handles[0].result()
     if drawing > 2:  # an output was there before
@@ -370,17 +370,17 @@ def noted(make: Callable[..., Any], handles: list[Handle], request: Handle, cell
 
 @pytest.mark.anyio
 async def test_its_button_cancels_and_show_returns(
-    held: Session, settler: FakeSettler, page: Page, anyio_backend_name: str
+    held_session: Session, settler: FakeSettler, page: Page, anyio_backend_name: str
 ) -> None:
-    """Expect no button under trio, where a cell blocks the loop that hears its clicks."""
+    """Expect no button under trio, where a cell blocks the loop of its clicks."""
     buttons = 1 if anyio_backend_name == "asyncio" else 0
     step(settler, 2)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(held.show, "AB", max_tokens=ENDLESS))
+        tasks.start_soon(partial(held_session.show, "AB", max_tokens=ENDLESS))
         await anyio.wait_all_tasks_blocked()
         assert len(page.buttons) == buttons
         assert (VIEW in page.stop) == bool(buttons)
-        (handle,) = held.requests.values()
+        (handle,) = held_session.requests.values()
         await handle.record.pieces.wait(0)
         press = page.buttons[0].press if buttons else handle.cancel
         await to_thread.run_sync(press)
@@ -392,11 +392,11 @@ async def test_its_button_cancels_and_show_returns(
 
 
 @pytest.mark.anyio
-async def test_a_request_that_fails_says_so_and_raises(held: Session, settler: FakeSettler, page: Page) -> None:
+async def test_a_request_that_fails_says_so_and_raises(held_session: Session, settler: FakeSettler, page: Page) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(end, held, settler))
+        tasks.start_soon(partial(end, held_session, settler))
         with pytest.raises(SessionClosed):
-            await held.show("AB", max_tokens=ENDLESS)
+            await held_session.show("AB", max_tokens=ENDLESS)
     html = str(page.card["text/html"])
     assert re.search(r"\bfailed after [\d,]+ tokens?<", html)
     assert "open another with rekindle.open()" in html
@@ -425,7 +425,7 @@ def test_there_is_a_button_where_a_click_is_heard(
     kernel: Kernel,
     show: str,
     button: bool,
-    held: Session,
+    held_session: Session,
     settler: FakeSettler,
     page: Page,
     monkeypatch: pytest.MonkeyPatch,
@@ -433,21 +433,21 @@ def test_there_is_a_button_where_a_click_is_heard(
     monkeypatch.setattr(front_end, "kernel", lambda: kernel)
     page.when_drawn = settler.release
     if show == "display":
-        held.submit("AB", max_tokens=100).display()
+        held_session.submit("AB", max_tokens=100).display()
     else:
-        held.show_sync("AB", max_tokens=100)
+        held_session.show_sync("AB", max_tokens=100)
     assert bool(page.buttons) == button
-    assert "To stop it, " in str(page.drawn.items[0]["text/plain"])
+    assert "To stop it, " in str(page.drawings.items[0]["text/plain"])
 
 
 @pytest.mark.anyio
 async def test_an_older_kernel_has_no_button_while_a_cell_awaits(
-    held: Session, settler: FakeSettler, page: Page, monkeypatch: pytest.MonkeyPatch
+    held_session: Session, settler: FakeSettler, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(front_end, "kernel", lambda: Kernel())
     page.when_drawn = settler.release
-    await held.show("AB", max_tokens=10)
-    assert "To stop it, " in str(page.drawn.items[0]["text/plain"])
+    await held_session.show("AB", max_tokens=10)
+    assert "To stop it, " in str(page.drawings.items[0]["text/plain"])
     assert page.buttons == []
 
 
@@ -471,8 +471,8 @@ async def test_without_a_notebook_it_is_printed(texts: Session, capsys: pytest.C
     one = capsys.readouterr().out
     await to_thread.run_sync(partial(texts.show_sync, "AB", max_tokens=40))
     for printed in (one, capsys.readouterr().out):
-        said, _, ending = printed.rpartition("\n[")
-        assert said == expected.text
+        text, _, ending = printed.rpartition("\n[")
+        assert text == expected.text
         end = "ended: length, 40 tokens, in the middle of a character; prompt 2 tokens"
         assert re.fullmatch(rf"{end}(, [a-z ]+ [0-9.]+ m?s){{4}}\]\n", ending)
 
@@ -495,8 +495,8 @@ def test_it_is_printed_piece_by_piece(capsys: pytest.CaptureFixture[str]) -> Non
 def test_tokens_without_text_are_printed_at_the_end(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     session.show_sync(token_ids=[3, 1, 4], max_tokens=3)
     ids = session.generate_sync(token_ids=[3, 1, 4], max_tokens=3).token_ids
-    said, ending = capsys.readouterr().out.splitlines()
-    assert said == f"token ids {ids[0]} {ids[1]} {ids[2]}"
+    text, ending = capsys.readouterr().out.splitlines()
+    assert text == f"token ids {ids[0]} {ids[1]} {ids[2]}"
     assert ending.startswith("[ended: length, 3 tokens; prompt 3 tokens, queued ")
 
 

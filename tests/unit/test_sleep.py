@@ -1,4 +1,4 @@
-"""A session that sleeps has nothing on its device, loses no request, and wakes as it was."""
+"""A sleeping session has nothing on its device, loses no request, and wakes as it was."""
 
 import os
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ async def session(request: pytest.FixtureRequest) -> AsyncIterator[Session]:
 
 
 async def test_requests_wait_while_a_session_sleeps(session: Session) -> None:
-    """Submit requests to a device that asserts that nothing is planned meanwhile."""
+    """Submit requests to a device that fails at any plan meanwhile."""
     await session.generate(token_ids=PROMPTS, max_tokens=3)
     await session.sleep()
     assert session.asleep
@@ -47,14 +47,14 @@ async def test_requests_wait_while_a_session_sleeps(session: Session) -> None:
 
 
 async def test_what_runs_is_kept_over_a_sleep_or_fails(session: Session) -> None:
-    kept = [session.submit(token_ids=prompt, max_tokens=200, ignore_eos=True) for prompt in PROMPTS]
+    handles = [session.submit(token_ids=prompt, max_tokens=200, ignore_eos=True) for prompt in PROMPTS]
     await until(lambda: session.stats.scheduler.generated_tokens > 9, "they run")
     await session.sleep(in_flight="keep")
     tokens = session.stats.scheduler.generated_tokens
-    assert not any(handle.done for handle in kept)
+    assert not any(handle.done for handle in handles)
     await session.wake({})
     assert session.weights_version == 1
-    answers = [await handle for handle in kept]
+    answers = [await handle for handle in handles]
     assert [answer.token_ids for answer in answers] == [expected_tokens(prompt, 200) for prompt in PROMPTS]
     runs = [run for answer in answers for run in answer.weights_version]
     assert sum(count for version, count in runs if version == 0) == tokens, "each before the sleep"
@@ -87,10 +87,10 @@ async def test_weights_that_came_as_arrays_are_to_be_given_again(session: Sessio
 
 
 async def test_a_held_prefix_is_computed_anew_after_a_sleep(session: Session) -> None:
-    async with session.prefix(token_ids=SHARED[:32]) as held:
+    async with session.prefix(token_ids=SHARED[:32]) as prefix:
         await session.sleep()
         await session.wake()
-        assert (await held.generate(token_ids=[7], max_tokens=4)).token_ids == expected_tokens([*SHARED[:32], 7], 4)
+        assert (await prefix.generate(token_ids=[7], max_tokens=4)).token_ids == expected_tokens([*SHARED[:32], 7], 4)
 
 
 def test_copies_in_host_memory_are_found_after_a_sleep_with_the_same_weights() -> None:
@@ -99,14 +99,14 @@ def test_copies_in_host_memory_are_found_after_a_sleep_with_the_same_weights() -
     engine.drain()
     engine.admit(1, list(range(100, 148)), max_tokens=40)  # which evicts what came before
     engine.drain()
-    for ticket, version, found in ((1, 0, 48), (3, 1, 0)):
+    for ticket, version, hit_tokens in ((1, 0, 48), (3, 1, 0)):
         before = engine.scheduler.stats.host_hit_tokens
         engine.say(NewWeights(ticket, [], asleep=True))
         assert engine.asleep
         engine.say(NewWeights(ticket + 1, [], version=version))
         engine.admit(ticket + 1, [*SHARED, 7], max_tokens=2)
         engine.drain()
-        assert engine.scheduler.stats.host_hit_tokens - before == found
+        assert engine.scheduler.stats.host_hit_tokens - before == hit_tokens
         assert engine.tokens[ticket + 1] == list(expected_tokens([*SHARED, 7], 2))
 
 

@@ -78,7 +78,7 @@ def test_a_write_that_is_killed_while_it_evicts_leaves_the_latest_pages(
 
 
 def damage(directory: Path, chance: random.Random) -> str:
-    """Damage a store of several segments in one of the ways in which files get damaged; return which it was."""
+    """Damage a store of several segments in a random way; return the way."""
     segments = sorted(child for child in (directory / snapshot_key().digest).iterdir())
     files = sorted(file for segment in segments for file in segment.rglob("*") if file.is_file())
     # Every other time the largest is taken, because large files are few.
@@ -154,26 +154,26 @@ def test_damage_of_any_kind_costs_pages_and_a_warning_and_never_gives_a_wrong_by
         what = damage(directory, chance)
         wrong = SnapshotCatalog(directory).verify()
         with warnings.catch_warnings(record=True, action="always") as warned:
-            found = readable(store)
+            survivors = readable(store)
         # A swap may harm two segments, and the third may lie below one of them.
-        assert len(found) >= 4 or "swapped" in what, f"{what}: segments that nobody touched were lost"
+        assert len(survivors) >= 4 or "swapped" in what, f"{what}: segments that nobody touched were lost"
         assert len(warned) <= 2, f"{what}: {[str(each.message) for each in warned]}"
-        assert found == everything or wrong or warned, f"{what}: pages went without a word"
+        assert survivors == everything or wrong or warned, f"{what}: pages went without a word"
         with warnings.catch_warnings(action="error"):
-            assert {page.digest for page in open_store(directory).index()} <= found, f"{what}: it was not dropped"
+            assert {page.digest for page in open_store(directory).index()} <= survivors, f"{what}: it was not dropped"
         if chance.random() < 0.1:
             heals(store, pages, what)
-        harmless += found == everything
+        harmless += survivors == everything
     assert harmless < times / 2, "most damage was none"
 
 
 def heals(store: SnapshotStore, pages: list[NewPage], what: str) -> None:
-    """Write all pages again and check that they are there; those below a damaged page may only then show damage."""
+    """Write all pages again and check their presence; pages below a damaged one may only then show damage."""
     with warnings.catch_warnings(action="ignore"):
         for _ in range(2):
             assert None not in write(store, pages).records, what
-            found = readable(store)
-    assert found == {page.digest for page in pages}, what
+            result = readable(store)
+    assert result == {page.digest for page in pages}, what
 
 
 @pytest.mark.parametrize("rounds", [30, pytest.param(1000, marks=pytest.mark.deep)])

@@ -132,20 +132,20 @@ def test_files_that_changed_their_names_or_their_number_are_other_ones(weights: 
 
 
 def test_a_fingerprint_reads_little_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, read = tmp_path / "sparse", []
+    path, sizes = tmp_path / "sparse", []
     with path.open("wb") as file:
         file.truncate(20 << 30)
 
     class Hash:
         def update(self, content: bytes) -> None:
-            read.append(len(content))
+            sizes.append(len(content))
 
         def hexdigest(self) -> str:
             return ""
 
     monkeypatch.setattr("hashlib.sha256", Hash)
     weights_fingerprint([path])
-    assert sum(read) < 3 << 20
+    assert sum(sizes) < 3 << 20
 
 
 def test_a_file_that_is_missing_is_an_error(tmp_path: Path) -> None:

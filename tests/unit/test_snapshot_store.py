@@ -63,12 +63,12 @@ def large_file(segment: Path) -> Path:
 
 
 def spoil(segment: Path, pages: list[NewPage]) -> int:
-    """Change one of a segment's pages, of which the seal has no digest; return its place."""
+    """Change a page without a digest in the segment's seal; return its place."""
     file = large_file(segment)
     stored = bytearray(file.read_bytes())
-    found = {place: stored.find(content(page.digest).tobytes()) for place, page in enumerate(pages)}
-    place = next(place for place, start in found.items() if start >= 0)
-    stored[found[place] + 5] ^= 1
+    offsets = {place: stored.find(content(page.digest).tobytes()) for place, page in enumerate(pages)}
+    place = next(place for place, start in offsets.items() if start >= 0)
+    stored[offsets[place] + 5] ^= 1
     file.write_bytes(stored)
     return place
 
@@ -85,10 +85,10 @@ def test_pages_come_back_bit_by_bit_in_the_shape_and_dtype_they_had(dtype: str, 
     records = open_store(directory).write(pages, arrays).records
     assert None not in records
     store = open_store(directory)
-    found = {page.digest: page.record for page in store.index()}
+    by_digest = {page.digest: page.record for page in store.index()}
     order = [3, 0, 4]
-    read = store.read([found[pages[place].digest] for place in order])
-    for place, array in zip(order, read, strict=True):
+    restored = store.read([by_digest[pages[place].digest] for place in order])
+    for place, array in zip(order, restored, strict=True):
         assert array is not None
         assert same(array, arrays[place])
 
@@ -98,9 +98,9 @@ def test_arrays_of_any_layout_come_back(directory: Path) -> None:
     arrays: list[Array] = [whole[:, ::2], np.asfortranarray(whole), np.array(7, np.int32)]
     store = open_store(directory)
     records = store.write(path(0), arrays).records
-    for array, found in zip(arrays, store.read([each for each in records if each is not None]), strict=True):
-        assert found is not None
-        assert same(found, array)
+    for array, copy in zip(arrays, store.read([each for each in records if each is not None]), strict=True):
+        assert copy is not None
+        assert same(copy, array)
 
 
 def test_pages_are_a_checkpoint_that_orbax_restores(segment: Path) -> None:
@@ -153,8 +153,8 @@ def test_writing_a_thousand_stored_pages_again_changes_nothing_on_disk(
     before = listing(directory)
     assert len(segments(directory)) == 4
     for again in (store, open_store(directory)):
-        written = again.write(pages, arrays)
-        assert (written.pruned, len(set(written.records))) == ((), 1000)
+        result = again.write(pages, arrays)
+        assert (result.pruned, len(set(result.records))) == ((), 1000)
     assert store.write(pages, arrays).records == first.records
     assert store.write([], []).records == ()
     assert listing(directory) == before
@@ -193,8 +193,8 @@ def test_a_read_restores_the_wanted_pages_alone_and_each_segment_once(
         return arrays
 
     monkeypatch.setattr(store_entries, "arrays_of", count)
-    found = store.read([each for each in (one[3], two[0], one[1], two[4]) if each is not None])
-    assert all(array is not None for array in found)
+    restored = store.read([each for each in (one[3], two[0], one[1], two[4]) if each is not None])
+    assert all(array is not None for array in restored)
     assert calls == [["3", "1"], ["0", "4"]]
 
 
@@ -219,10 +219,10 @@ def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:
 
 def test_a_page_that_the_seal_does_not_cover_is_still_checked(segment: Path, directory: Path) -> None:
     store, pages = open_store(directory), path(0, length=8)
-    found = {page.digest: page.record for page in store.index()}
+    by_digest = {page.digest: page.record for page in store.index()}
     spoilt = spoil(segment, pages)
     assert store_entries.verify(segment), "the seal knows only the length of what was changed"
-    bad, good = found[pages[spoilt].digest], found[pages[spoilt - 1].digest]
+    bad, good = by_digest[pages[spoilt].digest], by_digest[pages[spoilt - 1].digest]
     (first,) = store.read([good])
     assert first is not None
     assert same(first, content(pages[spoilt - 1].digest))
@@ -232,11 +232,11 @@ def test_a_page_that_the_seal_does_not_cover_is_still_checked(segment: Path, dir
     assert len(warned) == 1
     assert segments(directory) == []
     assert store.read([good]) == [None], "without another warning"
-    assert sorted(write(store, pages[:1]).pruned) == sorted(found.values())
+    assert sorted(write(store, pages[:1]).pruned) == sorted(by_digest.values())
 
 
 def test_a_page_of_another_dtype_with_the_same_bytes_is_damaged(segment: Path, directory: Path) -> None:
-    """Check this because the dtype lies in a file that the seal does not cover."""
+    """Check this because the seal does not cover the file of the dtype."""
     store = open_store(directory)
     records = [page.record for page in store.index()]
     restore = store_entries.arrays_of
@@ -267,7 +267,7 @@ def test_a_segment_that_was_moved_from_another_key_is_dropped(directory: Path) -
 
 
 def honest(directory: Path, header: store_entries.Header) -> None:
-    """Write an entry whose seal is right, and whose header is not ours."""
+    """Write an entry with a right seal and another program's header."""
     with store_entries.new_entry(directory, header, {"0": np.zeros(3)}, singly=True) as temporary:
         store_entries.publish(temporary, directory / ("0" * 32))
 
@@ -386,9 +386,9 @@ def test_pages_of_other_processes_are_found_and_those_they_removed_are_told(dire
     shutil.rmtree(segments(directory)[0])
     assert here.read([each for each in mine if each is not None]) == [None, None, None]
     assert readable(here) == digests(1)
-    written = write(here, path(0))
-    assert written.pruned == mine
-    assert not set(written.records) & {*mine, *theirs}, "a number is never given again"
+    result = write(here, path(0))
+    assert result.pruned == mine
+    assert not set(result.records) & {*mine, *theirs}, "a number is never given again"
     assert write(here, path(0)).pruned == (), "they are told once"
     assert readable(open_store(directory)) == digests(0, 1)
 
@@ -407,7 +407,7 @@ def test_a_page_that_two_processes_stored_outlives_one_of_them(directory: Path, 
 
 
 def size_of_one(tmp_path: Path) -> int:
-    """Return the most bytes of a segment that holds a path; Orbax sometimes writes a few KiB more."""
+    """Return the most bytes of a segment with one path; Orbax sometimes writes a few KiB more."""
     write(open_store(tmp_path / "one"), path(0))
     return store_entries.size_of(segments(tmp_path / "one")[0]) + (8 << 10)
 
@@ -416,14 +416,14 @@ def test_the_least_recently_used_pages_leave_first_and_are_told(directory: Path,
     store = open_store(directory, 3 * size_of_one(tmp_path))
     records = {number: write(store, path(number)).records for number in range(3)}
     store.use([each for each in records[0][-1:] if each is not None])
-    written = write(store, path(3))
-    assert written.pruned == records[1]
-    assert None not in written.records
+    result = write(store, path(3))
+    assert result.pruned == records[1]
+    assert None not in result.records
     assert readable(store) == readable(open_store(directory)) == digests(0, 2, 3)
 
 
 def made_up(directory: Path, number: int, size: int) -> Path:
-    """Make a segment with nothing but a seal, of so many bytes, that was used after those of lower numbers."""
+    """Make a segment of this size from a seal alone; higher numbers were used later."""
     segment = directory / snapshot_key().digest / f"{number:032x}"
     segment.mkdir(parents=True)
     (segment / "seal.json").write_bytes(b"x" * size)
@@ -433,15 +433,15 @@ def made_up(directory: Path, number: int, size: int) -> Path:
 
 def test_nothing_leaves_before_the_bound_is_exceeded_and_then_no_more_than_needed(directory: Path) -> None:
     first, second, third = (made_up(directory, number, size) for number, size in ((1, 10), (2, 20), (3, 30)))
-    kept = SnapshotCatalog(directory)
-    assert kept.evict(60) == []
-    assert kept.evict(59, keep=[first]) == [second]
-    assert kept.evict(40) == []
-    left = made_up(directory, 4, 1)
-    left.rename(left.with_name(".writing-left"))
-    assert kept.evict(40) == [first], "what is being written counts"
-    assert kept.evict(31) == []
-    assert kept.evict(30) == [third]
+    catalog = SnapshotCatalog(directory)
+    assert catalog.evict(60) == []
+    assert catalog.evict(59, keep=[first]) == [second]
+    assert catalog.evict(40) == []
+    leftover = made_up(directory, 4, 1)
+    leftover.rename(leftover.with_name(".writing-left"))
+    assert catalog.evict(40) == [first], "what is being written counts"
+    assert catalog.evict(31) == []
+    assert catalog.evict(30) == [third]
 
 
 def test_snapshots_of_all_keys_share_one_bound(directory: Path, tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_snapshots_of_all_keys_share_one_bound(directory: Path, tmp_path: Path) 
 
 
 def test_children_leave_before_their_parents(directory: Path, tmp_path: Path) -> None:
-    """Check this with a leaf that was just used and whose prefix lies in other segments."""
+    """Check this with a recently used leaf and its prefix in other segments."""
     store = open_store(directory)
     pages = path(0, length=4)
     for page in pages:
@@ -466,9 +466,9 @@ def test_children_leave_before_their_parents(directory: Path, tmp_path: Path) ->
         os.utime(each / "seal.json", ns=(1, 1))
     store.use([last])
     assert [snapshot_segments.open_segment(path).pages[0].digest for path in segments(directory)] == names
-    for kept in (3, 2, 1, 0):
-        SnapshotCatalog(directory).prune(kept * (max(map(store_entries.size_of, segments(directory))) + 100))
-        assert readable(open_store(directory)) == {page.digest for page in pages[:kept]}
+    for number in (3, 2, 1, 0):
+        SnapshotCatalog(directory).prune(number * (max(map(store_entries.size_of, segments(directory))) + 100))
+        assert readable(open_store(directory)) == {page.digest for page in pages[:number]}
 
 
 def test_what_is_above_new_pages_never_leaves_for_them(directory: Path, tmp_path: Path) -> None:
@@ -489,7 +489,7 @@ def test_what_is_above_new_pages_never_leaves_for_them(directory: Path, tmp_path
 
 
 def test_the_bound_counts_all_bytes_on_disk(directory: Path) -> None:
-    """Set a bound that the pages alone would fit, and their segment does not."""
+    """Set a bound with room for the pages alone, but not for their segment."""
     capacity = sum(array.nbytes for array in contents(path(0)))
     store = open_store(directory, capacity)
     with pytest.warns(RuntimeWarning, match="of which the first are saved"):
@@ -499,7 +499,7 @@ def test_the_bound_counts_all_bytes_on_disk(directory: Path) -> None:
 
 
 def test_branches_that_do_not_fit_together_are_stored_one_after_the_other(directory: Path) -> None:
-    """Write twice as many pages as the bound has room for, in batches that cut prefixes in two."""
+    """Write twice the pages of the bound, in batches that cut prefixes in two."""
     pages = [page for number in range(6) for page in path(number, length=6)]
     capacity = 18 * contents(pages[:1])[0].nbytes + (32 << 10)
     store = open_store(directory, capacity)
@@ -555,13 +555,13 @@ def test_snapshots_are_listed_verified_pruned_and_cleared(directory: Path) -> No
 
 
 def test_pruning_removes_what_killed_processes_left(segment: Path, directory: Path) -> None:
-    left = segment.with_name(".writing-left")
+    leftover = segment.with_name(".writing-left")
     for remove in (lambda: SnapshotCatalog(directory).prune(1 << 30), lambda: write(open_store(directory), path(1))):
-        left.mkdir()
-        (left / "file").write_text("half")
+        leftover.mkdir()
+        (leftover / "file").write_text("half")
         remove()
         assert segment in segments(directory)
-        assert not left.exists()
+        assert not leftover.exists()
 
 
 def test_a_missing_snapshot_is_explained_by_the_latest_of_the_same_model(directory: Path) -> None:
@@ -630,17 +630,17 @@ def test_pages_are_private_whatever_the_umask_is(directory: Path) -> None:
         write(open_store(directory), path(0))
     finally:
         os.umask(before)
-    for found in (directory, *directory.rglob("*")):
-        assert stat.S_IMODE(found.stat().st_mode) & 0o077 == 0
+    for place in (directory, *directory.rglob("*")):
+        assert stat.S_IMODE(place.stat().st_mode) & 0o077 == 0
     assert readable(open_store(directory)) == digests(0)
 
 
 def writing_fails_with_one_warning(directory: Path, reason: str) -> None:
     store = open_store(directory)
     with pytest.warns(RuntimeWarning, match=reason) as warned:
-        written = write(store, path(7))
+        result = write(store, path(7))
     assert len(warned) == 1
-    assert written.records == (None, None, None)
+    assert result.records == (None, None, None)
     assert write(store, path(8)).records == (None, None, None)
 
 
@@ -692,8 +692,8 @@ def test_what_was_written_before_the_disk_was_full_stays(directory: Path, monkey
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=next(free)))
     store, pages = open_store(directory), path(0, length=7)
     with pytest.warns(RuntimeWarning, match="No space left"):
-        written = write(store, pages)
-    assert [record is None for record in written.records] == [False] * 4 + [True] * 3
+        result = write(store, pages)
+    assert [record is None for record in result.records] == [False] * 4 + [True] * 3
     assert readable(store) == {page.digest for page in pages[:4]}
 
 
@@ -704,32 +704,32 @@ def test_what_is_stored_outlasts_a_power_cut(follows: bool, directory: Path, mon
     with watched(directory / snapshot_key().digest) as flushes:
         write(store, path(0))
         write(store, path(1))
-    assert sorted(flushes.named) == sorted(segments(directory))
-    assert (flushes.unflushed, flushes.due) == ([], False)
+    assert sorted(flushes.targets) == sorted(segments(directory))
+    assert (flushes.unflushed, flushes.dirty) == ([], False)
 
 
 @pytest.mark.parametrize(("free", "stored"), [(0, True), (-1, False)])
 def test_some_room_is_left_on_the_disk(
     free: int, stored: bool, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = sum(array.nbytes for array in contents(path(0))) + store_entries.SPARE_BYTES
-    usage = shutil.disk_usage(directory.parent)._replace(free=needed + free)
+    room = sum(array.nbytes for array in contents(path(0))) + store_entries.SPARE_BYTES
+    usage = shutil.disk_usage(directory.parent)._replace(free=room + free)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with nullcontext() if stored else pytest.warns(RuntimeWarning, match="No space left"):
         write(open_store(directory), path(0))
     assert len(segments(directory)) == stored
 
 
-@pytest.mark.parametrize(("age", "left"), [(-1, True), (1, False)])
+@pytest.mark.parametrize(("age", "remains"), [(-1, True), (1, False)])
 def test_what_is_not_locked_yet_is_left_alone_for_an_hour(
-    age: int, left: bool, segment: Path, monkeypatch: pytest.MonkeyPatch
+    age: int, remains: bool, segment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     making = segment.with_name(".making-left")
     making.mkdir()
-    made = making.stat().st_mtime
-    monkeypatch.setattr(time, "time", lambda: made + store_entries.LEFTOVER_SECONDS + age)
+    created = making.stat().st_mtime
+    monkeypatch.setattr(time, "time", lambda: created + store_entries.LEFTOVER_SECONDS + age)
     store_entries.remove_leftovers(segment.parent)
-    assert making.exists() == left
+    assert making.exists() == remains
 
 
 def test_threads_read_right_pages_while_others_write_and_evict(directory: Path, tmp_path: Path) -> None:
@@ -752,8 +752,8 @@ def test_threads_read_right_pages_while_others_write_and_evict(directory: Path, 
 def test_a_page_is_never_written_twice_by_two_threads(directory: Path) -> None:
     store = open_store(directory)
     with ThreadPoolExecutor(4) as pool:
-        written = list(pool.map(lambda _: write(store, path(0)), range(4)))
-    assert len({each.records for each in written}) == 1
+        results = list(pool.map(lambda _: write(store, path(0)), range(4)))
+    assert len({each.records for each in results}) == 1
     assert len(segments(directory)) == 1
 
 

@@ -75,25 +75,25 @@ def test_nothing_is_written_to_files_with_quiet_or_by_other_programs(
 
 
 def test_an_import_in_a_notebook_shows_the_line_in_its_cell_and_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[tuple[str, str, bool]] = []
+    calls: list[tuple[str, str, bool]] = []
 
     def display(content: dict[str, str], *, raw: bool, display_id: str, update: bool) -> None:
         assert raw
-        shown.append((content["text/plain"], display_id, update))
+        calls.append((content["text/plain"], display_id, update))
 
     shell: Any = SimpleNamespace(kernel=object())
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     monkeypatch.setattr("IPython.display.display", display)
     monkeypatch.setattr(starting, "CELL_PATIENCE_SECONDS", 0.0)
     with starting.announced():
-        until_blocking(lambda: shown, "a word was shown")
-    (first, one_output, update), (last, same_output, updated) = shown
+        until_blocking(lambda: calls, "a word was shown")
+    (first, one_output, update), (last, same_output, updated) = calls
     assert (first, update, last, updated) == (starting.LINE, False, "", True)
     assert one_output == same_output
     monkeypatch.setattr(starting, "CELL_PATIENCE_SECONDS", 60.0)
     with starting.announced():
         pass
-    assert len(shown) == 2, "a fast import shows nothing"
+    assert len(calls) == 2, "a fast import shows nothing"
 
 
 def test_an_import_in_a_terminal_of_ipython_shows_the_line(monkeypatch: pytest.MonkeyPatch) -> None:

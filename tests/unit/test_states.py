@@ -1,4 +1,4 @@
-"""Layers with a state: several devices give what one gives, and each has a share of the states."""
+"""Layers with a state: several devices agree with one, and each has a share of the states."""
 
 import math
 from dataclasses import replace
@@ -119,7 +119,7 @@ def test_a_cut_norm_is_one_more_sum(families: Path) -> None:
 @pytest.mark.parametrize("devices", [2, 3, 4])
 @pytest.mark.parametrize("family", ["falcon-h1-norm", "lfm2", "qwen3-next"])
 def test_a_copy_of_states_is_the_same_on_every_mesh(family: str, devices: int, families: Path) -> None:
-    """Cut whole states by the devices' own indices, and join them again."""
+    """Cut whole states by the devices' own indices, and join the parts again."""
     config = open_checkpoint(families / family).config
     place = Place((jax.devices()[0],) * devices)
     form, one = StateForm.of(config, place), StateForm.of(config, Place((jax.devices()[0],)))

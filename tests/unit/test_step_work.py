@@ -1,4 +1,4 @@
-"""A step computes no more than before: the costly operations of each family's lowered step are those on record."""
+"""A step computes no more than before: the costly operations of each family's lowered step match the record."""
 
 import json
 import os
@@ -25,7 +25,7 @@ COSTLY: Final = (
     "dot_general", "gather", "scatter", "sort", "while", "exponential", "logistic", "tanh", "rsqrt", "sqrt", "cosine",
     "sine", "power", "concatenate", "dynamic_slice", "dynamic_update_slice", "transpose", "reduce",
 )  # fmt: skip
-"""The operations that are counted; the others are elementwise, and fused into them."""
+"""The counted operations; all others are elementwise, and fused."""
 CHEAP: Final = ("deepseek-v3", "gemma4-e", "llama-tied", "olmo2")
 
 
@@ -36,12 +36,12 @@ def work(family: str, families: Path) -> dict[str, int]:
         config = open_checkpoint(families / family).config
     place = Place((jax.devices()[0],))
     programs = Programs(config, Sizes(9, 16, 8, 4, 3), WeightForm(jnp.dtype("float32")), place, "xla")
-    found = Counter(re.findall(r"stablehlo\.(\w+)", programs.lower(Bucket(32, 4)).as_text()))
-    return {name: found[name] for name in COSTLY if found[name]}
+    counts = Counter(re.findall(r"stablehlo\.(\w+)", programs.lower(Bucket(32, 4)).as_text()))
+    return {name: counts[name] for name in COSTLY if counts[name]}
 
 
 def marks(family: str) -> pytest.MarkDecorator | tuple[()]:
-    """Return the mark of the tier that a family is in."""
+    """Return the mark of a family's tier."""
     if family in CHEAP:
         return ()
     return pytest.mark.wide if family in COVERING else pytest.mark.deep

@@ -25,13 +25,13 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @pytest.fixture(scope="module")
 def letters(byte_tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return options that let the fake model write only letters: each token is one character, and none comes twice."""
+    """Return options for answers of letters: each token is one character, and none comes twice."""
     return {"allowed_token_ids": byte_tokenizer.encode(LETTERS), "repetition_penalty": 2.0, "max_tokens": 12}
 
 
 @pytest.fixture(scope="module")
 def tokens(letters: dict[str, Any]) -> tuple[int, ...]:
-    """Return the tokens that follow `PROMPT` when nothing stops them."""
+    """Return the tokens after `PROMPT` without a stop."""
     options: Any = letters
     return expected_of(request_of(PROMPT, options, capacity=100))
 
@@ -50,13 +50,13 @@ def test_the_text_ends_before_the_stop_and_the_tokens_after_it(
     assert (generation.text, generation.token_ids) == (text[:3], tokens[:6])
     assert (generation.finish_reason, generation.stopped_by) == ("stop", text[3:6])
     assert generation.usage.completion_tokens == 6
-    kept = texts.generate_sync(token_ids=PROMPT, **letters, stop=text[3:6], keep_stop=True)
-    assert (kept.text, kept.token_ids) == (text[:6], tokens[:6])
-    assert (kept.finish_reason, kept.stopped_by) == ("stop", text[3:6])
+    with_stop = texts.generate_sync(token_ids=PROMPT, **letters, stop=text[3:6], keep_stop=True)
+    assert (with_stop.text, with_stop.token_ids) == (text[:6], tokens[:6])
+    assert (with_stop.finish_reason, with_stop.stopped_by) == ("stop", text[3:6])
 
 
 def test_a_stream_holds_back_what_may_begin_a_stop(texts: Session, letters: dict[str, Any], text: str) -> None:
-    """Check also that it shows them when they do not become a stop."""
+    """Check also the later piece with the held characters, when they do not become a stop."""
     stop = text[3:5] + "!"
     pieces = [piece.text for piece in texts.stream_sync(token_ids=PROMPT, **letters, stop=stop)]
     assert "".join(pieces) == text
@@ -88,10 +88,10 @@ def test_a_stop_is_found_however_it_is_tokenized_and_not_in_the_prompt(
 # Between the stages
 
 
-def said_by(actor: Actor, message: Message) -> list[Message]:
-    said = actor.handle(message)
-    assert isinstance(said, Iterable)
-    return [*said]
+def answers_of(actor: Actor, message: Message) -> list[Message]:
+    answers = actor.handle(message)
+    assert isinstance(answers, Iterable)
+    return [*answers]
 
 
 @pytest.fixture
@@ -111,14 +111,14 @@ def test_an_output_of_several_tokens_is_cut_at_the_one_that_completes_a_stop(
     byte_tokenizer: Tokenizer, detokenizer: Actor, end: EndReason | None
 ) -> None:
     for stop in ("b", "bc"):
-        ids, taken = tuple(byte_tokenizer.encode("abcd")), 1 + len(stop)
+        ids, count = tuple(byte_tokenizer.encode("abcd")), 1 + len(stop)
         output = output_of(ids, end, stop, byte_tokenizer)
         (first,) = output.outputs
-        text = Text(0, "a", ids[:taken], "stop", stop, first.logprobs[:taken])
-        assert said_by(detokenizer, output) == [Texts((text,)), Stopped(0, taken)]
+        text = Text(0, "a", ids[:count], "stop", stop, first.logprobs[:count])
+        assert answers_of(detokenizer, output) == [Texts((text,)), Stopped(0, count)]
         if end is None:
             later = replace(first, token_ids=(1,), logprobs=()), Output(first.request, (), "stop")
-            assert said_by(detokenizer, Outputs(later)) == []
+            assert answers_of(detokenizer, Outputs(later)) == []
         assert not vars(detokenizer)["_growing_texts"]
 
 
@@ -129,7 +129,7 @@ def test_an_output_of_several_tokens_without_a_stop_is_whole(byte_tokenizer: Tok
         output = output_of(ids, end, "de", byte_tokenizer)
         scores = output.outputs[0].logprobs
         text = Text(0, "abcd", ids, end, by, scores, end_token=None if by is None else "d")
-        assert said_by(detokenizer, output) == [Texts((text,))]
+        assert answers_of(detokenizer, output) == [Texts((text,))]
         assert not vars(detokenizer)["_growing_texts"]
 
 
@@ -138,26 +138,26 @@ def test_an_output_of_several_tokens_without_a_stop_is_whole(byte_tokenizer: Tok
 
 @pytest.fixture(scope="module")
 def chat_tokenizer(byte_tokenizer: Tokenizer) -> Tokenizer:
-    """Make the tokenizer of bytes with a special token, of the kind that ends a message."""
+    """Make the tokenizer of bytes with a special token for the end of a message."""
     backend = Backend.from_str(byte_tokenizer.backend.to_str())
     backend.add_special_tokens([AddedToken("<|end|>", special=True)])
     return Tokenizer(backend)
 
 
 def texts_of(
-    tokenizer: Tokenizer, written: str, end: EndReason | None, **options: Unpack[SamplingOptions]
+    tokenizer: Tokenizer, answer: str, end: EndReason | None, **options: Unpack[SamplingOptions]
 ) -> tuple[list[Text], bool]:
-    """Detokenize a text token by token; return what callers are told, and whether the request was stopped."""
+    """Detokenize a text token by token; return the texts for callers, and whether the request was stopped."""
     detokenizer = fake_loaded_engine(fake_limits(), tokenizer=tokenizer).lanes[0].actors.detokenizer
-    request, ids = request_of(PROMPT, options, capacity=100), tokenizer.encode(written)
+    request, ids = request_of(PROMPT, options, capacity=100), tokenizer.encode(answer)
     ends = [None] * (len(ids) - 1) + [end]
-    said = [
+    messages = [
         message
         for token, ended in zip(ids, ends, strict=True)
-        for message in said_by(detokenizer, Outputs((Output(request, (token,), ended),)))
+        for message in answers_of(detokenizer, Outputs((Output(request, (token,), ended),)))
     ]
-    texts = [text for message in said if isinstance(message, Texts) for text in message.texts]
-    return texts, any(isinstance(message, Stopped) for message in said)
+    texts = [text for message in messages if isinstance(message, Texts) for text in message.texts]
+    return texts, any(isinstance(message, Stopped) for message in messages)
 
 
 def test_a_stop_may_be_or_contain_a_special_token_that_the_text_leaves_out(chat_tokenizer: Tokenizer) -> None:
@@ -186,16 +186,16 @@ def test_a_stop_that_is_the_text_of_an_end_token_is_what_stopped_it(chat_tokeniz
 
 
 def test_special_tokens_are_in_the_text_where_they_are_not_skipped(chat_tokenizer: Tokenizer) -> None:
-    written = "a<|end|>b<|end|>"
+    answer = "a<|end|>b<|end|>"
     for stop, skip in product((None, "<|end|>x", "e<|end|>"), (False, True)):
-        texts, stopped = texts_of(chat_tokenizer, written, "length", stop=stop, skip_special_tokens=skip)
-        assert ("".join(each.text for each in texts), stopped) == ("ab" if skip else written, False)
+        texts, stopped = texts_of(chat_tokenizer, answer, "length", stop=stop, skip_special_tokens=skip)
+        assert ("".join(each.text for each in texts), stopped) == ("ab" if skip else answer, False)
 
 
 def test_nothing_more_is_computed_for_a_request_that_a_stop_ended(
     byte_tokenizer: Tokenizer, letters: dict[str, Any], text: str
 ) -> None:
-    """Allow for the ticks that were in flight, whose tokens are surplus."""
+    """Allow for the ticks in flight: their tokens are surplus."""
     stages = Stages(byte_tokenizer)
     handle = stages.ask(PROMPT, **{**letters, "max_tokens": 4000}, stop=text[3:6])
     stages.run(lambda ready: ready - 1)
@@ -205,7 +205,7 @@ def test_nothing_more_is_computed_for_a_request_that_a_stop_ended(
     assert stats.ticks <= 6 + 2 * stages.limits.depth
 
 
-def told(handle: Handle) -> str:
+def state_of(handle: Handle) -> str:
     return repr(handle).removeprefix("<rekindle.Handle ").removesuffix(">")
 
 
@@ -217,11 +217,11 @@ def test_half_a_character_at_the_end_is_no_text_and_no_stop(byte_tokenizer: Toke
     assert (half.result().text, half.result().stopped_by, half.result().cut) == ("", None, b"\xc3")
     assert "1 token, in the middle of a character" in repr(half.result())
     handle = stages.ask(PROMPT, allowed_token_ids=[begin], max_tokens=9, stop="\ufffd")
-    while told(handle) != "running, 1 token":
+    while state_of(handle) != "running, 1 token":
         stages.step(lambda ready: ready - 1)
     handle.cancel()
     stages.run()
-    assert told(handle) == "cancelled, 1 token"
+    assert state_of(handle) == "cancelled, 1 token"
 
 
 @pytest.mark.parametrize("cancelled", ["before", "with the stop on its way", "after the caller has all"])
@@ -230,11 +230,11 @@ def test_whichever_comes_first_of_a_cancel_and_a_stop_ends_the_request(
 ) -> None:
     stages = Stages(byte_tokenizer, overlap=cancelled.startswith("after"))
     handle = stages.ask(PROMPT, **letters, stop=text[3:6])
-    while not handle.done if cancelled.startswith("after") else told(handle) != "running, 5 tokens":
+    while not handle.done if cancelled.startswith("after") else state_of(handle) != "running, 5 tokens":
         stages.step(lambda ready: ready - 1)
     handle.cancel()
     stages.run((lambda ready: 0) if cancelled == "before" else (lambda ready: ready - 1))
-    assert told(handle) == ("cancelled, 5 tokens" if cancelled == "before" else "ended: stop, 6 tokens")
+    assert state_of(handle) == ("cancelled, 5 tokens" if cancelled == "before" else "ended: stop, 6 tokens")
     if cancelled != "before":
         assert handle.result().text == text[:3]
     stages.assert_nothing_is_left()

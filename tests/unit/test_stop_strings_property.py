@@ -22,12 +22,12 @@ from tests.unit.stop_definition import first_stop
 pytestmark = pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored")  # some are mixed with temperature 0
 
 LETTERS = "aé\n"
-"""The letters that the fake model mostly writes: so few that stop strings come up often."""
+"""The usual letters of the fake model: few, so stop strings come up often."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One request; `cuts` are (place, length) of stop strings in the text that it would have without them."""
+    """One request; `cuts` are (place, length) of stop strings in the text of a request without stops."""
 
     prompt: tuple[int, ...]
     options: SamplingOptions
@@ -66,7 +66,7 @@ LIMITS = st.fixed_dictionaries(WAYS | {"num_pages": st.integers(4, 9), "max_runn
 
 
 def pieces_of(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[str]:
-    """Return the text that each token completes; the last has the rest."""
+    """Return the text completed by each token; the last has the rest."""
     decoder = IncrementalDecoder(tokenizer)
     pieces = [decoder.push(token) for token in token_ids]
     rest, cut = decoder.finish()
@@ -76,14 +76,14 @@ def pieces_of(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[str]:
 
 
 def read(pieces: list[str], stops: list[str], min_tokens: int) -> tuple[str, int, str | None]:
-    """Return, by definition, the text through the first complete stop, the tokens that it takes, and the stop."""
+    """Return, by definition, the text through the first complete stop, its number of tokens, and the stop."""
     end, stop = first_stop([(piece, count >= min_tokens) for count, piece in enumerate(pieces, 1)], stops)
     ends = list(accumulate(map(len, pieces)))
     return "".join(pieces)[:end], len(pieces) if stop is None else 1 + bisect_left(ends, end), stop
 
 
 def resolved(ask: Ask, capacity: int, tokenizer: Tokenizer) -> tuple[SamplingOptions, Expected]:
-    """Return the options of a request and how it must end. Its end token is one that it would take early or late."""
+    """Return the options of a request and its expected end. Its end token would come early or late."""
     options: SamplingOptions = {**ask.options}
     options["min_tokens"] = min(options.get("min_tokens", 0), options["max_tokens"] or 0)
     if ask.few_letters:
@@ -113,34 +113,34 @@ def assert_ended_as(handle: Handle, expected: Expected) -> None:
 
 
 def assert_cut_short(handle: Handle, expected: Expected) -> None:
-    """Check that a cancelled request showed the beginning of the text that it would have shown."""
-    shown, tokens = "", tuple[int, ...]()
+    """Check the text of a cancelled request: it is the beginning of the expected text."""
+    text, tokens = "", tuple[int, ...]()
     with pytest.raises(RequestCancelled):  # noqa: PT012 - the pieces before the error count
         for piece in handle:
-            shown, tokens = shown + piece.text, tokens + piece.token_ids
+            text, tokens = text + piece.text, tokens + piece.token_ids
     assert tokens == expected.token_ids[: len(tokens)]
     whole = expected.text + (expected.stopped_by if isinstance(expected.stopped_by, str) else "")
-    assert whole.startswith(shown.removesuffix("\ufffd"))
+    assert whole.startswith(text.removesuffix("\ufffd"))
 
 
 def check(asks: list[Ask], limits: dict[str, Any], order: int, cancels: list[int], tokenizer: Tokenizer) -> None:
     stages, choose = Stages(tokenizer, **limits), shuffled(order)
-    wanted = [resolved(ask, stages.limits.max_context, tokenizer) for ask in asks]
-    handles = [stages.ask(ask.prompt, **options) for ask, (options, _) in zip(asks, wanted, strict=True)]
+    expectations = [resolved(ask, stages.limits.max_context, tokenizer) for ask in asks]
+    handles = [stages.ask(ask.prompt, **options) for ask, (options, _) in zip(asks, expectations, strict=True)]
     for steps in cancels:
         for _ in range(steps):
             stages.step(choose)
         handles[steps % len(handles)].cancel()
     stages.run(choose)
     cancelled = {steps % len(handles) for steps in cancels}
-    for place, (handle, (_, expected)) in enumerate(zip(handles, wanted, strict=True)):
+    for place, (handle, (_, expected)) in enumerate(zip(handles, expectations, strict=True)):
         if place in cancelled and "cancelled" in repr(handle):
             assert_cut_short(handle, expected)
         else:
             assert_ended_as(handle, expected)
     stats = stages.assert_nothing_is_left()
     assert stats.ended == len(asks)
-    assert cancels or stats.generated_tokens >= sum(len(expected.token_ids) for _, expected in wanted)
+    assert cancels or stats.generated_tokens >= sum(len(expected.token_ids) for _, expected in expectations)
 
 
 STORY = {

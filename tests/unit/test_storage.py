@@ -13,9 +13,9 @@ from tests.unit.flushes import watched
 
 def test_directories_are_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
-    made = cache_dir("models", "inner")
-    assert made == tmp_path / "cache" / "models" / "inner"
-    for directory in (made, made.parent, made.parent.parent):
+    inner = cache_dir("models", "inner")
+    assert inner == tmp_path / "cache" / "models" / "inner"
+    for directory in (inner, inner.parent, inner.parent.parent):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
@@ -76,5 +76,5 @@ def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_file_outlasts_a_power_cut_once_it_has_its_name(tmp_path: Path) -> None:
     with watched(tmp_path) as flushes, atomic_write(tmp_path / "entry") as file:
         file.write(b"new")
-    assert flushes.named == [tmp_path / "entry"]
-    assert (flushes.unflushed, flushes.due) == ([], False)
+    assert flushes.targets == [tmp_path / "entry"]
+    assert (flushes.unflushed, flushes.dirty) == ([], False)

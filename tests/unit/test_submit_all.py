@@ -34,11 +34,11 @@ async def test_nothing_is_submitted_unless_all_can_be_served(session: Session) -
 
 
 async def test_where_there_is_room_for_the_first_the_others_wait_for_theirs(
-    held: Session, settler: FakeSettler
+    held_session: Session, settler: FakeSettler
 ) -> None:
-    first = await held.submit_all(token_ids=[[3, 1, 4]] * 5, max_tokens=2)
+    first = await held_session.submit_all(token_ids=[[3, 1, 4]] * 5, max_tokens=2)
     with pytest.raises(rekindle.QueueFull, match="max_waiting is 2"):
-        await held.submit_all(token_ids=[3], max_tokens=2)
+        await held_session.submit_all(token_ids=[3], max_tokens=2)
     settler.release()
     assert {(await handle).token_ids for handle in first} == {expected_tokens([3, 1, 4], 2)}
 

@@ -1,4 +1,4 @@
-"""All that survives a call or a process is found again by its content: other content under the same name is another."""
+"""Data outlive calls and processes under the identity of their content: a name alone identifies nothing."""
 
 import re
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle_kernels.cpu import build
 
 Identity = Callable[[int, Path, pytest.MonkeyPatch], str]
-"""Function from a content, always under the same name, to the text by which it is found again."""
+"""Function from a content, always under the same name, to the text of its identity."""
 
 
 def file_of(number: int, folder: Path) -> Path:
@@ -214,7 +214,7 @@ WRITES = re.compile(r"os\.replace|open\([^)\n]*\"[wax]b?\+?\"|\.write_bytes\(|\.
 
 
 def test_each_writer_of_files_is_in_this_list() -> None:
-    """Check that each module that writes files is listed, with the identity of its content above."""
+    """Compare the modules with writes to files against the list; the identities of their contents are above."""
     writers = set[str]()
     for package in (Path(rekindle.__file__).parent, Path(rekindle_kernels.__file__ or build.__file__).parent):
         for path in package.rglob("*.py"):

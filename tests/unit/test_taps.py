@@ -58,9 +58,9 @@ def looked(
     )
     graph, state = nnx.split(decoder)
     run = jax.jit(lambda state, inputs: look(nnx.merge(graph, state), inputs, count))
-    kept, patterns = run(state, inputs)
-    kept = np.asarray(kept).reshape(-1, len(PARTS), PADDED, config.hidden_size)
-    return kept[:, :, : len(ids)], np.asarray(patterns)[:, : len(ids), : len(ids)]
+    activations, patterns = run(state, inputs)
+    activations = np.asarray(activations).reshape(-1, len(PARTS), PADDED, config.hidden_size)
+    return activations[:, :, : len(ids)], np.asarray(patterns)[:, : len(ids), : len(ids)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -72,14 +72,14 @@ def test_activations_are_those_of_transformers(family: str, families: Path) -> N
     config = decoder.config
     with_attention = [i for i, layer in enumerate(config.layers) if layer.attention is not None]
     heads = [(layer, head) for layer in with_attention for head in (0, 1)]
-    kept, patterns = looked(decoder, expected("ids"), heads)
+    activations, patterns = looked(decoder, expected("ids"), heads)
     close = partial(np.testing.assert_allclose, rtol=1e-5)
-    close(kept[1:, 0], expected("residual"), atol=1e-5 * np.abs(expected("residual")).max())
-    close(kept[0, 0], expected("embedding"), atol=1e-6)
+    close(activations[1:, 0], expected("residual"), atol=1e-5 * np.abs(expected("residual")).max())
+    close(activations[0, 0], expected("embedding"), atol=1e-6)
     close(patterns, expected("patterns").reshape(patterns.shape), atol=1e-5)
     if f"{family}/attention" in golden:
-        close(kept[1:, 1], expected("attention"), atol=1e-5 * np.abs(expected("attention")).max())
-        close(kept[1:, 2], expected("mlp"), atol=1e-5 * np.abs(expected("mlp")).max())
+        close(activations[1:, 1], expected("attention"), atol=1e-5 * np.abs(expected("attention")).max())
+        close(activations[1:, 2], expected("mlp"), atol=1e-5 * np.abs(expected("mlp")).max())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -89,7 +89,7 @@ def test_interventions_change_what_hooks_of_transformers_change(family: str, fam
     expected = partial(lambda name: golden[f"{family}/{name}"])
     decoder = loaded(families / family)
     both = (0, True, 7, 8, expected("patch")), (1, False, 5, 2**30, expected("vector"))
-    kept, _ = looked(decoder, expected("ids"), [], interventions(decoder.config.hidden_size, *both))
-    last = jnp.asarray(kept[-1, 0, -4:])
+    activations, _ = looked(decoder, expected("ids"), [], interventions(decoder.config.hidden_size, *both))
+    last = jnp.asarray(activations[-1, 0, -4:])
     logits = decoder.logits(last if decoder.norm is None else decoder.norm(last))
     np.testing.assert_allclose(logits, expected("logits"), rtol=1e-4, atol=1e-4 * np.abs(expected("logits")).max())

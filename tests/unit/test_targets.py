@@ -20,12 +20,12 @@ JAX_NAMES = ("jax_platforms", "jax_pjrt_client_create_options")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
-    """Record what jax is asked to describe on a machine with both compilers, and set everything back."""
-    requests: list[dict[str, str]] = []
+def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
+    """Record the descriptions requested of jax on a machine with both compilers, and set everything back."""
+    calls: list[dict[str, str]] = []
 
     def describe(topology: str = "", platform: str = "", **options: str) -> SimpleNamespace:
-        requests.append({"topology": topology, "platform": platform} | options)
+        calls.append({"topology": topology, "platform": platform} | options)
         return SimpleNamespace(devices=[f"first of {topology}"])
 
     before = {name: jax.config.values[name] for name in JAX_NAMES if name in jax.config.values}
@@ -34,39 +34,39 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
     monkeypatch.setattr(targets, "find_spec", lambda name: name)
     monkeypatch.setattr(metadata, "entry_points", lambda group: [SimpleNamespace(name="xla_cuda13")])
     monkeypatch.setattr(topologies, "get_topology_desc", describe)
-    yield requests
+    yield calls
     for name, value in before.items():
         jax.config.update(name, value)
 
 
 @pytest.mark.parametrize("target", known_targets())
-def test_every_known_target_is_described_to_its_own_compiler(target: str, asked: list[dict[str, Any]]) -> None:
+def test_every_known_target_is_described_to_its_own_compiler(target: str, requests: list[dict[str, Any]]) -> None:
     assert len(devices_of(target)) == 1
     platform, _, rest = target.partition(":")
-    assert asked[0]["platform"] == platform
+    assert requests[0]["platform"] == platform
     if platform == "tpu":
         chips = [2, 2, 1] if rest == "v5p:2x2x1" else [1, 1, 1]
-        assert asked == [{"platform": "tpu", "topology": rest, "chips_per_host_bounds": chips}]
+        assert requests == [{"platform": "tpu", "topology": rest, "chips_per_host_bounds": chips}]
     else:
-        assert asked[0]["topology"] == "1x1x1"
-        assert GPUS[rest].kind in asked[0]["target_config"]
+        assert requests[0]["topology"] == "1x1x1"
+        assert GPUS[rest].kind in requests[0]["target_config"]
 
 
 @pytest.mark.parametrize(
     ("target", "bounds"), [("v5e:2x4", [2, 4, 1]), ("v6e:2x2", [2, 2, 1]), ("v6e:16x16", None), ("v5p:2x2x2", None)]
 )
 def test_chips_are_those_of_one_host_if_a_host_can_have_as_many(
-    target: str, bounds: list[int] | None, asked: list[dict[str, Any]]
+    target: str, bounds: list[int] | None, requests: list[dict[str, Any]]
 ) -> None:
     devices_of(f"tpu:{target}")
     one_host = {} if bounds is None else {"chips_per_host_bounds": bounds}
-    assert asked == [{"platform": "tpu", "topology": target, **one_host}]
+    assert requests == [{"platform": "tpu", "topology": target, **one_host}]
 
 
-def test_gpus_are_those_of_one_host(asked: list[dict[str, Any]]) -> None:
+def test_gpus_are_those_of_one_host(requests: list[dict[str, Any]]) -> None:
     devices_of("cuda:h100:8")
-    assert asked[0]["topology"] == "1x1x8"
-    assert GPUS["h100"].kind in asked[0]["target_config"]
+    assert requests[0]["topology"] == "1x1x8"
+    assert GPUS["h100"].kind in requests[0]["target_config"]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_gpus_are_those_of_one_host(asked: list[dict[str, Any]]) -> None:
         *("cuda", "cuda:", "cuda:h100:0", "cuda:h100:9", "cuda:h100:", "cuda:h100:x", "cuda:NVIDIA", "gpu:h100", "cpu"),
     ],
 )
-def test_other_names_are_refused_with_those_that_are_known(target: str, asked: list[dict[str, Any]]) -> None:
+def test_other_names_are_refused_with_those_that_are_known(target: str, requests: list[dict[str, Any]]) -> None:
     with pytest.raises(ConfigError, match=rf"no target '{re.escape(target)}'; known are tpu:v5e:1x1, .*cuda:h100:8$"):
         devices_of(target)
-    assert asked == []
+    assert requests == []
 
 
 def test_without_libtpu_the_error_says_what_to_install(
-    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    requests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"tpu:v5e:1x1 needs libtpu: install rekindle-llm\[tpu\]"):
@@ -95,7 +95,7 @@ def test_without_libtpu_the_error_says_what_to_install(
 
 
 def test_without_the_cuda_plugin_the_error_says_what_to_install(
-    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    requests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [SimpleNamespace(name="another")])
     with pytest.raises(ConfigError, match=r"cuda:h100 needs jax's CUDA plugin: install rekindle-llm\[cuda\]"):
@@ -104,7 +104,7 @@ def test_without_the_cuda_plugin_the_error_says_what_to_install(
 
 @pytest.mark.parametrize("target", ["tpu:v5e:3x3", "cuda:h100"])
 def test_what_a_compiler_says_against_a_target_is_passed_on(
-    target: str, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    target: str, requests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: not divisible\nand a trace")
@@ -115,7 +115,7 @@ def test_what_a_compiler_says_against_a_target_is_passed_on(
 
 
 def test_flags_that_jax_sets_where_there_are_chips_are_set_beside_those_of_the_user(
-    asked: list[dict[str, Any]],
+    requests: list[dict[str, Any]],
 ) -> None:
     """Check this because these flags are in the key of every program."""
     devices_of("tpu:v5e:1x1")
@@ -125,7 +125,7 @@ def test_flags_that_jax_sets_where_there_are_chips_are_set_beside_those_of_the_u
 
 
 @pytest.mark.parametrize("target", ["tpu:v5e:1x1", "cuda:h100"])
-def test_the_devices_of_this_machine_are_not_used(target: str, asked: list[dict[str, Any]]) -> None:
+def test_the_devices_of_this_machine_are_not_used(target: str, requests: list[dict[str, Any]]) -> None:
     devices_of(target)
     assert jax.config.values["jax_platforms"] == "cpu"
 
@@ -136,12 +136,12 @@ def numbers(description: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("plugin", "cuda"), [("xla_cuda12", "12"), ("xla_cuda13", "13")])
 def test_a_gpu_is_described_by_its_own_numbers(
-    plugin: str, cuda: str, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    plugin: str, cuda: str, requests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [SimpleNamespace(name=plugin)])
     devices_of("cuda:h100")
     devices_of("cuda:a100")
-    h100, a100 = (numbers(request["target_config"]) for request in asked)
+    h100, a100 = (numbers(request["target_config"]) for request in requests)
     differing = {name for name in h100 if h100[name] != a100[name]}
     assert differing == {
         *("device_description_str", "feature_extension", "core_count", "fpus_per_core", "clock_rate_ghz"),
@@ -150,6 +150,6 @@ def test_a_gpu_is_described_by_its_own_numbers(
     }
     assert h100["device_description_str"] == '"NVIDIA H100 80GB HBM3"'
     assert (h100["core_count"], a100["core_count"]) == ("132", "108")
-    assert "cuda_compute_capability {\n                major: 9 minor: 0" in asked[0]["target_config"]
-    assert "cuda_compute_capability {\n                major: 8 minor: 0" in asked[1]["target_config"]
-    assert f"runtime_version {{ major: {cuda} }}" in asked[0]["target_config"]
+    assert "cuda_compute_capability {\n                major: 9 minor: 0" in requests[0]["target_config"]
+    assert "cuda_compute_capability {\n                major: 8 minor: 0" in requests[1]["target_config"]
+    assert f"runtime_version {{ major: {cuda} }}" in requests[0]["target_config"]

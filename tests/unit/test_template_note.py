@@ -21,7 +21,7 @@ def _logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="rekindle")
 
 
-def opened(byte_tokenizer: Tokenizer, template: str | None = TEMPLATE, *, progress: bool = True) -> Session:
+def open_session(byte_tokenizer: Tokenizer, template: str | None = TEMPLATE, *, progress: bool = True) -> Session:
     """Open the fake device with a chat template, and "!" for a special token."""
     backend = Backend.from_str(byte_tokenizer.backend.to_str())
     backend.add_special_tokens(["!"])
@@ -31,7 +31,7 @@ def opened(byte_tokenizer: Tokenizer, template: str | None = TEMPLATE, *, progre
 
 @pytest.mark.parametrize("prompt", ["Hello", ["Hello", "You"], [CHAT, CHAT, "Hello"]])
 def test_it_appears_once(byte_tokenizer: Tokenizer, prompt: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with opened(byte_tokenizer) as session:
+    with open_session(byte_tokenizer) as session:
         session.generate_sync(prompt, max_tokens=2)
         assert caplog.messages.count(TEMPLATE_NOTE) == 1
         caplog.clear()
@@ -43,7 +43,7 @@ def test_it_appears_once(byte_tokenizer: Tokenizer, prompt: Any, caplog: pytest.
 
 
 def test_it_does_not_appear_where_a_text_is_meant(byte_tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
-    with opened(byte_tokenizer) as session:
+    with open_session(byte_tokenizer) as session:
         session.generate_sync(CHAT, max_tokens=2)
         session.chat().say_sync("Hello", max_tokens=2)
         session.generate_sync(token_ids=[1, 2], max_tokens=2)
@@ -53,8 +53,8 @@ def test_it_does_not_appear_where_a_text_is_meant(byte_tokenizer: Tokenizer, cap
         session.submit("Hello", max_tokens=2).result()
         with session.prefix_sync("Hello") as prefix:
             prefix.generate_sync(" you", max_tokens=2)
-    with opened(byte_tokenizer, None) as plain:
+    with open_session(byte_tokenizer, None) as plain:
         plain.generate_sync("Hello", max_tokens=2)
-    with opened(byte_tokenizer, progress=False) as quiet:
+    with open_session(byte_tokenizer, progress=False) as quiet:
         quiet.generate_sync("Hello", max_tokens=2)
     assert TEMPLATE_NOTE not in caplog.messages

@@ -122,7 +122,7 @@ def test_a_template_cannot_reach_out_of_its_sandbox(template: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "expected"),
     [
         ("Hi", "list of .*, got str"),
         (USER, "list of .*, got dict"),
@@ -133,8 +133,8 @@ def test_a_template_cannot_reach_out_of_its_sandbox(template: str) -> None:
         ([{"role": "user", "content": None}], r"messages\[0\]\['content'\] must be str, got NoneType"),
     ],
 )
-def test_malformed_messages_say_where(messages: Any, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_malformed_messages_say_where(messages: Any, expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=expected):
         render(messages, "{{ messages }}")
 
 
@@ -173,7 +173,7 @@ def test_a_message_that_calls_tools_may_have_nothing_to_say(call: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "expected"),
     [
         (CALL | {"role": "user"}, "has no 'content'"),
         (CALL | {"tool_calls": []}, "has no 'content'"),
@@ -183,8 +183,8 @@ def test_a_message_that_calls_tools_may_have_nothing_to_say(call: Any) -> None:
         ({"role": "tool", "content": None}, "'content'.* must be str, got NoneType"),
     ],
 )
-def test_every_other_message_needs_its_content(message: Any, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_every_other_message_needs_its_content(message: Any, expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=expected):
         render([message], WITH_TOOLS)
 
 
@@ -244,7 +244,7 @@ def test_parts_are_left_to_a_template_that_loops_over_them(template: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ([], r"messages\[0\]\['content'\] must have at least one part"),
         ([{"type": "image_url", "image_url": {"url": "x"}}], r"only text is read; got one of type 'image_url'"),
@@ -253,8 +253,8 @@ def test_parts_are_left_to_a_template_that_loops_over_them(template: str) -> Non
         (["a"], r"got 'a'"),
     ],
 )
-def test_parts_that_are_no_text_are_told_with_their_place(content: Any, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_parts_that_are_no_text_are_told_with_their_place(content: Any, expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=expected):
         render([{"role": "user", "content": content}], AS_TEXT)
 
 
@@ -331,7 +331,7 @@ def a_function() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("tools", "said"),
+    ("tools", "expected"),
     [
         ([], "at least one tool, got an empty list; leave tools out"),
         ("weather", "tools must be a list of functions or JSON schemas, got str"),
@@ -346,13 +346,13 @@ def a_function() -> None: ...
         ([deep()], r"tools\[0\] cannot be written as JSON"),
     ],
 )
-def test_malformed_tools_say_where_and_what_to_give(tools: Any, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_malformed_tools_say_where_and_what_to_give(tools: Any, expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=expected):
         render([USER], WITH_TOOLS, tools=tools)
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "expected"),
     [
         (["enable_thinking"], "must be a mapping of variables .*got list"),
         ({1: 2}, "must map variables to values, got the key 1"),
@@ -361,8 +361,8 @@ def test_malformed_tools_say_where_and_what_to_give(tools: Any, said: str) -> No
         ({"tools": [TOOL]}, "cannot set 'tools': give them as .*tools="),
     ],
 )
-def test_malformed_variables_say_what_was_expected(variables: Any, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"chat_template_kwargs {said}"):
+def test_malformed_variables_say_what_was_expected(variables: Any, expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"chat_template_kwargs {expected}"):
         render([USER], WITH_TOOLS, variables=variables)
 
 
@@ -401,11 +401,11 @@ def test_calls_and_results_without_a_place_in_the_template_are_text() -> None:
     results = [{"role": "tool", "content": content, "tool_call_id": "1"} for content in ("sun", "rain")]
     first: Any = {"role": "assistant", "content": "I look.", "tool_calls": calls}
     text = render([{"role": "user", "content": "hi"}, first, *results, {"role": "user", "content": "Or?"}], PLAIN)
-    written = "\n".join(
+    calls_text = "\n".join(
         f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "{city}"}}}}\n</tool_call>' for city in "ab"
     )
-    shown = "\n".join(f"<tool_response>\n{content}\n</tool_response>" for content in ("sun", "rain"))
-    assert text == f"<user>hi<assistant>I look.\n{written}<user>{shown}\nOr?<assistant>"
+    results_text = "\n".join(f"<tool_response>\n{content}\n</tool_response>" for content in ("sun", "rain"))
+    assert text == f"<user>hi<assistant>I look.\n{calls_text}<user>{results_text}\nOr?<assistant>"
     with pytest.raises(InvalidRequest, match="each of tool_calls must have a function"):
         render([{"role": "user", "content": "hi"}, {**first, "tool_calls": [3]}], PLAIN)
 
@@ -417,16 +417,16 @@ def test_tools_are_told_with_the_templates_own_form_of_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("template", "expected"),
     [
         (3, "must be the Jinja source of a chat template"),
         ("models/template.jinja", "for a file, pass"),
         ("{% if messages %}", "cannot be read: Unexpected end of template"),
     ],
 )
-def test_a_chat_template_that_is_none_is_refused_at_the_call(given: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        rekindle.open("smollm2-135m-instruct", chat_template=given)
+def test_a_chat_template_that_is_none_is_refused_at_the_call(template: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        rekindle.open("smollm2-135m-instruct", chat_template=template)
 
 
 def test_a_model_without_a_tokenizer_takes_no_chat_template(families: Path) -> None:

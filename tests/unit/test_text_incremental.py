@@ -19,7 +19,7 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 TOKENS = 10_000
 
 
-def made(backend: Backend) -> Tokenizer:
+def tokenizer_of(backend: Backend) -> Tokenizer:
     backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
     backend.add_tokens([AddedToken("<think>", normalized=False), AddedToken("naïve 東", normalized=False)])
     return Tokenizer(backend)
@@ -30,11 +30,11 @@ def byte_level() -> Tokenizer:
     backend = Backend(models.BPE(vocab={token: place for place, token in enumerate(tokens)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    return made(backend)
+    return tokenizer_of(backend)
 
 
 def bytes_in_a_sequence() -> Tokenizer:
-    """Make a tokenizer of bytes whose decoder does not say at once that it is one."""
+    """Make a tokenizer of bytes; its decoder is a sequence."""
     backend = byte_level().backend
     backend.decoder = decoders.Sequence([decoders.ByteLevel()])
     return Tokenizer(backend)
@@ -44,18 +44,18 @@ def byte_fallback(decoder: decoders.Decoder) -> Tokenizer:
     vocabulary = {token: place for place, token in enumerate([*PIECES, *BYTES])}
     backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
     backend.decoder = decoder
-    return made(backend)
+    return tokenizer_of(backend)
 
 
 def word_piece() -> Tokenizer:
     tokens = ["[UNK]", "un", "##aff", "##able", "don", "'", "t", ".", "the"]
     backend = Backend(models.WordPiece(vocab={token: place for place, token in enumerate(tokens)}))
     backend.decoder = decoders.WordPiece(cleanup=False)
-    return made(backend)
+    return tokenizer_of(backend)
 
 
 def no_decoder() -> Tokenizer:
-    return made(Backend(models.WordLevel(vocab={"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]")))
+    return tokenizer_of(Backend(models.WordLevel(vocab={"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]")))
 
 
 LLAMA = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -76,7 +76,7 @@ def pieces(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool = Tru
 
 
 def decoded(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool = True) -> tuple[list[str], bytes]:
-    """Return the pieces of some tokens, and the bytes of a character that is incomplete at their end."""
+    """Return the pieces of some tokens, and the bytes of an incomplete character at their end."""
     decoder = IncrementalDecoder(tokenizer, skip_special_tokens)
     first = [decoder.push(token) for token in ids]
     last, cut = decoder.finish()
@@ -84,17 +84,17 @@ def decoded(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool = Tr
 
 
 def assert_decoded(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool = True) -> None:
-    """Check that the pieces joined are the tokens' decoding, without a character that is incomplete at their end."""
+    """Check the joined pieces against the decoding of the tokens, without an incomplete character at the end."""
     parts, cut = decoded(tokenizer, ids, skip_special_tokens)
     expected = tokenizer.decode(ids, skip_special_tokens)
     if cut and is_byte_level(tokenizer):
         assert expected.endswith("\ufffd")
         expected = expected[:-1]
     elif cut:  # whose decoding would give U+FFFD for bytes before it too
-        known = [token for token in ids if tokenizer.backend.id_to_token(token) is not None]
-        known = [token for token in known if not (skip_special_tokens and token in tokenizer.special_ids)]
-        assert cut == bytes(token - len(PIECES) for token in known[-len(cut) :])
-        expected = tokenizer.decode(known[: -len(cut)], skip_special_tokens)
+        known_ids = [token for token in ids if tokenizer.backend.id_to_token(token) is not None]
+        known_ids = [token for token in known_ids if not (skip_special_tokens and token in tokenizer.special_ids)]
+        assert cut == bytes(token - len(PIECES) for token in known_ids[-len(cut) :])
+        expected = tokenizer.decode(known_ids[: -len(cut)], skip_special_tokens)
     assert "".join(parts) == expected
     assert len(cut) < 4
 
@@ -107,8 +107,8 @@ def test_what_goes_on_with_a_text_is_decoded_as_behind_it(name: str, data: st.Da
     text = tokenizer.filler_ids
     ids = data.draw(st.lists(st.integers(0, len(PIECES) - 1), max_size=5))
     decoder = IncrementalDecoder(tokenizer, goes_on=True)
-    told = "".join([*map(decoder.push, ids), decoder.finish()[0]])
-    assert tokenizer.decode(text) + told == tokenizer.decode([*text, *ids]).removesuffix("\ufffd")
+    continuation = "".join([*map(decoder.push, ids), decoder.finish()[0]])
+    assert tokenizer.decode(text) + continuation == tokenizer.decode([*text, *ids]).removesuffix("\ufffd")
 
 
 def test_the_first_space_of_what_goes_on_with_a_text_is_part_of_it() -> None:

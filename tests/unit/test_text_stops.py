@@ -16,7 +16,7 @@ Piece = tuple[str, bool, bool]
 
 
 def held_of(text: str, stops: Sequence[str]) -> int:
-    """Return, by definition, the length of the longest end that a longer stop begins with."""
+    """Return, by definition, the length of the text's longest end at the beginning of a longer stop."""
     return max(
         (length for stop in stops for length in range(1, len(stop)) if text.endswith(stop[:length])),
         default=0,
@@ -24,7 +24,7 @@ def held_of(text: str, stops: Sequence[str]) -> int:
 
 
 def visible(characters: Sequence[tuple[str, bool]]) -> str:
-    """Return the characters that are not hidden."""
+    """Return the visible characters."""
     return "".join(character for character, hidden in characters if not hidden)
 
 
@@ -47,20 +47,20 @@ def test_what_is_shown_held_and_found_is_what_the_definition_says(
     end, stop = first_stop([(piece, may_stop) for piece, may_stop, _ in pieces], stops)
     whole = [(character, hidden) for piece, _, hidden in pieces for character in piece]
     matcher = StopMatcher(stops, keep)
-    seen = shown = ""
+    prefix = output = ""
     for place, (piece, may_stop, hidden) in enumerate(pieces):
         last = finish_with_text and place == len(pieces) - 1
-        text, found = matcher.finish(piece, may_stop) if last else matcher.push(piece, may_stop, hidden)
-        seen, shown = seen + piece, shown + text
-        if found is not None:
+        text, actual = matcher.finish(piece, may_stop) if last else matcher.push(piece, may_stop, hidden)
+        prefix, output = prefix + piece, output + text
+        if actual is not None:
             break
-        assert shown == visible(whole[: len(seen) - (0 if last else held_of(seen, stops))])
+        assert output == visible(whole[: len(prefix) - (0 if last else held_of(prefix, stops))])
     else:
         if not (finish_with_text and pieces):
-            text, found = matcher.finish()
-            shown += text
-    assert found == stop
-    assert shown == visible(whole[: end - len(stop or "")]) + (stop if keep and stop else "")
+            text, actual = matcher.finish()
+            output += text
+    assert actual == stop
+    assert output == visible(whole[: end - len(stop or "")]) + (stop if keep and stop else "")
 
 
 BY_HAND: list[tuple[list[str], list[str], list[str], str | None]] = [
@@ -74,23 +74,23 @@ BY_HAND: list[tuple[list[str], list[str], list[str], str | None]] = [
     (["xa", "be"], ["abcd", "be"], ["x", "a"], "be"),
     (["über", "🚀", "東", "京x"], ["東京"], ["über", "🚀", "", ""], "東京"),
 ]
-"""Pieces and stops, what is shown of each piece and at the end, and the stop, without the definition."""
+"""Pieces and stops, the text for each piece and at the end, and the stop, without the definition."""
 
 
 def test_a_text_ends_before_its_first_complete_stop() -> None:
-    for pieces, stops, shown, found in BY_HAND:
-        matcher, said = StopMatcher(stops, keep=False), list[tuple[str, str | None]]()
-        while not (said and said[-1][1]) and len(said) < len(pieces):
-            said.append(matcher.push(pieces[len(said)]))
-        said += [] if found else [matcher.finish()]
-        assert ([text for text, _ in said], said[-1][1]) == (shown, found)
+    for pieces, stops, texts, stop in BY_HAND:
+        matcher, outputs = StopMatcher(stops, keep=False), list[tuple[str, str | None]]()
+        while not (outputs and outputs[-1][1]) and len(outputs) < len(pieces):
+            outputs.append(matcher.push(pieces[len(outputs)]))
+        outputs += [] if stop else [matcher.finish()]
+        assert ([text for text, _ in outputs], outputs[-1][1]) == (texts, stop)
 
 
 def test_after_its_end_a_text_takes_no_more() -> None:
-    found, finished = StopMatcher(["b"], keep=False), StopMatcher(["b"], keep=False)
-    found.push("ab")
-    finished.finish("a")
-    for matcher in (found, finished):
+    by_stop, by_finish = StopMatcher(["b"], keep=False), StopMatcher(["b"], keep=False)
+    by_stop.push("ab")
+    by_finish.finish("a")
+    for matcher in (by_stop, by_finish):
         with pytest.raises(AssertionError, match="ended"):
             matcher.push("a")
 

@@ -1,4 +1,4 @@
-"""Prompts become the token ids that transformers makes of them."""
+"""Prompts become the token ids of transformers."""
 
 import json
 import string
@@ -165,7 +165,7 @@ def test_llama3_takes_a_word_whole_without_merging() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind", "said"),
+    ("changes", "kind", "expected"),
     [
         ({"model": "bert"}, UnsupportedModel, r"kind 'bert' \(WordPiece\).*Hugging Face directory"),
         ({"model": "t5"}, UnsupportedModel, r"kind 't5' \(Unigram\)"),
@@ -178,8 +178,10 @@ def test_llama3_takes_a_word_whole_without_merging() -> None:
         ({"token_type": [1]}, CheckpointError, "1 token types"),
     ],
 )
-def test_a_tokenizer_that_cannot_be_rebuilt_says_why(changes: dict[str, Any], kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said):
+def test_a_tokenizer_that_cannot_be_rebuilt_says_why(
+    changes: dict[str, Any], kind: type[Exception], expected: str
+) -> None:
+    with pytest.raises(kind, match=expected):
         gguf_tokenizer(metadata(**changes), "here")
 
 
@@ -270,8 +272,8 @@ def test_a_template_comes_from_the_tokenizer_or_else_from_a_processor(tmp_path: 
 
 
 def test_a_template_for_tools_is_found_by_its_name_and_written_with_tools_alone(tmp_path: Path) -> None:
-    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools }}"}]
-    write_tokenizer(tmp_path, {"chat_template": named})
+    templates = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools }}"}]
+    write_tokenizer(tmp_path, {"chat_template": templates})
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer is not None
     assert (tokenizer.chat_template, tokenizer.tool_template) == ("plain", "{{ tools }}")

@@ -1,4 +1,4 @@
-"""A budget of thoughts ends them in time, and the answer is the one of the model after these very tokens."""
+"""A budget ends thoughts in time, and the answer is the model's own after the forced tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from rekindle.testing import FAKE_MODEL, FAKE_STATE_MODEL, VOCAB_SIZE, ByHand, e
 from tests.unit.asgi import ask
 from tests.unit.chat_forms import FORMS, tokenizer_of
 from tests.unit.scripted import HERMES, Serve
-from tests.unit.test_chat_forms import read, written
+from tests.unit.test_chat_forms import encode_answer, read
 
 USER = [{"role": "user", "content": "Hi"}]
 OPEN, CLOSE, NEXT = 200, 201, 202
@@ -40,7 +40,7 @@ def mask(token: int | None) -> Any:
 
 
 def limit_of(budget: int, *, is_open: bool, once: bool, length: int) -> ThoughtLimit:
-    """Return a limit whose thoughts end by so many tokens."""
+    """Return a limit with so many tokens at the end of thoughts."""
     rest = tuple(range(NEXT, NEXT + length - 1))
     masks = {token: mask(token) for token in (None, CLOSE, *rest)}
     ends, bytes_of = ((CLOSE,),) * len(BYTES[CLOSE]), lambda token: BYTES.get(token, b"%d," % token)
@@ -52,9 +52,9 @@ def limit_of(budget: int, *, is_open: bool, once: bool, length: int) -> ThoughtL
 def answer_to(tokenizer: Tokenizer, prompt: Sequence[int], script: Sequence[int], budget: int) -> list[int]:
     """Return the answer of a model that goes on with its script after forced tokens."""
     watch, tokens = ThoughtWatch(thought_limit(tokenizer, budget, prompt, False, tokenizer.vocab_size)), list[int]()
-    left = list(script)
-    while left:
-        tokens.append(watch.forced[0] if watch.forced else left.pop(0))
+    rest = list(script)
+    while rest:
+        tokens.append(watch.forced[0] if watch.forced else rest.pop(0))
         watch.push(tokens[-1])
     return tokens
 
@@ -66,7 +66,7 @@ THINKING = [name for name, form in FORMS.items() if form.thinks and "reasoning_c
 @pytest.mark.parametrize("name", THINKING)
 def test_every_template_ends_its_thoughts_in_time(name: str, budget: int) -> None:
     message = {"role": "assistant", "reasoning_content": THOUGHT, "content": ANSWER}
-    prompt, whole = written(name, message)
+    prompt, whole = encode_answer(name, message)
     tokenizer = tokenizer_of(name)
     full, _ = read(name, prompt, whole)
     assert full.reasoning == THOUGHT
@@ -77,12 +77,12 @@ def test_every_template_ends_its_thoughts_in_time(name: str, budget: int) -> Non
         return
     reasoning = response.reasoning or ""
     assert THOUGHT.startswith(reasoning)
-    thought = next(place for place in range(len(whole)) if answer[place] != whole[place])
+    cut = next(place for place in range(len(whole)) if answer[place] != whole[place])
     limit = thought_limit(tokenizer, budget, prompt, False, tokenizer.vocab_size)
-    assert answer[thought : thought + len(limit.ends[0])] == list(limit.ends[0])
-    begun = tokenizer.decode(answer[:thought], skip_special_tokens=False)
+    assert answer[cut : cut + len(limit.ends[0])] == list(limit.ends[0])
+    beginning = tokenizer.decode(answer[:cut], skip_special_tokens=False)
     opening = limit.opening.replace(MARK, b"").decode()
-    between = begun[begun.index(opening) + len(opening) :]
+    between = beginning[beginning.index(opening) + len(opening) :]
     assert len(tokenizer.encode_chat(between)) == budget
     assert between.strip() == reasoning
 
@@ -91,18 +91,18 @@ def test_every_template_ends_its_thoughts_in_time(name: str, budget: int) -> Non
 def test_a_thought_that_the_prompt_opens_counts_from_the_answer(name: str) -> None:
     tokenizer = tokenizer_of(name)
     message = {"role": "assistant", "reasoning_content": THOUGHT, "content": ANSWER}
-    prompt, whole = written(name, message)
+    prompt, whole = encode_answer(name, message)
     limit = thought_limit(tokenizer, 3, prompt, False, tokenizer.vocab_size)
     opening = tokenizer.encode_chat(limit.opening.replace(MARK, b"").decode())
-    opened = [*prompt, *opening, *tokenizer.encode_chat("\n")]
+    open_prompt = [*prompt, *opening, *tokenizer.encode_chat("\n")]
     assert not limit.is_open
-    again = thought_limit(tokenizer, 3, opened, False, tokenizer.vocab_size)
+    again = thought_limit(tokenizer, 3, open_prompt, False, tokenizer.vocab_size)
     assert (again.is_open, again.used) == (True, 0)
-    continued = [*opened, *tokenizer.encode_chat("We ")]
+    continued = [*open_prompt, *tokenizer.encode_chat("We ")]
     assert thought_limit(tokenizer, 3, continued, False, tokenizer.vocab_size).used == 1 + len(
         tokenizer.encode_chat("We ")
     )
-    closed = [*opened, *again.ends[0], *tokenizer.encode_chat("\n")]
+    closed = [*open_prompt, *again.ends[0], *tokenizer.encode_chat("\n")]
     assert not thought_limit(tokenizer, 3, closed, False, tokenizer.vocab_size).is_open
 
 
@@ -144,9 +144,11 @@ def test_the_answer_is_the_same_alone_and_in_any_batch(
     for number, call in enumerate(calls):
         limit = limit_of(call["budget"], is_open=call["is_open"], once=call["once"], length=call["length"])
         params = SamplingParams(max_tokens=call["max_tokens"], seed=0, logprobs=call["logprobs"], thinking_budget=0)
-        begun = tuple(call["begun"][: call["max_tokens"] - 1])
+        output_prefix = tuple(call["begun"][: call["max_tokens"] - 1])
         prompt = tuple(call["prompt"])
-        requests.append(Request(number, prompt, params, frozenset({7}), 100, output_prefix=begun, thoughts=limit))
+        requests.append(
+            Request(number, prompt, params, frozenset({7}), 100, output_prefix=output_prefix, thoughts=limit)
+        )
         engine.say(Admit(requests[-1]))
     for _ in range(loss):
         engine._settle_all()
@@ -193,8 +195,8 @@ async def test_a_session_cuts_thoughts_and_goes_on(serve: Serve) -> None:
         cut = len("<think>") + budget + len("</think>")
         after = await session.generate(token_ids=[*answer.prompt_token_ids, *answer.token_ids[:cut]], **options)
         assert answer.token_ids[cut:] == after.token_ids[: 60 - cut]
-        scored = await session.generate(USER, thinking_budget=budget, logprobs=0, **options)
-        assert (scored.token_ids, len(scored.logprobs or ())) == (answer.token_ids, len(answer.token_ids))
+        with_logprobs = await session.generate(USER, thinking_budget=budget, logprobs=0, **options)
+        assert (with_logprobs.token_ids, len(with_logprobs.logprobs or ())) == (answer.token_ids, len(answer.token_ids))
         assert [each.token_ids for each in await session.generate(USER, thinking_budget=budget, n=2, **options)] == [
             answer.token_ids,
             answer.token_ids,
@@ -211,9 +213,9 @@ async def test_a_session_cuts_thoughts_and_goes_on(serve: Serve) -> None:
     mapped = await session.map([USER], thinking_budget=1, **options)
     assert isinstance(mapped[0], Generation)
     assert mapped[0].usage.reasoning_tokens == 1
-    said = await session.chat(thinking_budget=2, **options).say("Hi")
-    assert said.response is not None
-    assert said.response.reasoning == "on"
+    reply = await session.chat(thinking_budget=2, **options).say("Hi")
+    assert reply.response is not None
+    assert reply.response.reasoning == "on"
 
 
 @pytest.mark.anyio

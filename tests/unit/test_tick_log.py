@@ -1,4 +1,4 @@
-"""The work of prefills and the rate of tokens are logged for those who ask for it, and for nobody else."""
+"""The work of prefills and the rate of tokens are logged on demand alone."""
 
 import logging
 import re
@@ -29,11 +29,11 @@ def logged(caplog: LogCaptureFixture) -> Iterator[LogCaptureFixture]:
 
 
 def numbers(log: LogCaptureFixture, kind: re.Pattern[str]) -> list[tuple[int, ...]]:
-    """Return the numbers in the lines of one kind, after checking that each line is of a known kind."""
+    """Return the numbers in the lines of one kind, after a check of all lines against the known kinds."""
     lines = [record.getMessage() for record in log.records if record.name == tick_log.LOG.name]
     assert all(PREFILL.fullmatch(line) or DECODE.fullmatch(line) for line in lines), lines
-    found = (kind.fullmatch(line) for line in lines)
-    return [tuple(int(number.replace(",", "")) for number in each.groups()) for each in found if each]
+    matches = (kind.fullmatch(line) for line in lines)
+    return [tuple(int(number.replace(",", "")) for number in each.groups()) for each in matches if each]
 
 
 async def test_prefills_tell_what_is_new_computed_and_cached(logged: LogCaptureFixture) -> None:
@@ -41,8 +41,8 @@ async def test_prefills_tell_what_is_new_computed_and_cached(logged: LogCaptureF
     with fake_session(fake_loaded_engine(fake_limits(page_size=16))) as session:
         for _ in range(2):
             await session.generate(token_ids=prompt, max_tokens=1)
-    told = [(new, computed, cached) for new, computed, cached, *_ in numbers(logged, PREFILL)]
-    assert told == [(1, 43, 0), (1, 11, 32)]
+    counts = [(new, computed, cached) for new, computed, cached, *_ in numbers(logged, PREFILL)]
+    assert counts == [(1, 43, 0), (1, 11, 32)]
 
 
 async def test_all_lines_together_account_for_every_token(logged: LogCaptureFixture) -> None:
@@ -76,8 +76,8 @@ async def test_who_does_not_ask_is_told_nothing(session: Session, caplog: LogCap
 
 
 def test_one_that_is_asked_for_in_the_middle_counts_from_there(logged: LogCaptureFixture) -> None:
-    """Check that a request that ends before a tick was seen causes no division by zero."""
+    """Check the first rate, before any tick, for a division by zero."""
     log = tick_log.TickLog(lambda: SchedulerStats(pages=4, free_pages=4, generated_tokens=9))
-    said: tuple[Message, ...] = (Started(1, (1, 2, 3), None, CachedTokens()),)
-    log(MessageRecord("scheduler", said[0], said, 0.0, 0.0))
+    messages: tuple[Message, ...] = (Started(1, (1, 2, 3), None, CachedTokens()),)
+    log(MessageRecord("scheduler", messages[0], messages, 0.0, 0.0))
     assert logged.records == []

@@ -1,4 +1,4 @@
-"""Tiers use their room for pages that are nowhere else, and nothing is offloaded or staged without end."""
+"""Tiers use their room for pages without another copy, and nothing is offloaded or staged without end."""
 
 from collections import Counter
 
@@ -45,7 +45,7 @@ def test_a_full_pool_with_a_small_host_tier_comes_to_rest(host_pages: int) -> No
 
 
 def found_of(one: ByHand, prompt: list[int]) -> int:
-    """Count the pages of a prompt that the next request finds in any tier."""
+    """Count the pages of a prompt in any tier by the hits of the next request."""
     before = one.scheduler.stats.computed_tokens
     one.admit(max(one.ends) + 1, [*prompt, 7], max_tokens=1)
     one.drain()
@@ -55,7 +55,7 @@ def found_of(one: ByHand, prompt: list[int]) -> int:
 @pytest.mark.parametrize("between", [8, 12, 16])
 @pytest.mark.parametrize("last", [2, 6, 10, 16])
 def test_while_the_host_tier_has_room_what_is_evicted_has_a_copy(between: int, last: int) -> None:
-    """Run a conversation of two turns, with other documents between them and after."""
+    """Run a conversation of two turns, with other documents between the turns and after."""
     one = engine(16, 64, context=16)
     turn = [*document(1, 6), *((place * 5) % 11 for place in range(6 * PAGE))]
     for number, prompt in enumerate((document(1, 6), document(2, between), turn, document(3, last))):
@@ -64,8 +64,8 @@ def test_while_the_host_tier_has_room_what_is_evicted_has_a_copy(between: int, l
     assert found_of(one, turn) == 12
 
 
-@pytest.mark.parametrize(("host_pages", "found"), [(4, 3), (8, 7), (12, 9), (16, 9)])
-def test_of_a_document_that_the_host_tier_cannot_hold_whole_it_holds_a_part(host_pages: int, found: int) -> None:
+@pytest.mark.parametrize(("host_pages", "expected"), [(4, 3), (8, 7), (12, 9), (16, 9)])
+def test_of_a_document_that_the_host_tier_cannot_hold_whole_it_holds_a_part(host_pages: int, expected: int) -> None:
     one = engine(16, host_pages, context=16)
     hits = []
     for turn in range(6):
@@ -73,7 +73,7 @@ def test_of_a_document_that_the_host_tier_cannot_hold_whole_it_holds_a_part(host
         one.admit(turn, [*document(turn % 2, 12), 1], max_tokens=2)
         one.drain()
         hits.append((one.scheduler.stats.host_hit_tokens - before) // PAGE)
-    assert max(hits) >= found
+    assert max(hits) >= expected
 
 
 @pytest.mark.parametrize("disk_bytes", [0, 1 << 20])
@@ -125,7 +125,7 @@ def test_a_page_that_comes_back_to_the_device_leaves_the_host_tier() -> None:
 
 
 def engine_with_documents_on_disk(pages: list[int], num_pages: int, policy: Policy) -> ByHand:
-    """Make an engine whose document n has `pages[n]` pages and is only on disk."""
+    """Make an engine with document n of `pages[n]` pages on disk alone."""
     first = engine(60, 64, 1 << 20)
     for number, length in enumerate(pages):
         first.admit(number, document(number, length), max_tokens=1)
@@ -143,7 +143,7 @@ def engine_with_documents_on_disk(pages: list[int], num_pages: int, policy: Poli
 
 
 def fetched_by(one: ByHand) -> list[int]:
-    """Settle all fetches; return the requests that they were for."""
+    """Settle all fetches; return their requests."""
     fetched = []
     while one.fetching:
         fetched.append(one.fetching[0][0].request_id)
@@ -152,7 +152,7 @@ def fetched_by(one: ByHand) -> list[int]:
 
 
 def in_order_of(*request_ids: int) -> Order:
-    """Make a policy by which these come first and last, and all others between them."""
+    """Make a policy with the given requests first and last, and all others between."""
     first, *last = request_ids
     return lambda candidate: {first: -1, **dict(zip(last, range(1, 9), strict=False))}.get(candidate.request.id, 0)
 

@@ -1,4 +1,4 @@
-"""Bounds for the number of tokens in a text, and prompts that are read no further than they are needed."""
+"""Bounds for the number of tokens in a text, and prompts read no further than needed."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def preparer(tokenizer: Tokenizer) -> Preparer:
 
 
 def with_opening(smollm2_tokenizer: Tokenizer) -> Counted:
-    """Return a tokenizer that puts a token before each prompt, and whose chats begin with it."""
+    """Return a tokenizer with a token before each prompt and each chat."""
     backend = Backend.from_str(smollm2_tokenizer.backend.to_str())
     wrap(backend, "<|im_start|>", None)
     return Counted(Tokenizer(backend), "<|im_start|>{{ messages[0].content }}")

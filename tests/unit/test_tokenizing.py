@@ -31,10 +31,10 @@ PARAMS = SamplingParams(max_tokens=3)
 
 
 class SlowTokenizer(Tokenizer):
-    """A tokenizer that takes as long as a test likes.
+    """A tokenizer that is as slow as a test likes.
 
     Attributes:
-        began: the texts that it was given, in order.
+        began: all texts so far, in order.
     """
 
     def __init__(self, fast: Tokenizer):
@@ -50,7 +50,7 @@ class SlowTokenizer(Tokenizer):
         return super().encode(text, add_special_tokens, check)
 
     def let(self, *texts: str) -> None:
-        """Let these texts be tokenized, now or later."""
+        """Let the texts be tokenized, now or later."""
         for text in texts:
             self._may[text].set()
 
@@ -110,8 +110,8 @@ async def test_a_callers_requests_keep_their_order_though_some_need_no_tokenizin
 ) -> None:
     started: list[int] = []
 
-    def see(handled: Any) -> None:
-        started.extend(each.request.id for each in handled.answers if isinstance(each, Admit))
+    def see(record: Any) -> None:
+        started.extend(each.request.id for each in record.answers if isinstance(each, Admit))
 
     with session.watch(see):
         handles = [session.submit("first", max_tokens=1), session.submit(token_ids=[5], max_tokens=1)]
@@ -163,8 +163,8 @@ async def test_a_pause_waits_for_what_is_being_tokenized_and_a_step_is_one_text(
     assert [type(message) for message in session.pending["intake"]] == [Tokenized]
     second = session.submit("second", max_tokens=1)
     actors = []
-    while (handled := await session.step()) is not None:
-        actors.append((handled.actor, type(handled.message)))
+    while (record := await session.step()) is not None:
+        actors.append((record.actor, type(record.message)))
     assert actors[:3] == [("intake", Tokenized), ("intake", Submit), ("scheduler", Admit)]
     assert ("tokenizer", Tokenize) in actors
     assert first.result().token_ids
@@ -196,7 +196,7 @@ async def test_the_tasks_and_threads_that_run_are_callers_of_their_own() -> None
 
 
 def test_other_threads_go_on_while_a_text_is_encoded(smollm2_tokenizer: Tokenizer) -> None:
-    """Check that the interpreter's lock is let go, where the interpreter takes it from nobody who does not."""
+    """Check the release of the interpreter's lock; the interpreter itself takes it from nobody here."""
     text = "The quick brown fox jumps over the lazy dog. " * 20_000
 
     def goes_on() -> bool:
@@ -227,25 +227,25 @@ def test_other_threads_go_on_while_a_text_is_encoded(smollm2_tokenizer: Tokenize
 
 
 class ByHand:
-    """An intake and the requests that are with the tokenizer.
+    """An intake, and the requests at the tokenizer.
 
     Attributes:
         away: their submits, oldest first.
-        said: all other answers.
+        answers: all other answers.
     """
 
     def __init__(self, tokenizer: Tokenizer, at_once: int = TOKENIZED_AT_ONCE):
         self.preparer = Preparer(tokenizer, VOCAB_SIZE, frozenset(), 50)
         self.intake = Intake(self.preparer, at_once)
         self.away: deque[Submit] = deque()
-        self.said: list[Message] = []
+        self.answers: list[Message] = []
 
     def say(self, message: Message) -> None:
         for answer in self.intake.handle(message):
             if isinstance(answer, Tokenize):
                 self.away.append(answer.submit)
             else:
-                self.said.append(answer)
+                self.answers.append(answer)
 
     def tokenize(self, place: int = 0) -> None:
         submit = self.away[place]
@@ -254,7 +254,7 @@ class ByHand:
 
     @property
     def admitted(self) -> list[int]:
-        return [each.request.id for each in self.said if isinstance(each, Admit)]
+        return [each.request.id for each in self.answers if isinstance(each, Admit)]
 
 
 def test_callers_take_turns_at_the_tokenizer(byte_tokenizer: Tokenizer) -> None:
@@ -271,7 +271,7 @@ def test_one_that_waits_behind_another_is_cancelled_at_once(byte_tokenizer: Toke
     for request_id in range(3):
         one.say(Submit(request_id, "text", PARAMS))
     one.say(Cancel(1))
-    (rejected,) = one.said
+    (rejected,) = one.answers
     assert isinstance(rejected, Rejected)
     assert rejected.request_id == 1
     assert isinstance(rejected.error, RequestCancelled)
@@ -279,7 +279,7 @@ def test_one_that_waits_behind_another_is_cancelled_at_once(byte_tokenizer: Toke
     one.tokenize()
     assert one.admitted == [0, 2]
     one.say(Cancel(2))
-    assert one.said[-1] == Withdraw(2)
+    assert one.answers[-1] == Withdraw(2)
 
 
 def test_one_that_is_turned_away_by_the_tokenizer_lets_the_next_go_on(byte_tokenizer: Tokenizer) -> None:
@@ -289,7 +289,7 @@ def test_one_that_is_turned_away_by_the_tokenizer_lets_the_next_go_on(byte_token
     one.say(Submit(2, (9,), PARAMS))
     for _ in range(3):
         one.tokenize()
-    errors = [type(each.error) for each in one.said if isinstance(each, Rejected)]
+    errors = [type(each.error) for each in one.answers if isinstance(each, Rejected)]
     assert errors == [PromptTooLong, InvalidRequest]
     assert one.admitted == [2]
 
@@ -298,7 +298,7 @@ def test_a_bad_request_among_quick_ones_is_turned_away_alone(byte_tokenizer: Tok
     one = ByHand(byte_tokenizer)
     for request_id, token in enumerate((1, 999, 2)):
         one.say(Submit(request_id, (token,), PARAMS))
-    assert [type(each) for each in one.said] == [Admit, Rejected, Admit]
+    assert [type(each) for each in one.answers] == [Admit, Rejected, Admit]
     assert not one.away
 
 
@@ -323,9 +323,9 @@ def test_whatever_comes_each_request_is_answered_once_and_each_callers_are_admit
         elif what == "tokenize" and number < len(one.away):
             one.tokenize(number)
         elif what == "cancel" and number < len(submits) and number not in cancelled:
-            admitted, before = number in one.admitted, len(one.said)
+            admitted, before = number in one.admitted, len(one.answers)
             one.say(Cancel(number))
-            answers = [each for each in one.said[before:] if number in each.requests]
+            answers = [each for each in one.answers[before:] if number in each.requests]
             assert [type(each) for each in answers] == [Withdraw if admitted else Rejected], "it is told at once"
             cancelled.add(number)
         assert len(one.away) <= at_once
@@ -334,7 +334,7 @@ def test_whatever_comes_each_request_is_answered_once_and_each_callers_are_admit
         )
     while one.away:
         one.tokenize()
-    turned_away = [each.requests[0] for each in one.said if isinstance(each, Rejected)]
+    turned_away = [each.requests[0] for each in one.answers if isinstance(each, Rejected)]
     assert sorted([*one.admitted, *turned_away]) == [submit.request_id for submit in submits]
     for caller in range(4):
         mine = [each for each in one.admitted if submits[each].caller == caller]

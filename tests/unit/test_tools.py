@@ -1,4 +1,4 @@
-"""A Python function is told to a model by its annotations and its docstring, and called with what they say."""
+"""A Python function is described to a model by its annotations and its docstring, and called by the same."""
 
 import enum
 from dataclasses import dataclass
@@ -105,13 +105,13 @@ def test_parameters_may_be_described_in_numpys_form() -> None:
 
 
 def test_a_docstring_that_is_almost_of_a_form_is_text() -> None:
-    def asked(a: int) -> None:
+    def ask(a: int) -> None:
         """Ask.
 
         :param
         """
 
-    (schema,) = schemas_of([asked])
+    (schema,) = schemas_of([ask])
     assert schema["function"]["description"] == "Ask.\n\n:param"
 
 
@@ -164,12 +164,12 @@ def test_what_the_schema_allows_is_read_and_what_it_does_not_is_refused(
 ) -> None:
     kind = kind_of(annotation)
     checker = jsonschema.Draft202012Validator(kind.schema)
-    for written, meant in good:
-        assert checker.is_valid(written)
-        assert kind.parse(written) == meant
-    for written in bad:
+    for value, meant in good:
+        assert checker.is_valid(value)
+        assert kind.parse(value) == meant
+    for value in bad:
         with pytest.raises(ValueError, match=r"expected|valid"):
-            kind.parse(written)
+            kind.parse(value)
 
 
 @given(
@@ -183,10 +183,10 @@ def test_a_value_of_any_kind_is_read_or_refused_as_its_schema_says(value: Any) -
         kind = kind_of(annotation)
         try:
             kind.parse(value)
-            read = True
+            accepted = True
         except ValueError:
-            read = False
-        assert read == jsonschema.Draft202012Validator(kind.schema).is_valid(value)
+            accepted = False
+        assert accepted == jsonschema.Draft202012Validator(kind.schema).is_valid(value)
 
 
 def unannotated(city: str, days) -> None: ...  # type: ignore[no-untyped-def]
@@ -232,6 +232,6 @@ def test_methods_and_schemas_are_tools_too() -> None:
             return 1.0
 
     schema = {"type": "function", "function": {"name": "now", "parameters": {}}}
-    method, given = tools_of([Shop().price, schema])
-    assert (method.name, given.name, given.function) == ("price", "now", None)
+    method, tool = tools_of([Shop().price, schema])
+    assert (method.name, tool.name, tool.function) == ("price", "now", None)
     assert list(method.parameters) == ["what"]

@@ -71,7 +71,7 @@ CASES = [
 ]
 
 
-def asked(text: str) -> dict[str, Any]:
+def user_message(text: str) -> dict[str, Any]:
     """Return a message; a script is asked once for each conversation."""
     return {"role": "user", "content": text}
 
@@ -84,7 +84,7 @@ class Weather(BaseModel):
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, list[str]]]:
-    """Yield a session, and the list whose last text is its answer."""
+    """Yield a session, and the list of its answers; the last is the next answer."""
     texts = [""]
     with scripted_session(monkeypatch, lambda prompt: texts[-1]) as session:
         yield session, texts
@@ -108,7 +108,7 @@ def content_and_calls(path: str, reply: dict[str, Any]) -> tuple[str, list[str]]
 
 
 def whole_of(path: str, reply: Reply) -> dict[str, Any]:
-    """Return the answer that a stream makes, as far as `content_and_calls` reads it."""
+    """Return the whole answer of a stream, as far as `content_and_calls` reads it."""
     lines = [line.removeprefix("data: ") for line in reply.body.decode().splitlines()]
     events = [json.loads(line) for line in lines if line.startswith("{")]
     match path:
@@ -151,10 +151,10 @@ async def test_free_text_is_not_allowed_beside_a_schema_except_for_reasoning(
     session, texts = scripts
     for script, content in ((f"<think>Hm.</think>{TEXT}", TEXT), (f"<think>Hm.</think>{CALL}", "")):
         texts.append(script)
-        answer = await session.generate([asked(script)], tools=[TOOL], json_schema=SCHEMA, max_tokens=200)
+        answer = await session.generate([user_message(script)], tools=[TOOL], json_schema=SCHEMA, max_tokens=200)
         assert (answer.content, answer.reasoning) == (content, "Hm.")
     texts.append(f"It is {TEXT}")
-    answer = await session.generate([asked("free")], tools=[TOOL], json_schema=SCHEMA, max_tokens=200)
+    answer = await session.generate([user_message("free")], tools=[TOOL], json_schema=SCHEMA, max_tokens=200)
     assert not answer.content.startswith("It is")
 
 
@@ -166,12 +166,12 @@ async def test_in_python_a_text_is_parsed_and_a_call_says_so(scripts: tuple[Sess
     again = rekindle.Generation.from_dict(answer.to_dict())
     assert (again.parsed, again.unparsed) == ({"sunny": True}, None)
     texts.append(CALL)
-    prompts: Any = [[asked("one")], [asked("two")]]
+    prompts: Any = [[user_message("one")], [user_message("two")]]
     answers: Any = await session.generate(prompts, tools=[TOOL], json_schema=Weather, max_tokens=200)
     for answer in (*answers, rekindle.Generation.from_dict(answers[0].to_dict())):
         assert [call.name for call in answer.tool_calls] == ["weather"]
         assert (answer.parsed, answer.unparsed) == (None, "the answer calls tools")
-    chat = [asked("three")]
+    chat = [user_message("three")]
     answer = await session.generate(chat, tools=[TOOL], json_schema=SCHEMA, tool_choice="required", max_tokens=200)
     assert answer.tool_calls[0].arguments == {"city": "Rome"}
 
@@ -183,7 +183,7 @@ async def test_other_constraints_hold_for_texts_too(
     session, texts = scripts
     for script in (text, CALL):
         texts.append(script)
-        answer = await session.generate([asked(script)], tools=[TOOL], max_tokens=200, **option)
+        answer = await session.generate([user_message(script)], tools=[TOOL], max_tokens=200, **option)
         assert (answer.content, len(answer.tool_calls)) == (("", 1) if script == CALL else (text, 0))
 
 

@@ -24,7 +24,7 @@ from rekindle.core.messages.record import MessageRecord
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_session
 from rekindle.views.records import trace_record
-from tests.unit.cards import HOSTILE, shown
+from tests.unit.cards import HOSTILE, page_of
 from tests.unit.traces import traced
 from tests.waiting import until_blocking
 
@@ -56,9 +56,9 @@ def test_nothing_is_recorded_after_the_with_and_tracing_changes_nothing(session:
     assert {request for one in recorded for request in one.requests} == {0}
 
 
-def test_it_can_be_looked_at_while_it_records(held: Session, settler: FakeSettler) -> None:
-    with held.trace() as trace:
-        handle = held.submit(token_ids=PROMPT, max_tokens=5)
+def test_it_can_be_looked_at_while_it_records(held_session: Session, settler: FakeSettler) -> None:
+    with held_session.trace() as trace:
+        handle = held_session.submit(token_ids=PROMPT, max_tokens=5)
         until_blocking(lambda: any(one.kind == "Plan" for one in trace.records), "a plan is seen")
         assert "recording" in repr(trace)
         assert "unfinished" in trace.timeline().text
@@ -85,7 +85,7 @@ def test_it_says_how_much_it_saw(session: Session) -> None:
         session.generate_sync(token_ids=[PROMPT, [5]], max_tokens=4)
     counts = f"recorded: {len(trace.records)} messages, {session.stats.scheduler.ticks} ticks, 2 requests, "
     assert counts in repr(trace)
-    assert counts in shown(trace).text
+    assert counts in page_of(trace).text
     with session.trace() as trace:
         session.step_sync()
         session.submit(token_ids=PROMPT).cancel()
@@ -102,10 +102,10 @@ def test_a_trace_is_of_one_with_statement_and_of_an_open_session(session: Sessio
         with pytest.raises(ConfigError, match="most must be a positive integer"):
             session.trace(most=most)  # type: ignore[arg-type]
     with fake_session() as closed:
-        kept = closed.trace()
-    with pytest.raises(SessionClosed), kept:
+        closed_trace = closed.trace()
+    with pytest.raises(SessionClosed), closed_trace:
         pass
-    assert repr(kept) == "<rekindle.Trace not begun: 0 messages, 0 ticks, 0 requests, 0.0 ms>"
+    assert repr(closed_trace) == "<rekindle.Trace not begun: 0 messages, 0 ticks, 0 requests, 0.0 ms>"
     assert closed.trace().records == ()
 
 
@@ -115,14 +115,14 @@ class Array:
 
 def reachable(thing: object) -> list[object]:
     """Return everything that an object keeps alive, without code."""
-    found: dict[int, object] = {}
+    objects: dict[int, object] = {}
     waiting = [thing]
     while waiting:
         one = waiting.pop()
-        if id(one) not in found and not isinstance(one, type | ModuleType):
-            found[id(one)] = one
+        if id(one) not in objects and not isinstance(one, type | ModuleType):
+            objects[id(one)] = one
             waiting += gc.get_referents(one)
-    return list(found.values())
+    return list(objects.values())
 
 
 def test_a_record_holds_none_of_what_a_message_carries() -> None:
@@ -138,20 +138,20 @@ def test_a_record_holds_none_of_what_a_message_carries() -> None:
     ]
     for message in messages:
         assert any(one is array for one in reachable(message)), "the walk does not find what it is to find"
-        for handled in (
+        for record in (
             MessageRecord("stepper", message, (), 0.0, 1.0),
             MessageRecord("stepper", messages[0], (message,), 0.0, 1.0),
         ):
-            kept = reachable(trace_record(handled, 0.0))
-            assert not any(isinstance(one, Array) for one in kept)
-            assert not any(isinstance(one, Message) for one in kept)
+            objects = reachable(trace_record(record, 0.0))
+            assert not any(isinstance(one, Array) for one in objects)
+            assert not any(isinstance(one, Message) for one in objects)
 
 
 def test_a_trace_that_has_ended_keeps_nothing_of_its_session() -> None:
     trace, _ = traced()
-    kept = reachable(vars(trace))
+    objects = reachable(vars(trace))
     plain = (str, int, float, tuple, dict, type(None), bool)
-    assert {type(one) for one in kept if not isinstance(one, plain)} <= {type(trace._records), type(trace._lock)}
+    assert {type(one) for one in objects if not isinstance(one, plain)} <= {type(trace._records), type(trace._lock)}
 
 
 def test_what_it_keeps_of_a_long_text_is_its_beginning() -> None:

@@ -36,19 +36,19 @@ def test_a_request_is_named_with_its_group_where_there_are_several() -> None:
     assert "group" not in traced()[0].timeline().text
     with fake_session(page_size=16, num_pages=9, max_running=2, data=2) as session, session.trace() as trace:
         session.pause_sync()  # so that all of them are there before the first has ended
-        asked = [session.submit(token_ids=[token] * 9, max_tokens=50) for token in range(4)]
+        handles = [session.submit(token_ids=[token] * 9, max_tokens=50) for token in range(4)]
         session.resume()
-        for handle in asked:
+        for handle in handles:
             handle.result()
     groups = [request_timeline.group for request_timeline in Timeline(trace.records).requests.values()]
     assert groups.count(0) == groups.count(1) == 2
-    drawn = trace.timeline()
-    assert drawn.text.count(", group 1") == drawn.text.count(", group 0") == 2
-    assert ", group 1</text>" in drawn.svg
+    drawing = trace.timeline()
+    assert drawing.text.count(", group 1") == drawing.text.count(", group 0") == 2
+    assert ", group 1</text>" in drawing.svg
 
 
 def test_any_end_of_a_trace_makes_a_timeline(session: Session) -> None:
-    """Check also a trace whose oldest messages were dropped."""
+    """Check also a trace without its oldest messages."""
     with session.trace() as trace:
         session.generate_sync(token_ids=[[number] * 20 for number in range(4)], max_tokens=6)
     for first in range(len(trace.records)):
@@ -62,10 +62,10 @@ def test_what_is_to_be_drawn_is_told_by_collections_of_numbers(session: Session)
         with pytest.raises(ConfigError, match=r"must be a collection of numbers, such as .*, got '?3"):
             trace.timeline(**wrong)
     for right in ({}, {"requests": [3]}, {"requests": {3}, "ticks": range(3)}):
-        drawn = trace.timeline(**right)
-        assert drawn.text == "0 requests over 0 ticks"
-        assert list(picture(drawn.svg)) == [], "there is no legend without a row"
-        assert "<svg" not in drawn._repr_mimebundle_()["text/html"]
+        drawing = trace.timeline(**right)
+        assert drawing.text == "0 requests over 0 ticks"
+        assert list(picture(drawing.svg)) == [], "there is no legend without a row"
+        assert "<svg" not in drawing._repr_mimebundle_()["text/html"]
 
 
 @pytest.mark.parametrize("ticks", [5, 99, 100, 403, 2000])
@@ -78,18 +78,18 @@ def test_nothing_that_is_said_is_cut_off_or_touches_another(ticks: int) -> None:
             for tick in range(2, ticks + 1)
             for fact in (PlanRecord(tick, (), (54321,), 0, ()), TokensRecord(tick, (54321,)))
         ]
-        drawn = picture(draw(Timeline(recorded(*begin, first, *rest, EndRecord(54321, how, "")))).svg)
+        svg = picture(draw(Timeline(recorded(*begin, first, *rest, EndRecord(54321, how, "")))).svg)
         lines: dict[float, list[tuple[float, float]]] = {}
-        for text in drawn.iterfind("{*}text"):
-            left = float(text.attrib["x"])
-            lines.setdefault(float(text.attrib["y"]), []).append((left, left + CHARACTER * len(text.text or "")))
-        assert f"{prompt} ({cached} cached) + " in "".join(drawn.itertext()) or not cached
+        for text in svg.iterfind("{*}text"):
+            start = float(text.attrib["x"])
+            lines.setdefault(float(text.attrib["y"]), []).append((start, start + CHARACTER * len(text.text or "")))
+        assert f"{prompt} ({cached} cached) + " in "".join(svg.itertext()) or not cached
         for line in lines.values():
             assert max(end for _, end in line) <= WIDTH
             assert all(end <= begin for (_, end), (begin, _) in pairwise(sorted(line)))
-        (name,) = drawn.iterfind("{*}g/{*}text[.='request 54321']")
-        left = min(float(box.attrib["x"]) for box in drawn.iterfind("{*}g/{*}rect"))
-        assert float(name.attrib["x"]) + CHARACTER * len("request 54321") <= left
+        (name,) = svg.iterfind("{*}g/{*}text[.='request 54321']")
+        edge = min(float(box.attrib["x"]) for box in svg.iterfind("{*}g/{*}rect"))
+        assert float(name.attrib["x"]) + CHARACTER * len("request 54321") <= edge
 
 
 def test_a_tick_that_compiles_is_cut_and_leaves_the_others_their_bars() -> None:
@@ -146,14 +146,14 @@ def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_column(
     for seed in SEEDS:
         timeline = Timeline(crowded(seed).records)
         monkeypatch.setattr("rekindle.views.timeline.view.MAX_COLUMNS", -(-len(timeline.ticks) // share))
-        drawn = select_view(timeline, None, None)
-        assert drawn.ticks_per_column == share
+        view = select_view(timeline, None, None)
+        assert view.ticks_per_column == share
         for request_timeline in timeline.requests.values():
-            spans, end = list(drawn.spans(request_timeline)), 0
+            spans, end = list(view.spans(request_timeline)), 0
             for span in spans:
                 assert span.at >= end
                 end = span.at + span.ticks
-                ends = drawn.ticks.index(span.first), drawn.ticks.index(span.last)
+                ends = view.ticks.index(span.first), view.ticks.index(span.last)
                 assert [at // share for at in ends] == [span.at // share, (end - 1) // share]
                 if share == 1:
                     assert ends == (span.at, end - 1)
@@ -161,7 +161,7 @@ def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_column(
             counts: Counter[str] = Counter()
             for span in spans:
                 counts[span.kind] += span.ticks
-            assert counts == Counter(kind for kind in request_timeline.kinds(drawn.ticks) if kind)
+            assert counts == Counter(kind for kind in request_timeline.kinds(view.ticks) if kind)
             assert sum(span.tokens for span in spans) == sum(cell.tokens for cell in request_timeline.cells.values())
 
 

@@ -1,4 +1,4 @@
-"""The file of a trace has slices that nest, names and counters, as readers of Chrome's trace event format need."""
+"""The file of a trace has nested slices, names and counters, as readers of Chrome's trace event format need."""
 
 import json
 import os
@@ -38,11 +38,11 @@ Event = dict[str, Any]
 def slices(events: list[Event], pid: int) -> dict[str, list[Event]]:
     """Return the slices of each track of a group, by the track's name."""
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    found: defaultdict[str, list[Event]] = defaultdict(list)
+    tracks: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event["ph"] == "X" and event["pid"] == pid:
-            found[names[event["tid"]]].append(event)
-    return found
+            tracks[names[event["tid"]]].append(event)
+    return tracks
 
 
 @pytest.fixture(scope="module")
@@ -53,24 +53,24 @@ def events() -> list[Event]:
 def events_of(records: Sequence[TraceRecord], seconds: float) -> list[Event]:
     whole = json.loads(perfetto.as_json(records, seconds, 0))
     assert set(whole) == {"traceEvents", "displayTimeUnit", "otherData"}
-    found: list[Event] = whole["traceEvents"]
-    return found
+    trace_events: list[Event] = whole["traceEvents"]
+    return trace_events
 
 
 @pytest.mark.parametrize("seed", [None, *SEEDS])
 def test_slices_of_a_track_never_overlap_and_every_event_is_well_formed(seed: int | None) -> None:
-    """Check a session's trace, and those of its scheduler alone with any requests."""
+    """Check a session's trace, and traces of the scheduler alone with any requests."""
     records: Sequence[TraceRecord] = traced()[0].records if seed is None else crowded(seed).records
     seconds = traced()[0].seconds if seed is None else float(len(records))
-    needed = {"X": {"name", "pid", "tid", "ts", "dur", "args"}, "C": {"name", "pid", "ts", "args"}}
-    needed["i"] = {"name", "pid", "tid", "ts", "s", "args"}
+    required = {"X": {"name", "pid", "tid", "ts", "dur", "args"}, "C": {"name", "pid", "ts", "args"}}
+    required["i"] = {"name", "pid", "tid", "ts", "s", "args"}
     tracks: defaultdict[int, list[Event]] = defaultdict(list)
     for event in events_of(records, seconds):
         if event["ph"] == "M":
             assert "ts" not in event
             assert event["name"] in {"process_name", "process_sort_index", "thread_name", "thread_sort_index"}
             continue
-        assert needed[event["ph"]] <= set(event)
+        assert required[event["ph"]] <= set(event)
         assert isinstance(event["ts"], int)
         assert 0 <= event["ts"] <= 1e6 * seconds
         if event["ph"] == "X":
@@ -101,10 +101,12 @@ def test_each_message_is_a_slice_of_its_actor_and_each_tick_one_of_the_device(ev
 
 def test_the_phases_of_a_request_follow_each_other_without_a_gap_to_its_end(events: list[Event]) -> None:
     trace, _ = traced()
-    timeline, shown = Timeline(trace.records), slices(events, REQUESTS)
+    timeline, tracks = Timeline(trace.records), slices(events, REQUESTS)
     for request_timeline in timeline.requests.values():
         spans = list(phases(request_timeline, timeline, trace.seconds))
-        assert [span.activity for span in spans] == [event["name"] for event in shown[f"request {request_timeline.id}"]]
+        assert [span.activity for span in spans] == [
+            event["name"] for event in tracks[f"request {request_timeline.id}"]
+        ]
         if not request_timeline.cells:
             continue
         assert all(one.ended == other.began for one, other in pairwise(spans))
@@ -112,7 +114,7 @@ def test_the_phases_of_a_request_follow_each_other_without_a_gap_to_its_end(even
         assert [span.activity for span in spans][:2] == ["queued", "prefill"]
         # A request that gets pages again in the tick in which it lost them does not wait.
         assert sum(span.activity == "preempted" for span in spans) <= len(request_timeline.preemptions)
-    assert any(event["name"] == "preempted" for track in shown.values() for event in track)
+    assert any(event["name"] == "preempted" for track in tracks.values() for event in track)
 
 
 def test_a_request_that_is_turned_away_is_an_instant_that_says_why(events: list[Event]) -> None:
@@ -138,13 +140,13 @@ def test_counters_are_how_many_did_what_in_each_tick_and_end_with_none(events: l
     assert {event["name"] for event in events if event["ph"] == "C"} == set(expected)
     assert max(expected["running"]) <= 4 <= max(expected["waiting"])
     for name, counts in expected.items():
-        found = [event["args"]["requests"] for event in events if event["ph"] == "C" and event["name"] == name]
-        assert found == [*counts, 0]
+        values = [event["args"]["requests"] for event in events if event["ph"] == "C" and event["name"] == name]
+        assert values == [*counts, 0]
 
 
 def test_twice_as_many_requests_are_twice_the_work_however_long_they_wait() -> None:
     def crowd(requests: int) -> list[TraceRecord]:
-        """Record requests that come at once, each of which is computed in a tick of its own."""
+        """Record simultaneous requests, each with a tick of its own."""
         joined = [JoinRecord(request, 3, False) for request in range(requests)]
         ticks = [
             fact
@@ -162,7 +164,7 @@ def test_twice_as_many_requests_are_twice_the_work_however_long_they_wait() -> N
 
 
 def calls(work: Callable[[], object]) -> int:
-    """Count the functions that some work calls."""
+    """Count the function calls of some work."""
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:
@@ -193,17 +195,17 @@ def test_ticks_without_a_request_are_a_file() -> None:
 
 
 def test_an_empty_trace_and_one_that_records_are_files_too(session: Session, tmp_path: Path) -> None:
-    def written() -> list[Event]:
+    def export() -> list[Event]:
         trace.to_perfetto(tmp_path / "trace.json")
-        found: list[Event] = json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"]
-        return found
+        trace_events: list[Event] = json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"]
+        return trace_events
 
     trace = session.trace()
-    assert all(event["ph"] == "M" for event in written())
+    assert all(event["ph"] == "M" for event in export())
     with trace:
         handle = session.submit(token_ids=[1, 2, 3], max_tokens=100)
         until_blocking(lambda: any(record.kind == "Settled" for record in trace.records), "a tick has settled")
-        assert slices(written(), REQUESTS)["request 0"]
+        assert slices(export(), REQUESTS)["request 0"]
         handle.result()
 
 

@@ -1,4 +1,4 @@
-"""A timeline says what the scheduler did in every tick, to every request, and it adds up to the scheduler's counts."""
+"""A timeline shows the scheduler's work in every tick, for every request, and adds up to the scheduler's counts."""
 
 from contextlib import suppress
 from typing import get_args
@@ -25,7 +25,7 @@ def timeline_of(trace: Trace) -> Timeline:
 
 
 def kinds_of(timeline: Timeline) -> dict[int, dict[int, Kind | None]]:
-    """Return what each request did, by tick."""
+    """Return the kind of each request's work, by tick."""
     ticks = list(timeline.ticks)
     return {
         name: dict(zip(ticks, request_timeline.kinds(ticks), strict=True))
@@ -59,14 +59,14 @@ def test_what_each_tick_computed_and_who_lost_its_pages_is_what_the_scheduler_di
     cells = [cell for request_timeline in request_timelines.values() for cell in request_timeline.cells.values()]
     assert sum(cell.tokens for cell in cells if cell.prefill) == stats.computed_tokens + stats.recomputed_tokens
     assert sum(cell.new_tokens for cell in cells) == stats.generated_tokens
-    assert losses(timeline) == sorted(truth.lost)
-    assert len(truth.lost) == stats.preemptions
+    assert losses(timeline) == sorted(truth.losses)
+    assert len(truth.losses) == stats.preemptions
 
 
 def test_the_random_requests_lose_pages_also_just_before_they_end_and_under_each_order_of_ticks() -> None:
     truths = [crowded(seed) for seed in SEEDS]
-    assert sum(len(truth.lost) for truth in truths) > 40
-    assert sum(name not in truth.known[tick] for truth in truths for name, tick in truth.lost) > 10
+    assert sum(len(truth.losses) for truth in truths) > 40
+    assert sum(name not in truth.live[tick] for truth in truths for name, tick in truth.losses) > 10
     assert {truth._limits.ticks for truth in truths} == {"alternate", "prefill-first", "combined"}
 
 
@@ -76,14 +76,14 @@ def test_a_request_waits_in_a_timeline_in_the_ticks_in_which_it_waits_in_the_sch
     timeline = Timeline(truth.records)
     for name, kinds in kinds_of(timeline).items():
         for tick, kind in kinds.items():
-            if name not in truth.known[tick]:
+            if name not in truth.live[tick]:
                 continue
             if kind is None:
                 assert timeline.requests[name].end_reason, "that it had ended by itself was known later"
                 assert tick > timeline.requests[name].last
                 continue
-            lost = any(loser == name and at <= tick for loser, at in truth.lost)
-            waits = {"preempted"} if lost else {"queued"}
+            after_loss = any(loser == name and at <= tick for loser, at in truth.losses)
+            waits = {"preempted"} if after_loss else {"queued"}
             assert (kind in waits) == (name in truth.waiting[tick]), (name, tick, kind)
 
 
@@ -94,7 +94,7 @@ def test_a_trace_that_begins_or_ends_anywhere_knows_each_loss_in_it_of_whoever_i
     for first in range(0, len(truth.records), 7):
         timeline = Timeline(truth.records[first:])
         ticks = list(timeline.ticks)
-        seen_of = [(name, tick) for name, tick in truth.lost if tick in timeline.ticks and name in timeline.requests]
+        seen_of = [(name, tick) for name, tick in truth.losses if tick in timeline.ticks and name in timeline.requests]
         assert losses(timeline) == sorted(seen_of)
         for name, request_timeline in timeline.requests.items():
             kinds, expected = (list(each.kinds(ticks)) for each in (request_timeline, whole.requests[name]))
@@ -160,15 +160,15 @@ def test_a_stop_string_ends_a_request_where_the_text_is_complete(texts: Session)
 
 
 def test_a_cancelled_request_is_there_until_then_and_its_last_tokens_are_surplus(
-    held: Session, settler: FakeSettler
+    held_session: Session, settler: FakeSettler
 ) -> None:
-    with held.trace() as trace:
-        asked = [held.submit(token_ids=PROMPT, max_tokens=9) for _ in range(2)]
-        until_blocking(lambda: held.stats.scheduler.ticks >= 2, "two ticks are in flight")
-        for handle in reversed(asked):
+    with held_session.trace() as trace:
+        handles = [held_session.submit(token_ids=PROMPT, max_tokens=9) for _ in range(2)]
+        until_blocking(lambda: held_session.stats.scheduler.ticks >= 2, "two ticks are in flight")
+        for handle in reversed(handles):
             handle.cancel()
         settler.release()
-        for handle in asked:
+        for handle in handles:
             with suppress(RekindleError):
                 handle.result()
     timeline, kinds = timeline_of(trace), kinds_of(timeline_of(trace))
@@ -176,7 +176,7 @@ def test_a_cancelled_request_is_there_until_then_and_its_last_tokens_are_surplus
         "cancelled",
         "cancelled",
     ]
-    assert held.stats.scheduler.generated_tokens == sum(
+    assert held_session.stats.scheduler.generated_tokens == sum(
         request_timeline.generated for request_timeline in timeline.requests.values()
     )
     assert kinds[0][1] == "prefill"
@@ -184,8 +184,8 @@ def test_a_cancelled_request_is_there_until_then_and_its_last_tokens_are_surplus
 
 
 def test_a_held_prefix_ends_when_it_is_computed_and_what_follows_finds_it(session: Session) -> None:
-    with session.trace() as trace, session.prefix_sync(token_ids=[7] * 130) as held:
-        held.generate_sync(token_ids=[1, 2], max_tokens=4)
+    with session.trace() as trace, session.prefix_sync(token_ids=[7] * 130) as document:
+        document.generate_sync(token_ids=[1, 2], max_tokens=4)
     prefix, request = timeline_of(trace).requests.values()
     assert (prefix.hold, prefix.end_reason, prefix.prompt) == (True, "held", 130)
     assert sum(cell.tokens for cell in prefix.cells.values()) == 128
@@ -201,8 +201,8 @@ def test_pages_are_copied_in_by_the_tick_that_uses_them_and_a_prefix_that_is_fou
         for number in (6, 7, 8):
             session.generate_sync(token_ids=[number] * 80, max_tokens=2)
         with session.trace() as trace:
-            found = session.generate_sync(token_ids=[5] * 64, max_tokens=2)
-    assert found.cached.host == 48, "the last page is found, and its last block computed again"
+            generation = session.generate_sync(token_ids=[5] * 64, max_tokens=2)
+    assert generation.cached.host == 48, "the last page is found, and its last block computed again"
     ((request_timeline,), ticks) = (timeline_of(trace).requests.values(), timeline_of(trace).ticks)
     assert ticks[next(iter(request_timeline.cells))].onloaded_pages == 4
     assert "copied in" in trace.timeline().svg
@@ -215,12 +215,13 @@ def test_pages_are_copied_in_by_the_tick_that_uses_them_and_a_prefix_that_is_fou
     assert "1 request over 1 tick" in holding.timeline().text
 
 
-def test_a_trace_that_begins_in_the_middle_shows_what_it_saw(held: Session, settler: FakeSettler) -> None:
-    runs, waits = (held.submit(token_ids=PROMPT, max_tokens=most) for most in (9, 4))
+def test_a_trace_that_begins_in_the_middle_shows_what_it_saw(held_session: Session, settler: FakeSettler) -> None:
+    runs, waits = (held_session.submit(token_ids=PROMPT, max_tokens=most) for most in (9, 4))
     until_blocking(
-        lambda: (held.stats.scheduler.ticks, held.stats.scheduler.waiting) == (2, 1), "one runs and one waits"
+        lambda: (held_session.stats.scheduler.ticks, held_session.stats.scheduler.waiting) == (2, 1),
+        "one runs and one waits",
     )
-    with held.trace() as trace:
+    with held_session.trace() as trace:
         settler.release()
         runs.result()
         waits.result()
@@ -229,10 +230,10 @@ def test_a_trace_that_begins_in_the_middle_shows_what_it_saw(held: Session, sett
     assert timeline.requests[0].prompt is None
     assert set(kinds[0].values()) <= {"decode", None}
     assert next(iter(kinds[1].values())) == "queued", "it left the waiting queue in the trace, so it was there before"
-    drawing, seen = trace.timeline(), timeline.requests[0].generated
-    assert 0 < seen < 9
-    assert f"? + ≥{seen}, length" in drawing.text
-    assert f"at least {seen} tokens generated" in drawing.svg
+    drawing, generated = trace.timeline(), timeline.requests[0].generated
+    assert 0 < generated < 9
+    assert f"? + ≥{generated}, length" in drawing.text
+    assert f"at least {generated} tokens generated" in drawing.svg
 
 
 # By hand
@@ -240,7 +241,7 @@ def test_a_trace_that_begins_in_the_middle_shows_what_it_saw(held: Session, sett
 MARK = f'stroke="rgb({RED})" stroke-width="2.5"'
 """The mark of a loss in a drawing."""
 DECODED = [fact for tick in range(2, 6) for fact in (PlanRecord(tick, (), (1,), 0, ()), TokensRecord(tick, (1,)))]
-"""Four ticks in which request 1 gets a token."""
+"""Four ticks, each with a token for request 1."""
 
 
 def planned(tick: int, *rows: int, chunks: tuple[ChunkRecord, ...] = (), preempted: tuple[int, ...] = ()) -> PlanRecord:

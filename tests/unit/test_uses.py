@@ -1,4 +1,4 @@
-"""What a model is for beside generating is read from its files; what cannot be served is refused by name."""
+"""The uses of a model beside generation are read from its files; unsupported ones are refused by name."""
 
 import json
 import shutil
@@ -19,13 +19,13 @@ from tests.unit.test_checkpoint_gguf import write_gguf
 
 
 def changed(origin: Path, directory: Path, drop: str = "", **config: Any) -> Checkpoint:
-    """Open a copy of a model with another config, and without the tensors whose names begin so."""
+    """Open a copy of a model with another config, and without the tensors of a prefix."""
     shutil.copytree(origin, directory)
     settings = json.loads((origin / "config.json").read_text(encoding="utf-8"))
     write(directory / "config.json", {**settings, **config})
     tensors = load_file(origin / "model.safetensors")
-    kept = {name: tensor for name, tensor in tensors.items() if not drop or not name.startswith(drop)}
-    save_file(kept, directory / "model.safetensors")
+    remaining = {name: tensor for name, tensor in tensors.items() if not drop or not name.startswith(drop)}
+    save_file(remaining, directory / "model.safetensors")
     return open_checkpoint(directory)
 
 
@@ -44,7 +44,7 @@ def test_a_directory_of_sentence_transformers_says_how_it_embeds(families: Path,
 
 
 @pytest.mark.parametrize(
-    ("modules", "prompts", "said"),
+    ("modules", "prompts", "expected"),
     [
         ({"a": 1}, PROMPTS, "expected a list of modules"),
         ([{"type": "x"}], PROMPTS, "expected a list of modules"),
@@ -54,10 +54,10 @@ def test_a_directory_of_sentence_transformers_says_how_it_embeds(families: Path,
     ],
 )
 def test_files_of_another_form_are_refused(
-    families: Path, tmp_path: Path, modules: Any, prompts: Any, said: str
+    families: Path, tmp_path: Path, modules: Any, prompts: Any, expected: str
 ) -> None:
     path = embedding_model(families / "qwen3-embed", tmp_path / "model", modules, LAST, prompts)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=expected):
         open_checkpoint(path)
 
 
@@ -93,7 +93,7 @@ def test_a_base_model_opens_without_a_head_and_predicts_nothing(families: Path, 
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "expected"),
     [
         ({"is_causal": False}, "is_causal is False, so the model reads its text in both directions"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
@@ -105,9 +105,9 @@ def test_a_base_model_opens_without_a_head_and_predicts_nothing(families: Path, 
     ],
 )
 def test_models_that_read_in_both_directions_are_refused(
-    families: Path, tmp_path: Path, config: dict[str, Any], said: str
+    families: Path, tmp_path: Path, config: dict[str, Any], expected: str
 ) -> None:
-    with pytest.raises(UnsupportedModel, match=said):
+    with pytest.raises(UnsupportedModel, match=expected):
         changed(families / "llama-tied", tmp_path / "model", **config)
 
 
@@ -166,13 +166,13 @@ def test_a_head_of_another_form_is_refused(families: Path, tmp_path: Path) -> No
     classifier(families / "llama-tied", tmp_path / "model", 3)
     tensors = load_file(tmp_path / "model" / "model.safetensors")
     head = tensors.pop("score.weight")
-    for others, error, said in (
+    for others, error, expected in (
         ({"score.weight": head[:2]}, CheckpointError, r"score.weight must have the shape \(3, 64\) by the config"),
         ({"score.weight": head, "score.bias": head[:, 0]}, CheckpointError, "and no bias"),
         ({"classifier.dense.weight": head}, UnsupportedModel, "supported, got classifier.dense.weight"),
         ({}, UnsupportedModel, "supported, got none"),
     ):
-        kept = {name: np.ascontiguousarray(tensor) for name, tensor in {**tensors, **others}.items()}
-        save_file(kept, tmp_path / "model" / "model.safetensors")
-        with pytest.raises(error, match=said):
+        arrays = {name: np.ascontiguousarray(tensor) for name, tensor in {**tensors, **others}.items()}
+        save_file(arrays, tmp_path / "model" / "model.safetensors")
+        with pytest.raises(error, match=expected):
             open_checkpoint(tmp_path / "model")

@@ -68,21 +68,21 @@ def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 def beside(name: str) -> dict[str, Any]:
-    """Return what has to be given with a parameter."""
-    needed: dict[str, dict[str, Any]] = {
+    """Return the options required by a parameter."""
+    options: dict[str, dict[str, Any]] = {
         "logprobs_of": {"logprobs": 0},
         "truncation_side": {"truncate_prompt_tokens": 5},
         "keep_stop": {"stop": "x"},
     }
-    return needed.get(name, {})
+    return options.get(name, {})
 
 
-def served(session: Session, options: dict[str, Any]) -> bool:
-    """Return whether a call with these options is served; pack its request as for the real device."""
+def is_served(session: Session, options: dict[str, Any]) -> bool:
+    """Serve a call with some options, and return False if it is refused; pack its request as for the real device."""
     admitted: list[Request] = []
 
-    def see(handled: MessageRecord) -> None:
-        admitted.extend(said.request for said in handled.answers if isinstance(said, Admit))
+    def see(record: MessageRecord) -> None:
+        admitted.extend(answer.request for answer in record.answers if isinstance(answer, Admit))
 
     with session.watch(see):
         try:
@@ -100,22 +100,22 @@ def served(session: Session, options: dict[str, Any]) -> bool:
 @settings(max_examples=15)
 @given(value=VALUES)
 def test_a_value_is_refused_or_served(session: Session, name: str, value: Any) -> None:
-    served(session, beside(name) | {name: value})
+    is_served(session, beside(name) | {name: value})
 
 
 @settings(max_examples=150)
 @given(options=st.dictionaries(st.sampled_from(NAMES), VALUES, min_size=2, max_size=4))
 def test_values_together_are_refused_or_served(session: Session, options: dict[str, Any]) -> None:
-    served(session, options)
+    is_served(session, options)
 
 
 def test_numbers_of_tokens_may_be_as_large_as_they_can_and_still_be_added(session: Session) -> None:
-    assert served(session, {"min_tokens": 2**30, "max_tokens": 2**30})
-    assert served(session, {"min_tokens": 2**30, "max_tokens": None})
+    assert is_served(session, {"min_tokens": 2**30, "max_tokens": 2**30})
+    assert is_served(session, {"min_tokens": 2**30, "max_tokens": None})
 
 
 def test_every_parameter_refuses_some_values_and_serves_others(session: Session) -> None:
     values = [*INTEGERS, *FLOATS, True, "a", "left", [5, 6], ["a"], {5: 1.0}, object(), "model", 'start: "a"']
     values += [None, (), Steering(0, np.ones(HIDDEN)), Patch(0, np.ones(HIDDEN), 0)]
     for name in NAMES:
-        assert {served(session, beside(name) | {name: value}) for value in values} == {True, False}, name
+        assert {is_served(session, beside(name) | {name: value}) for value in values} == {True, False}, name

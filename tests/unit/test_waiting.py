@@ -1,4 +1,4 @@
-"""Tests that wait in vain fail, and say what they waited for."""
+"""A test waits in vain, and fails with the reason of its wait."""
 
 import pytest
 

@@ -61,15 +61,15 @@ def test_it_returns_what_the_operation_returns_also_one_that_waits_for_nothing(r
 
     def something() -> Waits[list[int]]:
         feed: Feed[int] = Feed()
-        seen = []
+        numbers = []
         for number in range(3):
             in_a_thread(partial(feed.put, number))
             yield Wait(feed, number)
-            seen.append(feed.items[number])
+            numbers.append(feed.items[number])
         in_a_thread(feed.close)
         yield Wait(feed)
         assert feed.closed
-        return seen
+        return numbers
 
     assert run(nothing()) == "at once"
     assert run(something()) == [0, 1, 2]
@@ -139,91 +139,91 @@ def test_operations_can_be_made_of_others(run: Run) -> None:
     assert run(outer()) == 0 + 1 + 3 + 4
 
 
-def left_by(how: type[BaseException], left: list[str], feed: Feed[int]) -> Waits[None]:
+def left_by(how: type[BaseException], events: list[str], feed: Feed[int]) -> Waits[None]:
     try:
         yield Wait(feed)
     except BaseException as error:
-        left.append(f"{isinstance(error, how)}")
+        events.append(f"{isinstance(error, how)}")
         raise
     finally:
-        left.append("cleaned up")
+        events.append("cleaned up")
 
 
 @pytest.mark.anyio
 @pytest.mark.both_loops
 async def test_leaving_an_awaited_one_early_is_thrown_into_it() -> None:
-    left: list[str] = []
+    events: list[str] = []
     feed: Feed[int] = Feed()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(awaited, left_by(anyio.get_cancelled_exc_class(), left, feed))
+        tasks.start_soon(awaited, left_by(anyio.get_cancelled_exc_class(), events, feed))
         await anyio.wait_all_tasks_blocked()
-        assert left == []
+        assert events == []
         tasks.cancel_scope.cancel()
-    assert left == ["True", "cleaned up"]
+    assert events == ["True", "cleaned up"]
     assert not feed._waiting
 
 
 @pytest.mark.anyio
 @pytest.mark.both_loops
 async def test_a_timeout_from_outside_is_not_taken_for_that_of_a_wait() -> None:
-    left: list[str] = []
+    events: list[str] = []
     with anyio.move_on_after(0) as scope:
-        await awaited(left_by(anyio.get_cancelled_exc_class(), left, Feed()))
+        await awaited(left_by(anyio.get_cancelled_exc_class(), events, Feed()))
     assert scope.cancelled_caught
-    assert left == ["True", "cleaned up"]
+    assert events == ["True", "cleaned up"]
 
     def patient() -> Waits[None]:
         yield Wait(Feed(), timeout=1000)
-        left.append("went on")
+        events.append("went on")
 
     with anyio.move_on_after(0.001) as scope:
         await awaited(patient())
     assert scope.cancelled_caught
-    assert "went on" not in left
+    assert "went on" not in events
 
 
 def test_asyncios_own_ways_to_leave_are_thrown_into_it_as_they_are() -> None:
     """Check this because 'Interrupt kernel' cancels the task of a cell, and must not be taken for a timeout."""
-    left: list[str] = []
+    events: list[str] = []
 
     async def cell() -> None:
-        task = asyncio.ensure_future(awaited(left_by(asyncio.CancelledError, left, Feed())))
+        task = asyncio.ensure_future(awaited(left_by(asyncio.CancelledError, events, Feed())))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(awaited(left_by(asyncio.CancelledError, left, Feed())), 0.001)
+            await asyncio.wait_for(awaited(left_by(asyncio.CancelledError, events, Feed())), 0.001)
 
     asyncio.run(cell())
-    assert left == ["True", "cleaned up"] * 2
+    assert events == ["True", "cleaned up"] * 2
 
 
 def test_leaving_a_blocking_one_early_is_thrown_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    left: list[str] = []
+    events: list[str] = []
     feed: Feed[int] = Feed()
 
-    def interrupted(seen: int, timeout: float | None = None) -> bool:
+    def interrupted(number: int, timeout: float | None = None) -> bool:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(feed, "wait_blocking", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        blocked(left_by(KeyboardInterrupt, left, feed))
-    assert left == ["True", "cleaned up"]
+        blocked(left_by(KeyboardInterrupt, events, feed))
+    assert events == ["True", "cleaned up"]
 
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_between_two_waits_is_heard_though_a_loop_runs() -> None:
-    """Check this because the handler of `asyncio.run` would only tell the loop, which is blocked."""
-    left: list[str] = []
+    """Check this because the handler of `asyncio.run` would only tell the blocked loop."""
+    events: list[str] = []
 
     def drawing() -> Waits[None]:
         try:
             yield Wait(closed_with())
             signal.raise_signal(signal.SIGINT)
-            left.append("went on")
+            events.append("went on")
         finally:
-            left.append("cleaned up")
+            events.append("cleaned up")
 
     async def cell() -> None:
         before = signal.getsignal(signal.SIGINT)
@@ -233,7 +233,7 @@ def test_an_interrupt_between_two_waits_is_heard_though_a_loop_runs() -> None:
         assert signal.getsignal(signal.SIGINT) is before
 
     asyncio.run(cell())
-    assert left == ["cleaned up"]
+    assert events == ["cleaned up"]
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -241,14 +241,14 @@ def test_an_interrupt_between_two_waits_is_heard_though_a_loop_runs() -> None:
 def test_an_interrupt_under_ipython_ends_what_waits(
     count: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run the loop as IPython does in a terminal, which would leave what it runs pending."""
+    """Run the loop as IPython does in a terminal, where an interrupt would leave the tasks pending."""
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=object))
-    left: list[str] = []
+    events: list[str] = []
     feed: Feed[int] = Feed()
 
     async def cell() -> None:
         asyncio.get_running_loop().call_later(0.01, signal.raise_signal, signal.SIGINT)
-        waits = [awaited(left_by(BaseException, left, feed)) for _ in range(count)]
+        waits = [awaited(left_by(BaseException, events, feed)) for _ in range(count)]
         await (waits[0] if count == 1 else asyncio.gather(*waits))
 
     loop = asyncio.new_event_loop()
@@ -256,30 +256,30 @@ def test_an_interrupt_under_ipython_ends_what_waits(
         loop.run_until_complete(cell())
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    assert sorted(left) == ["True"] * count + ["cleaned up"] * count
+    assert sorted(events) == ["True"] * count + ["cleaned up"] * count
     assert not feed._waiting
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_wherever_an_interrupt_comes_what_has_begun_is_cleaned_up() -> None:
-    """Interrupt also between two waits, outside of the operation, which may have begun a request."""
-    begun: list[Feed[int]] = []
-    left: list[str] = []
+    """Interrupt also between two waits, outside of the operation, maybe with a request in flight."""
+    feeds: list[Feed[int]] = []
+    events: list[str] = []
     interrupts: list[int] = []
 
     def operation() -> Waits[None]:
         feed = closed_with(1)
-        begun.append(feed)
+        feeds.append(feed)
         try:
             for _ in range(3):
                 yield Wait(feed)
         finally:
-            left.append("cleaned up")
+            events.append("cleaned up")
 
     def interrupted(line: int) -> weakref.ref[Feed[int]] | None:
-        """Interrupt at this line of the code that runs the operation; return the operation's feed, if it had begun."""
-        begun.clear()
-        left.clear()
+        """Interrupt at this line of the operation's runner; return the operation's feed, if it had begun."""
+        feeds.clear()
+        events.clear()
         lines = count()
 
         def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -294,23 +294,23 @@ def test_wherever_an_interrupt_comes_what_has_begun_is_cleaned_up() -> None:
             blocked(operation())
         except KeyboardInterrupt:
             interrupts.append(line)
-            cleaned = list(left)  # read this before the frames go, which would clean up too
+            cleaned = list(events)  # read this before the frames go, which would clean up too
         else:
             cleaned = ["cleaned up"]
         finally:
             sys.settrace(before)
-        assert cleaned == ["cleaned up"] * len(begun)
-        return weakref.ref(begun.pop()) if begun else None
+        assert cleaned == ["cleaned up"] * len(feeds)
+        return weakref.ref(feeds.pop()) if feeds else None
 
     gc.collect()
     gc.disable()  # feeds that go without the collector are in no cycle
     try:
-        held = [interrupted(line) for line in range(20)]
+        references = [interrupted(line) for line in range(20)]
     finally:
         gc.enable()
     assert interrupts == [*range(len(interrupts))]
     assert len(interrupts) > 10
-    assert not any(feed() for feed in held if feed is not None), "the interrupt holds itself"
+    assert not any(feed() for feed in references if feed is not None), "the interrupt holds itself"
 
 
 @pytest.mark.anyio
@@ -363,15 +363,15 @@ async def test_the_loop_keeps_turning_while_one_is_awaited() -> None:
 
 
 class Recorder(ProgressBars):
-    """Progress bars that record the progress which they were shown, and then call a function."""
+    """Progress bars with a record of all reports, and a function to call after each."""
 
     def __init__(self, then: Callable[[Progress], None] = lambda progress: None):
         super().__init__(False)
-        self.shown: list[Progress] = []
+        self.reports: list[Progress] = []
         self._then = then
 
     def show(self, progress: Progress) -> None:
-        self.shown.append(progress)
+        self.reports.append(progress)
         self._then(progress)
 
 
@@ -393,7 +393,7 @@ def test_all_that_a_feed_reports_is_drawn_once_and_in_order(run: Run) -> None:
     for each in there:
         recorder = Recorder()
         run(draw_reports(each, recorder))
-        assert recorder.shown == [*reports(5)]
+        assert recorder.reports == [*reports(5)]
 
 
 @RUNS
@@ -411,7 +411,7 @@ def test_what_is_reported_just_before_the_end_is_drawn_too(run: Run) -> None:
     feed.put(first)
     recorder = Recorder(end)
     run(draw_reports(feed, recorder))
-    assert recorder.shown == [first, *others]
+    assert recorder.reports == [first, *others]
 
 
 @RUNS

@@ -1,4 +1,4 @@
-"""The watchdog: ticks that the device does not finish fail those who wait for them, and the session lives."""
+"""The watchdog: a tick stuck on the device fails its waiting requests, and the session lives."""
 
 import math
 import threading
@@ -36,11 +36,11 @@ from rekindle.testing.session import fake_loaded_engine, fake_session
 from tests.waiting import PATIENCE, until_blocking
 
 SHORT = 0.05
-"""A timeout, in seconds, that a fake device which holds its ticks is sure to miss."""
+"""A timeout, in seconds; a fake device with held ticks is sure to miss it."""
 
 
 class Clock:
-    """A clock that is set by hand, and the time at which a program was got."""
+    """A clock set by hand, and the time of a program's arrival."""
 
     def __init__(self) -> None:
         self.now, self.waited = 0.0, -math.inf
@@ -190,8 +190,8 @@ def request(number: int) -> Request:
     return Request(number, (1, 2, 3), SamplingParams(max_tokens=4), frozenset(), 32)
 
 
-def rejected(said: list[Message]) -> list[int]:
-    return [each.request_id for each in said if isinstance(each, Rejected)]
+def rejected(messages: list[Message]) -> list[int]:
+    return [each.request_id for each in messages if isinstance(each, Rejected)]
 
 
 def test_who_runs_fails_at_once_and_who_waits_after_as_long_again() -> None:
@@ -199,14 +199,14 @@ def test_who_runs_fails_at_once_and_who_waits_after_as_long_again() -> None:
     assert any(isinstance(each, Plan) for each in scheduler.handle(Admit(request(1))))
     scheduler.handle(Admit(request(2)))
     error = StepTimeout("it hangs")
-    said = scheduler.handle(Overdue(1, error))
-    assert rejected(said) == [1]
-    assert not any(isinstance(each, Plan) for each in said), "nothing is planned behind it"
+    messages = scheduler.handle(Overdue(1, error))
+    assert rejected(messages) == [1]
+    assert not any(isinstance(each, Plan) for each in messages), "nothing is planned behind it"
     scheduler.handle(Admit(request(3)))
     assert rejected(scheduler.handle(Overdue(1, error))) == [2], "the third has not waited so long"
-    said = scheduler.handle(Settled(1, ((1, 7),)))
-    assert not any(isinstance(each, Outputs) for each in said), "the token is of a request that has failed"
-    assert [each.chunks[0].request_id for each in said if isinstance(each, Plan)] == [3], "it serves on"
+    messages = scheduler.handle(Settled(1, ((1, 7),)))
+    assert not any(isinstance(each, Outputs) for each in messages), "the token is of a request that has failed"
+    assert [each.chunks[0].request_id for each in messages if isinstance(each, Plan)] == [3], "it serves on"
     scheduler.check()
 
 
@@ -216,8 +216,8 @@ def test_requests_behind_other_work_fail_and_later_ones_are_planned() -> None:
     assert any(isinstance(each, Plan) for each in scheduler.handle(Admit(request(1)))), "nothing is in flight"
     assert rejected(scheduler.handle(Overdue(None, error))) == [1]
     assert not any(isinstance(each, Plan) for each in scheduler.handle(Admit(request(2)))), "a tick waits behind it"
-    said = scheduler.handle(Settled(1, ((1, 7),)))
-    assert [each.chunks[0].request_id for each in said if isinstance(each, Plan)] == [2]
+    messages = scheduler.handle(Settled(1, ((1, 7),)))
+    assert [each.chunks[0].request_id for each in messages if isinstance(each, Plan)] == [2]
     scheduler.check()
 
 
@@ -303,11 +303,11 @@ def test_its_thread_sleeps_while_the_engine_is_idle(monkeypatch: pytest.MonkeyPa
     looks: list[float | None] = []
     look = Watchdog.look
 
-    def counted(dog: Watchdog) -> float | None:
+    def count_look(dog: Watchdog) -> float | None:
         looks.append(look(dog))
         return looks[-1]
 
-    monkeypatch.setattr(Watchdog, "look", counted)
+    monkeypatch.setattr(Watchdog, "look", count_look)
     with stuck_session(FakeSettler(), timeout=PATIENCE) as session:
         assert not watchdogs(), "no tick yet"
         session.generate_sync(token_ids=[1, 2, 3], max_tokens=3)
@@ -333,7 +333,7 @@ def test_its_thread_sleeps_while_the_engine_is_idle(monkeypatch: pytest.MonkeyPa
 
 
 class Hanging(FakeSettler):
-    """A settler whose wait for the device cannot be abandoned."""
+    """A settler with an endless wait for the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -363,7 +363,7 @@ STUCK = r"it is stuck in tick 1 for"
 
 @contextmanager
 def left_behind(session: Session, obstacle: str = STUCK) -> Iterator[Session]:
-    """Close a session whose device hangs at the end of a block; check the warning."""
+    """Close a session with a stuck device at the end of a block; check the warning."""
     try:
         yield session
     finally:
@@ -445,7 +445,7 @@ def test_a_closing_session_saves_nothing_behind_a_stuck_tick(hanging: Hanging) -
 
 
 def step_twice(session: Session) -> None:
-    """Step: the first step may find a message that the device does not matter for."""
+    """Step twice: the first step may find a message without need of the device."""
     session.step_sync()
     session.step_sync()
 

@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 PROMPT = [3, 1, 4]
 
 
-def tokens_of(handled: list[MessageRecord]) -> list[int]:
+def tokens_of(records: list[MessageRecord]) -> list[int]:
     """Return the tokens of the texts that were said."""
-    texts = [text for each in handled for said in each.answers if isinstance(said, Texts) for text in said.texts]
+    texts = [text for each in records for answer in each.answers if isinstance(answer, Texts) for text in answer.texts]
     return [token for text in texts for token in text.token_ids]
 
 
-def nothing(handled: MessageRecord) -> None:
+def nothing(record: MessageRecord) -> None:
     pass
 
 
@@ -37,30 +37,30 @@ def nothing(handled: MessageRecord) -> None:
 
 
 async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(session: Session) -> None:
-    seen: list[MessageRecord] = []
+    records: list[MessageRecord] = []
     takers = {
         kind: name
         for name, actor in vars(session._loaded_engine.lanes[0].actors).items()
         for kind in _kinds(session, actor)
     }
-    with session.watch(seen.append):
+    with session.watch(records.append):
         await session.generate(token_ids=[PROMPT, [7] * 40], max_tokens=20)
         await session.generate(token_ids=PROMPT, max_tokens=1)
-    said: dict[str, list[Message]] = {name: [] for name in takers.values()}
-    for handled in seen:
-        assert handled.actor == takers[type(handled.message)]
-        for message in handled.answers:
+    answers: dict[str, list[Message]] = {name: [] for name in takers.values()}
+    for record in records:
+        assert record.actor == takers[type(record.message)]
+        for message in record.answers:
             if type(message) in takers:
-                said[takers[type(message)]].append(message)
-    for actor, messages in said.items():
-        took = [each.message for each in seen if each.actor == actor and not isinstance(each.message, Submit)]
+                answers[takers[type(message)]].append(message)
+    for actor, messages in answers.items():
+        took = [each.message for each in records if each.actor == actor and not isinstance(each.message, Submit)]
         assert [*map(id, took)] == [*map(id, messages)][: len(took)], "each once, in the order in which they were said"
         # After the last answer only cached pages are still on their way to disk.
         assert len(took) == len(messages) or actor in ("scheduler", "stepper", "host_tier", "disk_tier")
-    assert [each.message.request_id for each in seen if isinstance(each.message, Submit)] == [0, 1, 2]
-    for handled in seen:
-        assert handled.began <= handled.ended
-    assert all(earlier.ended <= later.ended for earlier, later in pairwise(seen))
+    assert [each.message.request_id for each in records if isinstance(each.message, Submit)] == [0, 1, 2]
+    for record in records:
+        assert record.began <= record.ended
+    assert all(earlier.ended <= later.ended for earlier, later in pairwise(records))
 
 
 def _kinds(session: Session, actor: Actor) -> list[type]:
@@ -68,44 +68,44 @@ def _kinds(session: Session, actor: Actor) -> list[type]:
 
 
 async def test_all_that_led_to_an_answer_is_seen_before_the_answer_comes(session: Session) -> None:
-    seen: list[MessageRecord] = []
-    with session.watch(seen.append):
+    records: list[MessageRecord] = []
+    with session.watch(records.append):
         for _ in range(20):
-            seen.clear()
+            records.clear()
             generation = await session.generate(token_ids=PROMPT, max_tokens=4)
-            assert tokens_of(list(seen)) == list(generation.token_ids)
+            assert tokens_of(list(records)) == list(generation.token_ids)
 
 
 async def test_it_may_begin_and_end_in_the_middle_of_a_request() -> None:
-    settler, seen = FakeSettler(held=True), Feed[MessageRecord]()
+    settler, records = FakeSettler(held=True), Feed[MessageRecord]()
     with fake_session(fake_loaded_engine(fake_limits(overlap=False), settler=settler)) as session:
         handle = session.submit(token_ids=PROMPT, max_tokens=6)
         stream = aiter(handle)
         settler.step()
         await anext(stream)
-        with session.watch(seen.put):
+        with session.watch(records.put):
             settler.step()
             await anext(stream)
-        after = len(seen.items)
+        after = len(records.items)
         settler.release()
         assert (await handle).token_ids == expected_tokens(PROMPT, 6)
-        assert len(seen.items) == after, "told no more once the block is left"
-        assert not any(isinstance(each.message, Submit) for each in seen.items)
-        assert tokens_of(list(seen.items)) == [expected_tokens(PROMPT, 6)[1]]
+        assert len(records.items) == after, "told no more once the block is left"
+        assert not any(isinstance(each.message, Submit) for each in records.items)
+        assert tokens_of(list(records.items)) == [expected_tokens(PROMPT, 6)[1]]
 
 
 async def test_one_function_in_two_blocks_is_told_twice_and_then_once(session: Session) -> None:
-    seen: list[MessageRecord] = []
-    with session.watch(seen.append):
-        with session.watch(seen.append):
+    records: list[MessageRecord] = []
+    with session.watch(records.append):
+        with session.watch(records.append):
             await session.generate(token_ids=PROMPT, max_tokens=2)
-            assert tokens_of(seen) == [token for token in expected_tokens(PROMPT, 2) for _ in range(2)]
-        seen.clear()
+            assert tokens_of(records) == [token for token in expected_tokens(PROMPT, 2) for _ in range(2)]
+        records.clear()
         await session.generate(token_ids=PROMPT, max_tokens=2)
-        assert tokens_of(seen) == list(expected_tokens(PROMPT, 2))
-    seen.clear()
+        assert tokens_of(records) == list(expected_tokens(PROMPT, 2))
+    records.clear()
     await session.generate(token_ids=PROMPT, max_tokens=2)
-    assert not seen
+    assert not records
 
 
 async def test_watching_changes_no_token(session: Session) -> None:
@@ -118,14 +118,14 @@ async def test_watching_changes_no_token(session: Session) -> None:
 
 
 async def test_steps_are_seen_too(session: Session) -> None:
-    seen: list[MessageRecord] = []
+    records: list[MessageRecord] = []
     await session.pause()
     handle = session.submit(token_ids=PROMPT, max_tokens=3)
-    with session.watch(seen.append):
+    with session.watch(records.append):
         stepped = []
-        while (handled := await session.step()) is not None:
-            stepped.append(handled)
-    assert [*map(id, seen)] == [*map(id, stepped)]
+        while (record := await session.step()) is not None:
+            stepped.append(record)
+    assert [*map(id, records)] == [*map(id, stepped)]
     assert handle.done
 
 
@@ -136,25 +136,25 @@ async def test_steps_are_seen_too(session: Session) -> None:
 async def test_one_that_raises_is_told_no_more_and_its_error_comes_out_of_the_block(
     session: Session, error: type[BaseException]
 ) -> None:
-    told: list[MessageRecord] = []
+    records: list[MessageRecord] = []
     others: list[MessageRecord] = []
 
-    def see(handled: MessageRecord) -> None:
-        told.append(handled)
-        if isinstance(handled.message, Outputs):
+    def see(record: MessageRecord) -> None:
+        records.append(record)
+        if isinstance(record.message, Outputs):
             raise error("seen enough")
 
     with pytest.raises(error, match="seen enough"), session.watch(others.append), session.watch(see):
         generation = await session.generate(token_ids=PROMPT, max_tokens=5)
     assert generation.token_ids == expected_tokens(PROMPT, 5), "who asked is not disturbed"
-    assert [isinstance(each.message, Outputs) for each in told].count(True) == 1
-    assert isinstance(told[-1].message, Outputs)
+    assert [isinstance(each.message, Outputs) for each in records].count(True) == 1
+    assert isinstance(records[-1].message, Outputs)
     assert tokens_of(others) == list(generation.token_ids), "nor is who else watches"
     assert (await session.generate(token_ids=PROMPT, max_tokens=5)).token_ids == generation.token_ids
 
 
 async def test_an_error_of_the_block_itself_is_not_hidden_by_that_of_who_watches(session: Session) -> None:
-    def see(handled: MessageRecord) -> None:
+    def see(record: MessageRecord) -> None:
         raise ZeroDivisionError
 
     async def block() -> None:
@@ -178,11 +178,11 @@ async def test_a_message_whose_actor_fails_is_not_seen_and_the_block_is_left_wit
         async def handle(self, message: Message) -> list[Message]:
             raise OSError("the device is gone")
 
-    seen: list[MessageRecord] = []
+    records: list[MessageRecord] = []
     with fake_session(fake_loaded_engine(fake_limits(), settler=Failing())) as session:
-        with pytest.raises(EngineFailed, match="the device is gone"), session.watch(seen.append):
+        with pytest.raises(EngineFailed, match="the device is gone"), session.watch(records.append):
             await session.generate(token_ids=PROMPT)
-        assert {each.actor for each in seen} == {"intake", "scheduler", "stepper"}
+        assert {each.actor for each in records} == {"intake", "scheduler", "stepper"}
 
 
 async def test_who_is_no_function_is_refused_at_the_call(session: Session) -> None:
@@ -212,13 +212,13 @@ async def test_blocks_of_many_threads_do_not_lose_each_other(session: Session) -
     engine = session._engine._engine
     assert engine is not None
     watchers = dict(engine._watchers)
-    told: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
 
     def watch(number: int) -> None:
         for _ in range(100):
             with session.watch(nothing):
                 pass
-        with session.watch(lambda handled: told.update([number])):
+        with session.watch(lambda record: counts.update([number])):
             session.generate_sync(token_ids=PROMPT, max_tokens=2)
 
     sys.setswitchinterval(1e-6)
@@ -228,5 +228,5 @@ async def test_blocks_of_many_threads_do_not_lose_each_other(session: Session) -
                 tasks.start_soon(partial(to_thread.run_sync, watch, number))
     finally:
         sys.setswitchinterval(before)
-    assert set(told) == set(range(4)), "a block was forgotten"
+    assert set(counts) == set(range(4)), "a block was forgotten"
     assert engine._watchers == watchers, "a block was not left"

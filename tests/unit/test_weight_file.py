@@ -45,8 +45,8 @@ def test_a_file_that_is_cut_or_written_in_place_is_not_read(
     tmp_path: Path, kind: Callable[[Path], Callable[[], object]], size: int | None
 ) -> None:
     path = tmp_path / "file"
-    read = kind(path)
-    np.testing.assert_array_equal(read(), NUMBERS)
+    read_array = kind(path)
+    np.testing.assert_array_equal(read_array(), NUMBERS)
     if size is None:
         before = path.read_bytes()
         with path.open("r+b") as file:
@@ -55,7 +55,7 @@ def test_a_file_that_is_cut_or_written_in_place_is_not_read(
     else:
         os.truncate(path, size)
     with pytest.raises(CheckpointError, match="written anew since it was opened"):
-        read()
+        read_array()
 
 
 @pytest.mark.parametrize("kind", [safetensors, gguf])
@@ -63,11 +63,11 @@ def test_a_file_moved_in_place_of_an_open_one_changes_nothing(
     tmp_path: Path, kind: Callable[[Path], Callable[[], object]]
 ) -> None:
     path = tmp_path / "file"
-    read, stamps = kind(path), stamps_of([path])
+    read_array, stamps = kind(path), stamps_of([path])
     check_unchanged(stamps, "")
     (tmp_path / "other").write_bytes(b"")
     (tmp_path / "other").replace(path)
-    np.testing.assert_array_equal(read(), NUMBERS)
+    np.testing.assert_array_equal(read_array(), NUMBERS)
     with pytest.raises(CheckpointError, match=r"\(file\): do this"):
         check_unchanged(stamps, "do this")
 
@@ -107,7 +107,7 @@ def test_a_file_that_is_cut_during_a_read_is_an_error(
     tmp_path: Path, kind: Callable[[Path], Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
-    read, preadv = kind(path), os.preadv
+    read_array, preadv = kind(path), os.preadv
 
     def first_part(descriptor: int, buffers: list[memoryview], position: int) -> int:
         count = preadv(descriptor, [buffers[0][:4096]], position)
@@ -116,14 +116,14 @@ def test_a_file_that_is_cut_during_a_read_is_an_error(
 
     monkeypatch.setattr(os, "preadv", first_part)
     with pytest.raises(CheckpointError, match="written anew since it was opened"):
-        read()
+        read_array()
 
 
 def test_a_file_is_read_as_well_without_reads_by_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_file, "_BY_POSITION", False)
-    read = safetensors(tmp_path / "file")
+    read_array = safetensors(tmp_path / "file")
     with ThreadPoolExecutor(4) as pool:
-        for numbers in pool.map(lambda _: read(), range(16)):
+        for numbers in pool.map(lambda _: read_array(), range(16)):
             np.testing.assert_array_equal(numbers, NUMBERS)
 
 

@@ -1,4 +1,4 @@
-"""Requests go on with new weights: computed again from their tokens, none of which is drawn twice or lost."""
+"""Requests go on with new weights: computed again from their tokens, and no token is drawn twice or lost."""
 
 from itertools import count
 
@@ -22,14 +22,14 @@ SMALL: SettingsOptions = {
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_requests_in_flight_are_computed_again_and_those_that_wait_start_with_the_new_weights(overlap: bool) -> None:
-    """Have the fake device assert that no page is read that other weights computed."""
+    """Have the fake device fail at a read of a page from other weights."""
     engine = ByHand(page_size=16, num_pages=40, max_running=3, overlap=overlap)
     for request_id in range(4):
         engine.admit(request_id, [request_id, *SHARED], max_tokens=20)
     for _ in range(9):
         engine.settle()
-    drawn = {request_id: len(engine.tokens[request_id]) for request_id in range(3)}
-    assert all(drawn.values())
+    counts = {request_id: len(engine.tokens[request_id]) for request_id in range(3)}
+    assert all(counts.values())
     in_flight = len(engine.in_flight)
     plans = engine.say(NewWeights(1, [], "keep"))
     assert (plans, engine.weights_used) == ([], []), "no token is drawn by two models"
@@ -70,12 +70,12 @@ def test_what_was_to_finish_on_the_old_weights_finishes_before_others_are_kept()
     assert engine.weights_used == [1, 2]
 
 
-@pytest.mark.parametrize("settled", range(6))
-def test_a_prompt_is_observed_by_one_model_alone(settled: int) -> None:
-    """Sum hidden states, which must not mix two models, and are told once."""
+@pytest.mark.parametrize("ticks", range(6))
+def test_a_prompt_is_observed_by_one_model_alone(ticks: int) -> None:
+    """Sum hidden states; a sum must not mix two models, and is reported once."""
     engine = ByHand(page_size=16, num_pages=40, max_running=2, max_prefill_tokens=16, prefill_chunk=16)
     plans = engine.admit(0, SHARED, max_tokens=0, pooling="mean")
-    for _ in range(settled):
+    for _ in range(ticks):
         plans += engine.settle() if engine.in_flight else []
     engine.say(NewWeights(1, [], "keep"))
     while engine.in_flight:
@@ -84,10 +84,10 @@ def test_a_prompt_is_observed_by_one_model_alone(settled: int) -> None:
         assert used or not engine.weights_used or engine.ends or not engine.states[0]
     assert sum(each.count for each in engine.states[0]) == len(SHARED)
     assert engine.weights_used == [1]
-    assert sum(_summed(plan) for plan in plans) == len(SHARED)
+    assert sum(_summed_tokens(plan) for plan in plans) == len(SHARED)
 
 
-def _summed(plan: Plan) -> int:
+def _summed_tokens(plan: Plan) -> int:
     return sum(chunk.summing.count for chunk in plan.chunks if chunk.summing is not None)
 
 
@@ -115,48 +115,48 @@ def test_a_held_prefix_is_dropped_and_its_holder_goes_on() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("settled", range(8))
-async def test_each_log_probability_is_told_once(settled: int) -> None:
+@pytest.mark.parametrize("ticks", range(8))
+async def test_each_log_probability_is_told_once(ticks: int) -> None:
     turns = count()
     async with fake_session(**SMALL) as session:
 
-        def exchange(handled: MessageRecord) -> None:
+        def exchange(record: MessageRecord) -> None:
             """Give new weights after so many ticks have settled, on the engine's thread, between two messages."""
-            if isinstance(handled.message, Submit | Settled) and next(turns) == settled:
+            if isinstance(record.message, Submit | Settled) and next(turns) == ticks:
                 session._client.ask(lambda ticket: NewWeights(ticket, [], "keep"), session._engine.post)
 
         with session.watch(exchange):
             answer = await session.generate(token_ids=SHARED, max_tokens=9, prompt_logprobs=1, logprobs=0)
         assert answer.token_ids == expected_tokens(SHARED, 9)
         assert answer.prompt_logprobs is not None
-        told = [None if each is None else each.token_id for each in answer.prompt_logprobs]
-        assert told == [None, *SHARED[1:]]
+        ids = [None if each is None else each.token_id for each in answer.prompt_logprobs]
+        assert ids == [None, *SHARED[1:]]
         assert [each.token_id for each in answer.logprobs or ()] == list(answer.token_ids)
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("settings", [{}, {"replicas": 2}, {"prefill": "cpu:0", "decode": "cpu:0", "prefill_from": 16}])
 async def test_each_token_names_the_weights_that_drew_it(settings: SettingsOptions) -> None:
-    """Give new weights after every fourth token; each token is drawn by those in use when its tick was planned."""
-    drawn: list[tuple[int, int]] = []
+    """Give new weights after every fourth token; each token is drawn by the weights in use at the plan of its tick."""
+    draws: list[tuple[int, int]] = []
     used = [0, 0]
     async with fake_session(**SMALL | settings) as session:
 
-        def see(handled: MessageRecord) -> None:
-            lane = handled.lane or 0
-            match handled.message:
+        def see(record: MessageRecord) -> None:
+            lane = record.lane or 0
+            match record.message:
                 case Settled(tokens=tokens):
-                    drawn.extend((used[lane], token) for _, token in tokens)
-                    if tokens and len(drawn) % 4 == 0:
+                    draws.extend((used[lane], token) for _, token in tokens)
+                    if tokens and len(draws) % 4 == 0:
                         session._client.ask(lambda ticket: NewWeights(ticket, [[], []], "keep"), session._engine.post)
                 case UseWeights(version=version):
                     used[lane] = version
 
         with session.watch(see):
             answer = await session.generate(token_ids=SHARED, max_tokens=30, ignore_eos=True)
-        assert answer.token_ids == expected_tokens(SHARED, 30) == tuple(token for _, token in drawn)[:30]
+        assert answer.token_ids == expected_tokens(SHARED, 30) == tuple(token for _, token in draws)[:30]
         versions = [version for version, tokens in answer.weights_version for _ in range(tokens)]
-        assert versions == [version for version, _ in drawn[:30]] == sorted(versions)
+        assert versions == [version for version, _ in draws[:30]] == sorted(versions)
         assert len(answer.weights_version) > 3
 
 

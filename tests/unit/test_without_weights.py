@@ -1,4 +1,4 @@
-"""Sessions of shapes alone: what refuses them, and what their server says."""
+"""Sessions of shapes alone: refused calls, and the answers of their server."""
 
 from typing import Any
 

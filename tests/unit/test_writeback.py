@@ -69,13 +69,13 @@ def test_no_batch_is_larger_than_the_bound_and_parents_come_first() -> None:
     one = engine()
     one.admit(0, [place % 5 for place in range(31 * PAGE)], max_tokens=1)
     sizes: list[int] = []
-    seen: set[str] = set()
+    digests: set[str] = set()
     while one.in_flight or one.offloading or one.writing:
         for write in one.writing:
             sizes.append(len(write.pages))
             for page in write.pages:
-                assert page.parent in seen or len(seen) == 0
-                seen.add(page.digest)
+                assert page.parent in digests or len(digests) == 0
+                digests.add(page.digest)
         one._settle_all()
     assert max(sizes) <= PAGES_AT_ONCE
     assert one.scheduler.stats.disk_pages == 31

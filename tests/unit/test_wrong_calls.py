@@ -1,4 +1,4 @@
-"""Every wrong call has a cure: its error names what was expected, what came, and what to do."""
+"""Every wrong call has a cure: its error names the expected value, the actual one, and the remedy."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -168,17 +168,17 @@ def test_completion_of_a_session_lists_what_its_users_call(session: Session) -> 
 
 def test_completion_of_a_handle_and_an_answer_lists_what_their_users_call(session: Session) -> None:
     handle = session.submit(token_ids=[1, 2, 3], max_tokens=2)
-    for each, shown, hidden in (
+    for each, public, hidden in (
         (handle, {"cancel", "done", "result", "display"}, {"send", "leave", "withdraw", "wait_ended", "draw_wait"}),
         (handle.result(), {"text", "token_ids", "usage", "branch"}, {"card", "drawn_in", "origin", "without_words"}),
     ):
-        assert shown <= {*dir(each)}
+        assert public <= {*dir(each)}
         assert not hidden & {*dir(each)}
         assert all(hasattr(each, name) for name in hidden)
 
 
 def noted(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that gets the notes of a session."""
+    """Return the list of a session's notes."""
     notes: list[str] = []
     monkeypatch.setattr(session._requests, "_progress", True)
     monkeypatch.setattr(type(session._requests._drawer), "note", lambda drawer, text: notes.append(text))
@@ -218,7 +218,7 @@ def test_an_embedding_model_has_a_note_about_its_likelihoods_alone(
 
 
 class Frame:
-    """The part of a data frame of pandas that gives its rows."""
+    """The row access of a data frame of pandas."""
 
     columns = ("country", "year")
 
@@ -234,7 +234,7 @@ class Frame:
 
 
 class Polars:
-    """The part of a data frame of polars that gives its rows."""
+    """The row access of a data frame of polars."""
 
     columns = Frame.columns
 

@@ -1,4 +1,4 @@
-"""Every wrong setting and sampling parameter has an error with its name, what was expected, and what came."""
+"""Every wrong setting and sampling parameter has an error with its name, the expected value, and the actual one."""
 
 import math
 from typing import Any

@@ -22,11 +22,11 @@ async def test_zeros_in_python(serve: Serve) -> None:
     session = serve(TEXT)
     nothing = await session.generate(USER, max_tokens=0)
     assert (nothing.token_ids, nothing.finish_reason, nothing.usage.completion_tokens) == ((), "length", 0)
-    scored = await session.generate(USER, max_tokens=0, prompt_logprobs=0)
-    assert scored.prompt_logprobs is not None
-    assert [each.top for each in scored.prompt_logprobs if each] == [()] * (len(scored.prompt_token_ids) - 1)
-    chosen = await session.generate(USER, max_tokens=3, logprobs=0)
-    assert [each.top for each in chosen.logprobs or ()] == [()] * 3
+    prompt_only = await session.generate(USER, max_tokens=0, prompt_logprobs=0)
+    assert prompt_only.prompt_logprobs is not None
+    assert [each.top for each in prompt_only.prompt_logprobs if each] == [()] * (len(prompt_only.prompt_token_ids) - 1)
+    generation = await session.generate(USER, max_tokens=3, logprobs=0)
+    assert [each.top for each in generation.logprobs or ()] == [()] * 3
     assert (await session.generate(USER, max_tokens=3, logprobs=None)).logprobs is None
     greedy = await session.generate(USER, max_tokens=3, temperature=0)
     neutral: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""Make prefix trees of texts, whose characters are their tokens, and look at them."""
+"""Make and view prefix trees of texts; their characters are their tokens."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ from rekindle.views.cache.view import CacheView, view
 
 
 def published(tree: PrefixTree, text: str, *, hits: int = 0, salt: str = "") -> None:
-    """Cache the whole pages of a text whose characters are its tokens."""
+    """Cache the whole pages of a text; its characters are its tokens."""
     tokens = [ord(character) for character in text][: len(text) // tree.page_size * tree.page_size]
-    found = tree.match(salt, tokens)
-    tip = found[-1] if found else tree.root(salt)
+    nodes = tree.match(salt, tokens)
+    tip = nodes[-1] if nodes else tree.root(salt)
     tree.lock(tip)
-    more = tokens[len(found) * tree.page_size :]
+    more = tokens[len(nodes) * tree.page_size :]
     tip, _ = tree.publish(tip, more, range(tree.nodes, tree.nodes + len(more) // tree.page_size))
     for _ in range(hits):
         tree.hit(tip)
