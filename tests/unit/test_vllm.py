@@ -120,6 +120,22 @@ def test_the_guide_has_the_table() -> None:
     assert "\n".join(table.markdown()) in guide.read_text(encoding="utf-8")
 
 
+EXAMPLE_PROMPTS = [
+    "Prompt: 'Hello, my name is'",
+    "Prompt: 'The president of the United States is'",
+    "Prompt: 'The capital of France is'",
+    "Prompt: 'The future of AI is'",
+]
+
+
+@pytest.mark.usefixtures("opened")
+def test_the_basic_example_runs_on_the_fake_device(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(SCRIPT.replace("from vllm", "from rekindle.vllm"), {"__name__": "__main__"})
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.sub(", Generated.*", "", line) for line in lines] == EXAMPLE_PROMPTS
+
+
+@pytest.mark.wide
 def test_the_basic_example_runs_but_for_its_import(families: Path, tmp_path: Path) -> None:
     model = writing_model(families, tmp_path / "tiny")
     script = SCRIPT.replace("from vllm", "from rekindle.vllm").replace("facebook/opt-125m", model)
@@ -129,12 +145,7 @@ def test_the_basic_example_runs_but_for_its_import(families: Path, tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [re.sub(", Generated.*", "", line) for line in lines] == [
-        "Prompt: 'Hello, my name is'",
-        "Prompt: 'The president of the United States is'",
-        "Prompt: 'The capital of France is'",
-        "Prompt: 'The future of AI is'",
-    ]
+    assert [re.sub(", Generated.*", "", line) for line in lines] == EXAMPLE_PROMPTS
 
 
 def test_defaults_and_results_are_those_of_vllm(llm: LLM) -> None:
@@ -257,7 +268,12 @@ def test_the_bar_is_tqdm_or_what_was_given(llm: LLM, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def test_it_sleeps_and_has_embeddings(llm: LLM) -> None:
+@pytest.mark.anyio
+async def test_it_blocks_where_a_loop_runs(llm: LLM) -> None:
+    assert len(llm.generate(["A", "B"], use_tqdm=False)) == 2
+
+
+def test_it_has_embeddings_and_refuses_the_rest(llm: LLM) -> None:
     outputs = llm.embed(["Hello", "Hello", "Other"], use_tqdm=False)
     vectors = [list(output.outputs.embedding) for output in outputs]
     own = llm.session.embed_sync(["Hello", "Hello", "Other"], instruction="", progress=False)
@@ -282,6 +298,7 @@ def test_rekindle_does_not_import_it() -> None:
     assert rekindle.__version__
 
 
+@pytest.mark.wide
 def test_it_blocks_in_a_cell_with_a_running_loop_and_sleeps_and_has_adapters(families: Path, tmp_path: Path) -> None:
     one = np.ones((1, 1), np.float32)
     adapter = saved(tmp_path / "adapter", {"model.layers.0.self_attn.q_proj": LowRank(one, one, 1.0)})
