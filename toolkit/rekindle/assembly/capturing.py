@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,26 +14,10 @@ from rekindle.core.device.programs.executables import Executables
 from rekindle.core.errors import ModelTooLarge, SessionError, WeightsChanged
 from rekindle.core.messages import Inspect, Message
 from rekindle.core.models.inspection.look import Look, LookInputs
+from rekindle.core.request.capture import Captured
 from rekindle.core.request.changes import changes_of
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """Activations of the tokens of an answer.
-
-    Attributes:
-        choice: their layers and parts.
-        states: (1 + layers * parts, tokens, hidden) float32, the embeddings, and then the parts of each layer.
-        texts: the text of each token.
-        version: the number of the weights; None without tokens.
-    """
-
-    choice: Choice
-    states: np.ndarray[Any, np.dtype[np.float32]]
-    texts: tuple[str, ...]
-    version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +54,7 @@ class Capturing:
         looks, ids = self.looks, prompt + output
         choice = Choice.of(params.capture, looks.layers)
         if not output:
-            end(Captured(choice, np.zeros((choice.states, 0, looks.hidden), np.float32), (), None))
+            end(Captured(choice.layers, choice.parts, np.zeros((choice.states, 0, looks.hidden), np.float32), ()))
             return
         shape = looks.shape(len(ids), choice, FEWER)
         changes = changes_of(params.steer, params.patch, len(prompt), (looks.layers, looks.hidden))
@@ -109,12 +93,12 @@ class Capturing:
         if outputs is None:
             return WeightsChanged("sleep() freed the weights before the captured activations were computed: ask again")
         captured: Captured = outputs
-        return Captured(captured.choice, captured.states, captured.texts, version)
+        return replace(captured, version=version)
 
     def _take(self, choice: Choice, prompt: int, output: tuple[int, ...], outputs: Any) -> Captured:
         """Return the activations of an output behind a prompt. Called in a worker thread."""
         states = np.asarray(outputs[0])[: choice.states, prompt : prompt + len(output)].copy()
-        return Captured(choice, states, tuple(map(self._text, output)), None)
+        return Captured(choice.layers, choice.parts, states, tuple(map(self._text, output)))
 
     def _text(self, token: int) -> str:
         return str(token) if self.tokenizer is None else self.tokenizer.decode([token], skip_special_tokens=False)

@@ -1,7 +1,7 @@
 """The loaded parts of an engine for one model: allocated and compiled, but not yet running."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from rekindle.assembly.capturing import Capturing
 from rekindle.assembly.deployment import Deployment
 from rekindle.assembly.followers import Followers
 from rekindle.assembly.loading.adapting import put_adapter, put_empty
@@ -17,6 +18,7 @@ from rekindle.assembly.loading.filling import place_new_weights
 from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing import Preparer
 from rekindle.assembly.replicas import LaneState, ProgramsView, ReadWeights, Replicas
+from rekindle.core.concurrency.feed import Feed
 from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import overrides
 from rekindle.core.device.orders import AwakeWeights
@@ -30,6 +32,7 @@ from rekindle.core.engine.engine import Engine
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.engine.wiring import Actors, Compose, Deliver, composed
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
+from rekindle.core.messages import Message
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.adapters.products import AdapterSizes, products_of
 from rekindle.core.models.config import ModelConfig
@@ -214,6 +217,14 @@ class LoadedEngine:
     def looks(self) -> Looks:
         """The looks at sequences of the model."""
         return self.preparer.looks
+
+    def capturing(
+        self, ask: Callable[[Callable[[int], Message]], Feed[Any]], error: Callable[[], Exception | None]
+    ) -> Capturing:
+        """Return the captures of activations for requests; see `Capturing` for the arguments."""
+        executables = self.lanes[0].executables
+        assert executables is not None, "captures are for lanes in this process"
+        return Capturing(self.looks, executables, self.tokenizer, ask, error)
 
     def check_looks(self, feature: str) -> None:
         """Raise InvalidRequest for a model that cannot be looked into; `feature` is the name of what looks."""

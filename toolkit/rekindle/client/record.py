@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 
 from rekindle import markup
-from rekindle.assembly.capturing import Captured
 from rekindle.client.submission import Submission
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import RequestCancelled, WeightsChanged
 from rekindle.core.messages import Rejected, Started, Text
+from rekindle.core.request.capture import Captured
 from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob, first_runs
 from rekindle.core.words import quantity, seconds
 from rekindle.formats.response import Reading
 from rekindle.results.generation import Generation, ids_in_words, text_html
-from rekindle.results.inspection.activations import Activations
 from rekindle.results.parsing import parse, parse_response
 
 
@@ -294,6 +293,8 @@ class Record:
 
     def _captured(self, generation: Generation, captured: Captured | Exception) -> None:
         """End a finished request with its captured activations. Called on any thread."""
+        from rekindle.results.inspection.activations import Activations  # few requests have them
+
         drawn_by = {version for version, _ in generation.weights_version}
         if isinstance(captured, Exception):
             self.fail(captured)
@@ -305,8 +306,8 @@ class Record:
                 )
             )
         elif not self.done:
-            layers, parts = captured.choice.layers, captured.choice.parts
-            activations = Activations.of(generation.token_ids, captured.texts, layers, parts, captured.states)
+            texts, layers, parts = captured.texts, captured.layers, captured.parts
+            activations = Activations.of(generation.token_ids, texts, layers, parts, captured.states)
             self._end(replace(generation, activations=activations))
 
     def _end(self, generation: Generation) -> None:

@@ -7,7 +7,6 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 from weakref import ref
 
-from rekindle.assembly.capturing import Capturing
 from rekindle.client.batches.batch import Batch, check_errors, check_progress
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Shape
@@ -31,7 +30,7 @@ from rekindle.client.prompts import (
     tools_in,
     unanswered,
 )
-from rekindle.client.submission import Reader, Submission
+from rekindle.client.submission import Capturing, Reader, Submission
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import InvalidRequest, SessionClosed
@@ -506,14 +505,9 @@ class Requests:
         )
 
     def _capturing(self) -> Capturing:
-        client, engine, executables = self._client, self._engine, self.loaded_engine.lanes[0].executables
-        assert executables is not None, "captures are for lanes in this process"
-        return Capturing(
-            self.loaded_engine.looks,
-            executables,
-            self.tokenizer,
-            ask=lambda question: client.ask(question, engine.post)[1],
-            error=lambda: engine.error,
+        client, engine = self._client, self._engine
+        return self.loaded_engine.capturing(
+            ask=lambda question: client.ask(question, engine.post)[1], error=lambda: engine.error
         )
 
     def _repetition_limit(self, params: SamplingParams) -> RepetitionLimit | None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from rekindle.assembly.capturing import Capturing
 from rekindle.core.concurrency.caller import current_caller
 from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
+from rekindle.core.request.capture import Captured
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import AdapterUse, Pooling, Turn
@@ -14,6 +15,18 @@ from rekindle.results.generation import Origin
 
 Reader = Callable[[tuple[int, ...]], Reading]
 """Returns a new parser of the answer to a prompt."""
+
+
+class Capturing(Protocol):
+    """Interface for the captures of finished answers; see `rekindle.assembly.capturing`."""
+
+    def begin(
+        self,
+        params: SamplingParams,
+        prompt: tuple[int, ...],
+        output: tuple[int, ...],
+        end: Callable[[Captured | Exception], None],
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from rekindle.core.words import quantity
 from rekindle.formats.response import Response, ToolCall
 from rekindle.results import data
 from rekindle.results.heat_map import covers, heat_map, token_numbers
-from rekindle.results.inspection.activations import Activations
 from rekindle.results.parsing import parse, parse_response
 from rekindle.results.response_card import content_html, response_html, response_text
 
 if TYPE_CHECKING:
+    from rekindle.results.inspection.activations import Activations
     from rekindle.results.markdown import Markdown
 
 
@@ -129,7 +129,7 @@ class Generation:
     origin: "Origin | None" = field(default=None, compare=False, repr=False)
     prompt: str | None = field(default=None, compare=False)
     repeats_at: int | None = field(default=None, compare=False)
-    activations: Activations | None = field(default=None, compare=False, repr=False)
+    activations: "Activations | None" = field(default=None, compare=False, repr=False)
 
     @property
     def cached_tokens(self) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Unpack, cast
+from typing import Any, NoReturn, Unpack, cast
 
 import jax
 import numpy as np
@@ -61,9 +61,9 @@ class _FakeLoadedEngine(LoadedEngine):
         content = [lora.digest for _ in self.lanes] if len(self.lanes) > 1 else lora.digest
         return content, None
 
-    def check_looks(self, feature: str) -> None:
-        """Refuse all looks, since the fake device has no activations."""
-        raise InvalidRequest(f"{feature} needs activations, and the fake device has none")
+    def capturing(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse all captures, since the fake device has no activations."""
+        raise InvalidRequest("capture needs activations, and the fake device has none")
 
     def prepare_steering(self, *, adapters: bool) -> None:
         """Do nothing, since the fake device runs no programs."""

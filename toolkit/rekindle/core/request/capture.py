@@ -22,6 +22,24 @@ class Capture:
     parts: tuple[Part, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Activations of the tokens of an answer.
+
+    Attributes:
+        layers, parts: their places.
+        states: (1 + layers * parts, tokens, hidden) float32 of numpy, the embeddings, and then the parts of each layer.
+        texts: the text of each token.
+        version: the number of the weights; None without tokens.
+    """
+
+    layers: tuple[int, ...]
+    parts: tuple[Part, ...]
+    states: Any
+    texts: tuple[str, ...]
+    version: int | None = None
+
+
 def capture(name: str, value: Any) -> Capture:
     """Return the value of `capture=`, one or more layers and parts; raises InvalidRequest for other objects."""
     every = list(value) if checks.is_sequence(value) else [value]
