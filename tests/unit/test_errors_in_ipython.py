@@ -50,6 +50,8 @@ def elsewhere(work, *arguments):
 """,
     "hooks": "print(hooks() == before)",
     "typo": "await ours.ask(session, temprature=1)",
+    "argument": "await session.look('x', layer=1)",
+    "blocking": "session.look_sync('x', layer=1)",
     "debugger": "print(get_ipython().InteractiveTB.tb is sys.last_traceback)",
     "cause": "ours.raise_from(elsewhere(json.loads, '{'), 'a bad file')",
     "told": "ours.raise_from(elsewhere(int, 'x'), \"a bad file: invalid literal for int() with base 10: 'x'\")",
@@ -99,6 +101,14 @@ def test_all_lines_of_the_users_code_are_shown_and_none_of_a_library(printed: Ma
     assert any(line.startswith("----> 3") and "session.generate(" in line for line in lines)
     assert lines[-2:] == [TYPO, LAST]
     assert len(lines) <= 12
+
+
+@pytest.mark.parametrize("cell", ["argument", "blocking"])
+def test_an_unknown_argument_shows_the_call_alone_with_a_hint(cell: str, printed: Mapping[str, str]) -> None:
+    lines = printed[cell].splitlines()
+    assert f"----> 1 {CELLS[cell]}" in lines
+    assert lines[-2].endswith("got an unexpected keyword argument 'layer'; did you mean layers?")
+    assert "twins.py" not in printed[cell]
 
 
 def test_an_error_of_a_class_that_writes_its_own_code_shows_the_call(printed: Mapping[str, str]) -> None:

@@ -16,6 +16,8 @@ from rekindle.core.words import one_line, percent, quantity, spelled
 Bundle = dict[str, str]
 """The result of `_repr_mimebundle_`: representations by MIME type."""
 
+SHORT = 32
+"""Characters of a value that is not broken into lines."""
 HEAD = 1200
 """Characters of a passage shown unfolded."""
 LONGEST_PROMPT = 160
@@ -94,11 +96,17 @@ def header(kind: str, state: str, mark: str = EMBER, hover: str = "") -> str:
 def facts(values: Mapping[str, str | None]) -> str:
     """Return names and values in a row, without values of None."""
     items = BETWEEN.join(
-        f'<span style="opacity:0.75">{visible(name)}</span> {visible(value)}'
+        f'<span style="opacity:0.75">{visible(name)}</span> {unbroken(value)}'
         for name, value in values.items()
         if value is not None
     )
     return f'<div style="margin:0.3em 0 0 0;font-size:0.9em">{items}</div>' if items else ""
+
+
+def unbroken(text: str) -> str:
+    """Return text on one line if it is short, such as a number and its unit."""
+    html = visible(text)
+    return html if len(text) > SHORT else f'<span style="white-space:nowrap">{html}</span>'
 
 
 def note(text: str) -> str:

@@ -64,6 +64,7 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
     if remaining := progress.remaining(seconds):
         parts.append(remaining)
     text = ", ".join(parts)
+    figures = ", ".join(map(markup.unbroken, text.split(", ")))
     share = progress.done / progress.total if progress.total else 0.0
     filled = f'<span style="display:block;height:100%;width:{100 * share:.1f}%;background:rgb({markup.EMBER})"></span>'
     style = (
@@ -77,6 +78,6 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
     )
     html = (
         f'<div style="{style}"><span>{markup.visible(progress.stage)}</span><span {role} style="{rail}">{filled}</span>'
-        f'<span style="font-variant-numeric:tabular-nums;{markup.PALE}">{markup.visible(text)}</span></div>'
+        f'<span style="font-variant-numeric:tabular-nums;{markup.PALE}">{figures}</span></div>'
     )
     return markup.bundle(f"{progress.stage}: {text}", html)

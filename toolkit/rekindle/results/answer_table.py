@@ -25,6 +25,8 @@ IN_TEXT = {"prompt": 30, "answer": 50}
 """Maximum number of characters of a cell of the plain text table, by column."""
 COLUMNS = {"": "2.6em", "prompt": "24%", "answer": "auto", "ended": "4.6em", "tokens": "3.6em", "time": "4.2em"}
 """CSS width of each column, by name."""
+MIN_WIDTH = "36em"
+"""CSS width with room for words in the columns of prompts and answers."""
 NUMBERS = ("tokens", "time")
 """Right-aligned columns."""
 
@@ -108,9 +110,10 @@ def table_html(rows: Sequence[AnswerRow]) -> str:
 
 
 def whole_table(lines: Iterable[str]) -> str:
-    """Return an HTML table of rows with all columns on narrow pages."""
-    style = "table-layout:fixed;border-collapse:collapse;width:100%;margin:0;font-size:inherit;line-height:1.5"
-    return f'<table style="{style};color:inherit">{"".join(lines)}</table>'
+    """Return an HTML table of rows with all columns. A narrow page scrolls it, so that words stay whole."""
+    style = f"table-layout:fixed;border-collapse:collapse;width:100%;min-width:{MIN_WIDTH};margin:0;font-size:inherit"
+    table = f'<table style="{style};line-height:1.5;color:inherit">{"".join(lines)}</table>'
+    return f'<div role="group" aria-label="answers" tabindex="0" style="overflow-x:auto">{table}</div>'
 
 
 def head_html() -> str:

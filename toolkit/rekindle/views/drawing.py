@@ -9,7 +9,7 @@ WIDTH, MIN_WIDTH = 860, 720
 """The width of a picture in pixels, and its minimum on a narrow page, with text 10 px high.
 
 A page below the minimum width scrolls the picture."""
-NARROW = 400
+NARROW = 350
 """The minimum width of a fluid picture in pixels."""
 CHARACTER = 7.3
 """The width of a character of the text, 12 px high, in pixels: the average of wide ones, and more than of most."""

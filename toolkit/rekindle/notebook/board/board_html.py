@@ -89,7 +89,7 @@ def _number(number: str, words: str) -> str:
     """Return a number in large type, followed by words."""
     return (
         f'<div><span style="{markup.BIG};margin-right:0.4em">{visible(number)}</span>'
-        f'<span style="{markup.PALE}">{visible(words)}</span></div>'
+        f'<span style="{markup.PALE}">{", ".join(map(markup.unbroken, words.split(", ")))}</span></div>'
     )
 
 

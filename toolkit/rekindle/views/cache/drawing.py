@@ -21,7 +21,7 @@ LEGEND = ", ".join(f"{letter}: {WHERE[tier]}" for tier, letter in LETTERS.items(
 
 ROW_HEIGHT, BOX_HEIGHT, INDENT = 30, 24, 22
 """The height of a row, the height of its box, and the indent of a level, in pixels."""
-MAX_INDENT = 300
+MAX_INDENT = 120
 """The maximum indent of all levels together, in pixels."""
 BAR_WIDTH = 50
 """The width of the bar between the text and the facts of a run, in pixels."""
@@ -152,7 +152,7 @@ def _legend() -> str:
         parts.append(
             f'<rect x="{x:.0f}" y="4" width="12" height="12" rx="3" {_colours(tier)}/>{svg_text(x + 18, 15, words)}'
         )
-        x += 18 + CHARACTER * (len(words) + 1)
+        x += 18 + CHARACTER * (len(words) + 0.3)
     return "".join(parts) + svg_text(x, 15, "bar: hits")
 
 
