@@ -21,6 +21,7 @@ def test_a_click_on_what_was_likely_too_branches_there(opens: Opens) -> None:
         output = notebook.run(2)
         buttons = output.get_by_role("button")
         expect(buttons).to_have_count(12)
+        expect(output).to_contain_text("choose a token")
         buttons.nth(4).click()
         expect(output).to_contain_text("place 4, instead of")
         likely = output.get_by_role("button", name=re.compile(r"%$"))

@@ -37,7 +37,8 @@ def last_branch(explorer: Explorer, branches: int) -> Explorer:
 
 def test_each_token_shows_what_was_likely_and_a_choice_branches_there(explorer: Explorer) -> None:
     tokens, choices, below = parts(explorer)
-    assert (len(tokens), len(choices), len(below)) == (8, 0, 0)
+    assert (len(tokens), len(choices), len(below)) == (8, 1, 0)
+    assert "choose a token" in choices[0].value
     logprobs = explorer.generation.logprobs
     assert logprobs is not None
     tokens[5].click()

@@ -20,6 +20,13 @@ from rekindle.results.heat_map import DEEPEST, MOST_TOKENS, by_character, group_
 
 REDRAW_SECONDS = 0.25
 """The minimum time between two updates of a running branch."""
+HINT = "choose a token to see others that were likely in its place"
+CARD_CLASS = "rekindle-explorer"
+"""The CSS class of the root widget."""
+CARD_STYLE = (
+    f"<style>.{CARD_CLASS}{{border-radius:8px;margin-right:1.4em;background:{markup.SURFACE};line-height:1.5}}</style>"
+)
+"""The parts of a card's style without a trait of a widget's layout."""
 SHADES = 10
 """The number of button shades, limited because the front end keeps a model of each."""
 
@@ -88,14 +95,15 @@ class Explorer:
             from ipywidgets import HBox, Layout, VBox
 
             wrapped = Layout(flex_flow="row wrap", align_items="baseline")
-            self._choices = self._create(HBox, (), layout=wrapped)
+            self._choices = self._create(HBox, (self._html(markup.note(HINT)),), layout=wrapped)
             self._below = self._create(VBox, (), layout=Layout(margin="0 0 0 1.5em"))
             tokens = self._create(HBox, self._tokens(), layout=wrapped)
             kind = "Branch" if self.generation.begun else "Generation"
             head = markup.header(kind, self.generation.outcome, hover=self.generation.ending)
-            title = self._html(head + markup.prompt_line(self.generation.prompt or ""))
+            title = self._html(CARD_STYLE + head + markup.prompt_line(self.generation.prompt or ""))
             frame = Layout(border=f"1px solid {markup.LINE}", padding="0.6em 0.9em", max_width="72em")
             self._root = self._create(VBox, [title, tokens, self._choices, self._below], layout=frame)
+            self._root.add_class(CARD_CLASS)
         return self._root
 
     def _tokens(self) -> list[Any]:
