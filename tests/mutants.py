@@ -176,7 +176,7 @@ def holders_of(path: Path) -> list[list[str]]:
     """Return the files of tests that hold a file of the product, in the order in which they are run."""
     folders = [folder for folder in TESTS if path.is_relative_to(Path("toolkit/rekindle", folder))]
     patterns = TESTS[max(folders, key=len)].split() if folders else []
-    found = [sorted(str(each.relative_to(ROOT)) for each in ROOT.glob(f"{UNIT}/test_{name}.py")) for name in patterns]
+    found = [sorted(str(each.relative_to(ROOT)) for each in ROOT.glob(f"{UNIT}/*/test_{name}.py")) for name in patterns]
     return [files for files in found if files] or [[UNIT]]
 
 

@@ -127,11 +127,11 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "tests/cpus.py",
         "tests/goldens/families/",
         "tests/kernels/",
+        "tests/unit/logits.py",
         *(
-            f"tests/unit/{name}.py"
-            for name in ("logits", "test_gemma3n", "test_hidden_states", "test_models", "test_quantize", "test_states")
+            f"tests/unit/models/test_{name}.py"
+            for name in ("gemma3n", "hidden_states", "models", "quantize", "states", "taps")
         ),
-        "tests/unit/test_taps.py",
     ),
     "test-tpu": (*COMPILED, "tests/kernels/test_tpu_compiles.py"),
     "test-gpu": (*COMPILED, "tests/kernels/test_gpu_compiles.py"),
@@ -140,7 +140,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "pyproject.toml",
         "tests/engine/test_open.py",
         "tests/notebook/",
-        "tests/unit/test_program_store.py",
+        "tests/unit/store/test_program_store.py",
         "toolkit/rekindle/core/device/",
         "toolkit/rekindle/core/store/",
     ),

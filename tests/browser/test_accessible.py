@@ -38,7 +38,7 @@ from tests.browser.conftest import SCREENSHOTS
 from tests.browser.contrasts import assert_contrasts
 from tests.browser.test_exported import exported, opened
 from tests.unit.board_facts import FACTS
-from tests.unit.test_explanation import TEXTS, explanation
+from tests.unit.notebook.test_explanation import TEXTS, explanation
 
 OUTPUTS = ".jp-OutputArea-output"
 NARROW, WIDE = 500, 1000

@@ -7,7 +7,7 @@ from playwright.sync_api import BrowserContext, expect
 
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.test_exported import exported, opened
-from tests.unit.test_explanation import TEXTS, explanation
+from tests.unit.notebook.test_explanation import TEXTS, explanation
 
 
 def test_a_token_of_an_exported_page_is_chosen_by_a_click_and_by_a_key(context: BrowserContext, tmp_path: Path) -> None:

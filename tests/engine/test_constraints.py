@@ -15,7 +15,7 @@ import rekindle
 from rekindle.core.messages import Advanced
 from rekindle.core.request.allowed import Allowed
 from tests.engine.small import SMOLLM2, Shapes
-from tests.unit.test_grammar import TREE, schemas
+from tests.unit.text.test_grammar import TREE, schemas
 from tests.waiting import PATIENCE
 
 PERSON = {

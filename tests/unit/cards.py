@@ -1,6 +1,7 @@
 """Read the cards of cells, and compare each with its file in goldens/cards.
 
-`REKINDLE_WRITE_CARDS=1 python -m pytest -n 0 tests/unit/test_cards.py` rewrites the files; review the difference.
+`REKINDLE_WRITE_CARDS=1 python -m pytest -n 0 tests/unit/notebook/test_cards.py` rewrites the files; review the
+difference.
 """
 
 import os

@@ -1,0 +1,320 @@
+"""Scripts for vLLM run with another import: its arguments, its defaults, its results."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rekindle
+from rekindle.core.errors import InvalidRequest, ModelError
+from rekindle.core.models.adapters.lora import LowRank
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.session.session import Session
+from rekindle.vllm import LLM, GuidedDecodingParams, LoRARequest, PoolingParams, SamplingParams, table
+from rekindle.vllm import llm as llm_module
+from tests.unit.command_line import fake_opening, writing_model
+from tests.unit.lora import saved
+
+VLLM = "0.33.0"
+PUBLISHED = {
+    "LLM": """model runner convert tokenizer tokenizer_mode skip_tokenizer_init trust_remote_code
+        allowed_local_media_path allowed_media_domains tensor_parallel_size dtype quantization revision
+        tokenizer_revision chat_template seed gpu_memory_utilization cpu_offload_gb offload_group_size
+        offload_num_in_group offload_prefetch_step offload_params enforce_eager enable_return_routed_experts
+        return_sampling_mask disable_custom_all_reduce hf_token hf_overrides mm_processor_kwargs pooler_config
+        structured_outputs_config profiler_config attention_config kv_cache_memory_bytes compilation_config
+        quantization_config logits_processors spec_method spec_model spec_tokens""",
+    "LLM.generate": """prompts sampling_params use_tqdm lora_request priority tokenization_kwargs
+        mm_processor_kwargs""",
+    "LLM.chat": """messages sampling_params use_tqdm lora_request priority chat_template chat_template_content_format
+        add_generation_prompt continue_final_message tools chat_template_kwargs tokenization_kwargs
+        mm_processor_kwargs""",
+    "LLM.embed": "prompts use_tqdm pooling_params lora_request tokenization_kwargs",
+    "LLM.classify": "prompts pooling_params use_tqdm lora_request tokenization_kwargs",
+    "LLM.score": "data_1 data_2 use_tqdm pooling_params lora_request tokenization_kwargs chat_template",
+    "SamplingParams": """n presence_penalty frequency_penalty repetition_penalty temperature watermarking top_p top_k
+        min_p seed stop stop_token_ids ignore_eos max_tokens min_tokens logprobs prompt_logprobs
+        prompt_logprob_token_ids prompt_logprob_start logprob_token_ids flat_logprobs detokenize skip_special_tokens
+        spaces_between_special_tokens include_stop_str_in_output output_kind stream_interval skip_clone
+        output_text_buffer_length structured_outputs logit_bias allowed_token_ids extra_args bad_words
+        skip_reading_prefix_cache thinking_token_budget repetition_detection routed_experts_prompt_start
+        trace_decode_token_ids""",
+    "StructuredOutputsParams": """json regex choice grammar json_object disable_any_whitespace
+        disable_additional_properties whitespace_pattern structural_tag""",
+    "PoolingParams": """use_activation dimensions step_tag_id returned_token_ids task requires_token_ids
+        skip_reading_prefix_cache late_interaction_params extra_kwargs output_kind late_chunking_params""",
+    "LoRARequest": "lora_name lora_int_id lora_path base_model_name load_inplace is_3d_lora_weight",
+}
+"""The arguments of the wheel of this version, as its signatures have them."""
+SCRIPT = """
+from vllm import LLM, SamplingParams
+
+# Sample prompts.
+prompts = [
+    "Hello, my name is",
+    "The president of the United States is",
+    "The capital of France is",
+    "The future of AI is",
+]
+# Create a sampling params object.
+sampling_params = SamplingParams(temperature=0.8, top_p=0.95)
+
+
+def main():
+    # Create an LLM.
+    llm = LLM(model="facebook/opt-125m")
+    # Generate texts from the prompts.
+    outputs = llm.generate(prompts, sampling_params)
+    # Print the outputs.
+    for output in outputs:
+        prompt = output.prompt
+        generated_text = output.outputs[0].text
+        print(f"Prompt: {prompt!r}, Generated text: {generated_text!r}")
+
+
+if __name__ == "__main__":
+    main()
+"""
+"""The basic example of vLLM's documentation, without its lines of dashes."""
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Open the fake device, and return the list of the settings of each opening."""
+    opening, settings = fake_opening(byte_tokenizer), []
+
+    def noted(model: str, **options: Any) -> Session:
+        settings.append(options)
+        kept = {name: value for name, value in options.items() if name in ("revision", "chat_template")}
+        session: Session = opening(model, **kept)
+        return session
+
+    monkeypatch.setattr(llm_module, "open_sync", noted)
+    return settings
+
+
+@pytest.fixture
+def llm(opened: list[dict[str, Any]]) -> Iterator[LLM]:
+    made = LLM("fake")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("owner", PUBLISHED)
+def test_each_published_argument_has_an_effect(owner: str) -> None:
+    assert table.VERSION == VLLM
+    assert set(PUBLISHED[owner].split()) <= set(table.arguments(owner))
+    names = [name for names in table.EFFECTS[owner].values() for name in names.split()]
+    assert len(names) == len(set(names))
+
+
+def test_the_guide_has_the_table() -> None:
+    guide = Path(__file__).parents[3] / "tutorials" / "guides" / "coming_from_vllm.md"
+    assert "\n".join(table.markdown()) in guide.read_text(encoding="utf-8")
+
+
+EXAMPLE_PROMPTS = [
+    "Prompt: 'Hello, my name is'",
+    "Prompt: 'The president of the United States is'",
+    "Prompt: 'The capital of France is'",
+    "Prompt: 'The future of AI is'",
+]
+
+
+@pytest.mark.usefixtures("opened")
+def test_the_basic_example_runs_on_the_fake_device(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(SCRIPT.replace("from vllm", "from rekindle.vllm"), {"__name__": "__main__"})
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.sub(", Generated.*", "", line) for line in lines] == EXAMPLE_PROMPTS
+
+
+@pytest.mark.wide
+def test_the_basic_example_runs_but_for_its_import(families: Path, tmp_path: Path) -> None:
+    model = writing_model(families, tmp_path / "tiny")
+    script = SCRIPT.replace("from vllm", "from rekindle.vllm").replace("facebook/opt-125m", model)
+    assert len(SCRIPT.splitlines()) == len(script.splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [re.sub(", Generated.*", "", line) for line in lines] == EXAMPLE_PROMPTS
+
+
+def test_defaults_and_results_are_those_of_vllm(llm: LLM) -> None:
+    (output,) = llm.generate("Hello", use_tqdm=False)
+    (sample,) = output.outputs
+    assert (output.prompt, output.prompt_token_ids) == ("Hello", llm.get_tokenizer().encode("Hello"))
+    assert (len(sample.token_ids), sample.finish_reason, sample.stop_reason) == (16, "length", None)
+    assert sample.text == llm.get_tokenizer().decode(sample.token_ids)
+    assert (sample.logprobs, sample.cumulative_logprob, output.prompt_logprobs) == (None, None, None)
+    assert SamplingParams().options["temperature"] == 1
+    with pytest.raises(AttributeError):
+        sample.text = "other"  # type: ignore[misc]
+
+
+def test_a_run_is_repeatable_by_the_seed_and_a_request_by_its_own(opened: list[Any]) -> None:
+    texts = []
+    for seed in (0, 0, 1):
+        made = LLM("fake", seed=seed)
+        outputs = made.generate(["A", "A"], SamplingParams(n=2), use_tqdm=False)
+        texts.append([sample.token_ids for output in outputs for sample in output.outputs])
+        own = [made.generate("A", SamplingParams(seed=7), use_tqdm=False)[0].outputs[0].token_ids for _ in range(2)]
+        assert own[0] == own[1]
+        made.close()
+    assert texts[0] == texts[1] != texts[2]
+    assert len({tuple(each) for each in texts[0]}) == 4
+
+
+def test_prompts_have_all_forms_and_each_its_parameters(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode("Hi")
+    for one in ("Hi", ids, {"prompt": "Hi"}, {"prompt_token_ids": ids}):
+        (output,) = llm.generate(one, SamplingParams(temperature=0), use_tqdm=False)
+        assert output.prompt_token_ids == ids
+    params = [SamplingParams(max_tokens=tokens) for tokens in (1, 3)]
+    outputs = llm.generate(["A", {"prompt_token_ids": ids}], params, use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 3]
+    assert [output.prompt for output in outputs] == ["A", None]
+    with pytest.raises(InvalidRequest, match="one for each of 1 prompts; got 2"):
+        llm.generate("A", params)
+    with pytest.raises(InvalidRequest, match="got 'multi_modal_data' too"):
+        llm.generate({"prompt": "A", "multi_modal_data": {}})
+    with pytest.raises(ValueError, match="tokens"):
+        llm.generate(["A", "x" * 99_999], use_tqdm=False)
+
+
+def test_logprobs_are_by_token_id(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=2, logprobs=2, prompt_logprobs=1)
+    (output,) = llm.generate("Hello", params, use_tqdm=False)
+    (sample,) = output.outputs
+    assert sample.logprobs is not None
+    assert sample.cumulative_logprob == sum(
+        each[token].logprob for token, each in zip(sample.token_ids, sample.logprobs, strict=True)
+    )
+    assert all(2 <= len(each) <= 3 for each in sample.logprobs)
+    assert output.prompt_logprobs is not None
+    assert output.prompt_logprobs[0] is None
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+
+
+def test_stops_say_why(llm: LLM) -> None:
+    first = llm.generate("Hello", SamplingParams(temperature=0), use_tqdm=False)[0].outputs[0]
+    params = SamplingParams(temperature=0, stop_token_ids=[first.token_ids[2]])
+    sample = llm.generate("Hello", params, use_tqdm=False)[0].outputs[0]
+    assert (sample.finish_reason, sample.stop_reason) == ("stop", sample.token_ids[-1])
+
+
+def test_chats_are_rendered_and_constraints_hold(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    outputs = llm.chat([messages, messages], SamplingParams(max_tokens=2), use_tqdm=False)
+    assert [output.prompt for output in outputs] == ["<user>Hi"] * 2
+    assert llm.chat(messages, use_tqdm=False)[0].prompt == "<user>Hi"
+    assert llm.get_tokenizer().apply_chat_template(messages, tokenize=False) == "<user>Hi"
+    assert GuidedDecodingParams(json='{"type": "integer"}').options == {"json_schema": {"type": "integer"}}
+    old = SamplingParams(guided_decoding=GuidedDecodingParams(choice=["a", "b"]))
+    assert old.options["choice"] == ["a", "b"]
+    with pytest.raises(InvalidRequest, match="takes one of json, regex"):
+        _ = GuidedDecodingParams(regex="a", choice=["a"]).options
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LLM("fake", hf_overrides={"a": 1}), "LLM.hf_overrides=.*would change answers"),
+        (lambda: LLM("fake", quantization="fp8"), "quantize='int8'"),
+        (lambda: LLM("fake", dtype="float16"), "dtype must be one of auto, float32"),
+        (lambda: LLM("fake", max_model_length=5), "LLM has no argument 'max_model_length'"),
+        (lambda: SamplingParams(logprob_token_ids=[1]), "SamplingParams.logprob_token_ids="),
+        (lambda: PoolingParams(step_tag_id=3), "PoolingParams.step_tag_id=3"),
+        (lambda: LoRARequest("a", 1, "path", load_inplace=True), "LoRARequest.load_inplace=True"),
+    ],
+)
+def test_what_would_change_answers_raises(make: Any, message: str, opened: list[Any]) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        make()
+    assert opened == []
+
+
+def test_what_concerns_speed_is_told_once(opened: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_noted", set())
+    with pytest.warns(UserWarning, match="LLM: gpu_memory_utilization, enforce_eager changes no answer"):
+        made = LLM("fake", gpu_memory_utilization=0.5, enforce_eager=True, max_model_len=128, tensor_parallel_size=2)
+    assert opened == [{"revision": None, "chat_template": None, "max_context": 128, "tensor": 2}]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LLM("fake", enforce_eager=True, hf_overrides=None).close()
+    made.close()
+
+
+def test_the_bar_is_tqdm_or_what_was_given(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    made: list[dict[str, Any]] = []
+
+    def bar(jobs: Any, **options: Any) -> Any:
+        made.append(options)
+        return jobs
+
+    llm.generate(["A", "B"], use_tqdm=bar)
+    assert [options["total"] for options in made] == [2]
+    llm.generate(["A", "B"])
+    assert "Processed prompts" in capsys.readouterr().err
+    llm.generate("A", use_tqdm=False)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.anyio
+async def test_it_blocks_where_a_loop_runs(llm: LLM) -> None:
+    assert len(llm.generate(["A", "B"], use_tqdm=False)) == 2
+
+
+def test_it_has_embeddings_and_refuses_the_rest(llm: LLM) -> None:
+    outputs = llm.embed(["Hello", "Hello", "Other"], use_tqdm=False)
+    vectors = [list(output.outputs.embedding) for output in outputs]
+    own = llm.session.embed_sync(["Hello", "Hello", "Other"], instruction="", progress=False)
+    assert vectors == own.tolist()
+    assert outputs[0].prompt_token_ids == llm.get_tokenizer().encode("Hello")
+    scores = [each.outputs.score for each in llm.score("Hello", ["Hello", "Other"], use_tqdm=False)]
+    assert scores[0] == pytest.approx(1)
+    assert scores[1] == pytest.approx(sum(a * b for a, b in zip(vectors[0], vectors[2], strict=True)), abs=1e-5)
+    with pytest.raises(InvalidRequest, match="one text and several"):
+        llm.score(["a", "b"], ["c"])
+    with pytest.raises(InvalidRequest, match="no head that classifies"):
+        llm.classify("Hello")
+    with pytest.raises(InvalidRequest, match="level must be 1 or 2"):
+        llm.sleep(level=0)
+    with pytest.raises(InvalidRequest, match="leave tags out"):
+        llm.wake_up(["weights"])
+
+
+def test_rekindle_does_not_import_it() -> None:
+    code = "import rekindle, sys; assert not any(name.startswith('rekindle.vllm') for name in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert rekindle.__version__
+
+
+@pytest.mark.wide
+def test_it_blocks_in_a_cell_with_a_running_loop_and_sleeps_and_has_adapters(families: Path, tmp_path: Path) -> None:
+    one = np.ones((1, 1), np.float32)
+    adapter = saved(tmp_path / "adapter", {"model.layers.0.self_attn.q_proj": LowRank(one, one, 1.0)})
+
+    async def cell() -> None:
+        made = LLM(writing_model(families, tmp_path / "tiny"), max_model_len=128, max_num_seqs=2)
+        greedy = SamplingParams(temperature=0, max_tokens=4)
+        before = made.generate(["Hello", "Other"], greedy, use_tqdm=False)
+        made.sleep()
+        assert made.session.asleep
+        assert made.wake_up()
+        assert [each.outputs for each in made.generate(["Hello", "Other"], greedy, use_tqdm=False)] == [
+            each.outputs for each in before
+        ]
+        with pytest.raises(ModelError):
+            made.generate("Hello", lora_request=LoRARequest("a", 1, str(adapter)), use_tqdm=False)
+        made.close()
+
+    asyncio.run(cell())
