@@ -1,7 +1,9 @@
 """Captured activations are those of a look at prompt and answer, and leave other requests as they are."""
 
 import copy
+import json
 import pickle
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -21,14 +23,16 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.messages import Message, NewWeights
 from rekindle.core.models.inspection.look import Look
 from rekindle.core.request.params import SamplingParams
+from rekindle.server import app
 from tests.compilations import listen, programs_of
 from tests.engine.small import SMALL
+from tests.unit.asgi import ask
 from tests.waiting import PATIENCE
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11], [12, 13, 14, 15, 16, 17]]
 OPTIONS: Any = {"max_tokens": 12, "ignore_eos": True, "logprobs": 0}
 SHORT: Any = SMALL | {"page_size": 32, "max_context": 192}
-"""The shapes of test_steering.py, whose programs are in the run's store."""
+"""The shapes of test_steering.py; its programs are in the run's store."""
 
 
 def begin(families: Path, family: str = "llama-tied", **more: Any) -> rekindle.Session:
@@ -42,13 +46,13 @@ def session(families: Path) -> Iterator[rekindle.Session]:
 
 
 def looks(session: rekindle.Session) -> int:
-    """Return the number of programs of looks that are ready."""
+    """Return the number of ready programs of looks."""
     (executables,) = programs_of(session._loaded_engine).executables
     return sum(isinstance(key, Look) for key in executables._ready)
 
 
 def same_as_a_look(session: rekindle.Session, answer: rekindle.Generation, **changes: Any) -> None:
-    """Compare captured activations with those of a look at prompt and answer, bit for bit."""
+    """Compare captured activations with a look at prompt and answer, bit for bit."""
     captured = answer.activations
     assert captured is not None
     assert (captured.token_ids, len(captured.tokens)) == (answer.token_ids, len(answer.token_ids))
@@ -68,14 +72,14 @@ def test_others_in_a_batch_keep_their_tokens_and_run_no_look(session: rekindle.S
     assert looks(session) == 0
     assert [answer.activations for answer in alone] == [None] * 3
     session.pause_sync()
-    asked: list[dict[str, Any]] = [{"capture": [0, -1]}, {}, {"capture": ["mlp", 1, "attention"]}]
-    handles = [session.submit(token_ids=ids, **OPTIONS, **more) for ids, more in zip(PROMPTS, asked, strict=True)]
-    seen: list[str] = []
-    with session.watch(lambda record: seen.append(f"{record.actor} {type(record.message).__name__}")):
+    captures: list[dict[str, Any]] = [{"capture": [0, -1]}, {}, {"capture": ["mlp", 1, "attention"]}]
+    handles = [session.submit(token_ids=ids, **OPTIONS, **more) for ids, more in zip(PROMPTS, captures, strict=True)]
+    acts: list[str] = []
+    with session.watch(lambda record: acts.append(f"{record.actor} {type(record.message).__name__}")):
         session.resume()
         answers = [handle.result(timeout=PATIENCE) for handle in handles]
     assert answers == alone, "the same tokens, texts and log-probabilities"
-    assert seen.count("stepper Inspect") == 2
+    assert acts.count("stepper Inspect") == 2
     for answer in (answers[0], answers[2]):
         same_as_a_look(session, answer)
     one, none, other = [answer.activations for answer in answers]
@@ -87,13 +91,13 @@ def test_others_in_a_batch_keep_their_tokens_and_run_no_look(session: rekindle.S
 
 
 def test_the_lens_of_what_is_captured_predicts_as_the_steps_drew(session: rekindle.Session) -> None:
-    """Compare with the log-probabilities of the decode steps, which know nothing of looks."""
+    """Compare the lens with the log-probabilities of the decode steps."""
     answer = session.generate_sync(token_ids=PROMPTS[0], capture=[1, 2], **OPTIONS)
     assert answer.activations is not None
     lens = session.logit_lens_sync(answer.activations, top=1)
     assert lens.token_ids[1, :-1, 0].tolist() == list(answer.token_ids[1:]), "greedy"
-    drawn = [token.logprob for token in answer.logprobs or ()]
-    assert lens.logprobs[1, :-1, 0] == pytest.approx(drawn[1:], abs=1e-4)
+    steps = [token.logprob for token in answer.logprobs or ()]
+    assert lens.logprobs[1, :-1, 0] == pytest.approx(steps[1:], abs=1e-4)
 
 
 def test_a_second_capture_compiles_nothing(session: rekindle.Session) -> None:
@@ -151,7 +155,7 @@ def test_arrays_survive_copies_and_pickles_and_are_told_on_the_card(session: rek
 
 
 def test_a_cancelled_capture_ends_without_its_look(session: rekindle.Session) -> None:
-    """Cancel a request that the engine has finished, and one that runs."""
+    """Cancel a finished request of the engine, and a running one."""
     session.pause_sync()
     handle = session.submit(token_ids=PROMPTS[0], capture=[0, 1], **OPTIONS)
     while not handle.record.capturing:
@@ -184,7 +188,7 @@ def test_what_cannot_be_captured_is_refused(session: rekindle.Session, options: 
 def test_the_engine_is_asked_once_the_program_is_ready_or_not_at_all() -> None:
     """Look at the questions to the engine: a look without its program would hold up the ticks."""
     programs: list[Future[Any]] = []
-    asked: list[Message] = []
+    questions: list[Message] = []
     ends: list[Any] = []
 
     def obtain(key: Look) -> Future[Any]:
@@ -192,18 +196,18 @@ def test_the_engine_is_asked_once_the_program_is_ready_or_not_at_all() -> None:
         return programs[-1]
 
     def ask(question: Callable[[int], Message]) -> Feed[Any]:
-        asked.append(question(0))
+        questions.append(question(0))
         return Feed()
 
     executables: Any = SimpleNamespace(obtain=obtain)
     capturing = Capturing(Looks(64, 3, 8), executables, None, ask=ask, error=lambda: None)
     for _ in range(2):
         capturing.begin(SamplingParams.from_options({"capture": 1}), (1, 2), (3,), ends.append)
-    assert (len(programs), asked, ends) == (2, [], [])
+    assert (len(programs), questions, ends) == (2, [], [])
     programs[0].set_result(None)
-    assert (len(asked), ends) == (1, [])
+    assert (len(questions), ends) == (1, [])
     programs[1].set_exception(error := RuntimeError("no compiler"))
-    assert (len(asked), ends) == (1, [error])
+    assert (len(questions), ends) == (1, [error])
 
 
 def test_maps_are_refused(session: rekindle.Session) -> None:
@@ -240,3 +244,44 @@ def test_models_with_several_streams_are_refused(families: Path) -> None:
     refused = pytest.raises(rekindle.InvalidRequest, match="capture is for models with one residual stream")
     with begin(families, "gemma3n") as session, refused:
         session.generate_sync(token_ids=[1, 2, 3], capture=0)
+
+
+@pytest.mark.anyio
+async def test_over_http_vectors_are_base64_of_float32(session: rekindle.Session) -> None:
+    options: Any = {"max_tokens": 5, "ignore_eos": True}
+    answer = await session.generate(token_ids=PROMPTS[0], **options, capture=[0, -1, "mlp"])
+    body = {"prompt": PROMPTS[0], **options, "capture": [0, -1, "mlp"]}
+    reply = await ask(app(session), "/v1/completions", body)
+    assert reply.status == 200
+    (choice,) = json.loads(reply.body)["choices"]
+    captured = choice["activations"]
+    assert answer.activations is not None
+    assert set(captured) == {"layers", "width", "mlp"}
+    assert captured["layers"] == list(answer.activations.layers)
+    for layer, vectors in zip(captured["layers"], captured["mlp"], strict=True):
+        arrays = [np.frombuffer(b64decode(vector), "<f4") for vector in vectors]
+        np.testing.assert_array_equal(np.stack(arrays), answer.activations.at(layer, "mlp"))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"capture": ["mlp"]}, "must name layers"),
+        ({"capture": [9]}, "layer"),
+        ({"capture": [0], "max_tokens": None}, None),
+        ({"capture": [0, 1, "mlp", "residual"], "max_tokens": 2000}, "8000 vectors"),
+        ({"capture": {"a": 1}}, "capture must be indices"),
+    ],
+)
+async def test_captures_over_http_are_bounded(
+    session: rekindle.Session, fields: dict[str, Any], words: str | None
+) -> None:
+    reply = await ask(app(session), "/v1/completions", {"prompt": PROMPTS[0], "max_tokens": 2, **fields})
+    if words is None:  # completions have a default
+        assert reply.status == 200
+        return
+    assert reply.status == 400
+    error = json.loads(reply.body)["error"]
+    assert error["param"] == "capture"
+    assert words in error["message"]

@@ -250,6 +250,7 @@ def test_a_chat_that_cannot_be_served_is_refused_by_the_name_of_a_field(fields: 
         ({"suffix": "b"}, "suffix"),
         ({"logprobs": True}, "logprobs"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"capture": [1], "stream": True}, "capture"),
     ],
 )
 def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], param: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rekindle.core.request.checks import preview
 from rekindle.server.common.call import Streaming, TokenReports
+from rekindle.server.common.captures import FIELD as CAPTURE
 from rekindle.server.common.fields import Fields
 
 ConstraintEntry = tuple[str, str, Any]
@@ -141,6 +142,10 @@ def token_reports(body: Fields, options: dict[str, Any], fields: dict[str, str])
         options["prompt_logprobs"], fields["prompt_logprobs"] = count, "prompt_logprobs"
         if body.peek(("stream",)).get("stream") is True:
             body.refuse("prompt_logprobs", "is not served as a stream; leave out stream")
+    if (capture := body.any(CAPTURE)) is not None:
+        options[CAPTURE], fields[CAPTURE] = capture, CAPTURE
+        if body.peek(("stream",)).get("stream") is True:
+            body.refuse(CAPTURE, "is not served as a stream; leave out stream")
     ids, by_id = body.flag("return_token_ids"), body.flag("return_tokens_as_token_ids")
     return TokenReports(count is not None, ids, by_id, _explicit(body, options))
 

@@ -14,6 +14,8 @@ from rekindle.client.handle import Handle
 from rekindle.core.errors import RekindleError
 from rekindle.results.generation import Generation
 from rekindle.server.common.call import Call
+from rekindle.server.common.captures import FIELD as CAPTURE
+from rekindle.server.common.captures import check_capture
 from rekindle.server.common.errors import api_error_of, without_copies
 from rekindle.server.common.events import Chunks, Head
 from rekindle.server.common.fields import Fields
@@ -132,6 +134,8 @@ class Exchange:
         """
         if call.reports.explicit:
             check_explicit(call, self.limits.prompts)
+        if call.options.get(CAPTURE) is not None:
+            check_capture(call)
         self.service.notices.log(self.body.notes)
         await self.admit()
         options = self.model.without_unread(call.options, strict=self.body.strict)
@@ -204,4 +208,5 @@ def _size(generation: Generation) -> int:
     """Return about the number of values in an answer."""
     tokens = len(generation.prompt_token_ids) + len(generation.token_ids)
     alternatives = len(generation.logprobs or ()) + len(generation.prompt_logprobs or ())
-    return tokens + ALTERNATIVES * alternatives
+    vectors = 0 if generation.activations is None else generation.activations.embedding.size
+    return tokens + ALTERNATIVES * alternatives + vectors

@@ -7,6 +7,7 @@ from rekindle.formats.response import ToolCall
 from rekindle.results.generation import Generation
 from rekindle.server.common.answer import Answer, call_text
 from rekindle.server.common.call import TokenReports
+from rekindle.server.common.captures import activations_object
 from rekindle.server.common.events import Head
 from rekindle.server.common.logprobs import chat_logprobs, prompt_scores
 from rekindle.server.common.tools.custom import CustomTool
@@ -41,6 +42,7 @@ def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[st
     reports, logprobs = request.call.reports, None
     if request.logprobs:
         logprobs = chat_logprobs(generation.logprobs or (), by_id=reports.by_id)
+    activations = activations_object(generation)
     return {
         "index": index,
         "message": message,
@@ -48,6 +50,7 @@ def _choice(index: int, generation: Generation, request: ChatRequest) -> dict[st
         "finish_reason": finish_reason(generation, has_calls=bool(calls)),
         "stop_reason": stop_reason(generation, request.call),
         "token_ids": list(generation.token_ids) if reports.ids else None,
+        **({} if activations is None else {"activations": activations}),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
+from rekindle.server.common.captures import activations_object
 from rekindle.server.common.events import Head
 from rekindle.server.common.logprobs import TextLogprobs, prompt_scores
 from rekindle.server.common.prompts import Text
@@ -36,7 +37,7 @@ def _choice(index: int, generation: Generation, request: CompletionRequest, deco
         logprobs = writer.of([*prompt, *(generation.logprobs or ())])
     if request.echo:
         text = prompt_text(own, decode) + text
-    reports = request.call.reports
+    reports, activations = request.call.reports, activations_object(generation)
     return {
         "index": index,
         "text": text,
@@ -46,6 +47,7 @@ def _choice(index: int, generation: Generation, request: CompletionRequest, deco
         "prompt_logprobs": prompt_scores(generation.prompt_logprobs or ()) if reports.prompt else None,
         "prompt_token_ids": list(generation.prompt_token_ids) if reports.ids else None,
         "token_ids": list(generation.token_ids) if reports.ids else None,
+        **({} if activations is None else {"activations": activations}),
     }
 
 
