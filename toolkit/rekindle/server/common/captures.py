@@ -1,4 +1,4 @@
-"""Captured activations of answers over HTTP: the field that names them, its bound, and their object in an answer."""
+"""Captured activations of answers over HTTP: their field, its bound, and their object in an answer."""
 
 from base64 import b64encode
 from typing import Any, Final
