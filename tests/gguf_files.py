@@ -1,7 +1,7 @@
 """Models as llama.cpp's converter writes them, with the gguf library's writer.
 
-What the converter does to each architecture was read from it, and not from our reader. It makes the same metadata and
-tensors of these models, and llama.cpp the same logits of the files. The metadata are in `gguf_metadata`.
+The rules for each architecture were read from the converter, and not from our reader. It makes the same metadata and
+tensors of our models, and llama.cpp the same logits of the files. The metadata are in `gguf_metadata`.
 """
 
 import json
@@ -60,9 +60,9 @@ NAMES = {
     "qwen3_next": "qwen3next",
     "solar_open": "glm4moe",
 }
-"""llama.cpp's names of the "model_type"s that it calls otherwise."""
+"""llama.cpp's names for "model_type"s, where they differ."""
 TURNED = ("gpt_oss", "llama4_text")
-"""Models whose stacks of experts are (expert, in, out)."""
+"""Models with stacks of experts as (expert, in, out)."""
 SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 UNSAID: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 16},
@@ -121,7 +121,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     "smollm3-window": {"no_rope_layers": [1, 1, 1], "use_sliding_window": False, "layer_types": None},
     "starcoder2": {"sliding_window": None},
 }
-"""What the converter does not write of some goldens: the files say what is here instead."""
+"""Entries of some goldens' configs as the files have them: the converter leaves them out."""
 UNWRITTEN = {
     "cohere2-moe",
     "falcon-h1",
@@ -136,11 +136,11 @@ UNWRITTEN = {
     "opt-350m",
     "qwen3-moe-sparse",
 }
-"""The goldens that llama.cpp's converter or format does not know, such as dense layers between those of experts
-a tied head with a multiplier of its own, or heads of an odd size; two would be as gemma3 and mistral.
+"""Goldens unknown to llama.cpp's converter or format: dense layers between layers of experts, a tied head with a
+multiplier of its own, or heads of an odd size; two would be as gemma3 and mistral.
 """
 WRITTEN = sorted({*MODELS, *UNSAID} - UNWRITTEN)
-"""The goldens that llama.cpp writes."""
+"""The goldens with a file by llama.cpp's rules."""
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def permuted(rows: Array, heads: int) -> Array:
 
 
 def said_directory(directory: Path, into: Path) -> Path:
-    """Make a copy of a golden whose config says what a file of it says."""
+    """Copy a golden, with the config as its GGUF file has it."""
     shutil.copytree(directory, into, symlinks=True)
     config = read_config(directory) | UNSAID.get(directory.name, {})
     (into / "config.json").write_text(json.dumps(config))
@@ -170,7 +170,7 @@ def write_model(
 
     Args:
         change: of the writer, before the file is written.
-        kinds: of numbers, for tensors by their names in the file that have another.
+        kinds: the kinds of numbers of some tensors, by their names in the file.
         split: the most tensors in a file; 0 for one file.
     """
     config = in_common_words(read_config(directory))
@@ -199,14 +199,14 @@ def write_model(
 
 
 def stored_tensors(directory: Path, config: Config, library: Callable[[str], str | None]) -> dict[str, Array]:
-    """Return the tensors by the names that they get: stacked, parted, permuted and shifted as the converter does."""
-    found: dict[str, Array] = {}
+    """Return the tensors by their new names: stacked, parted, permuted and shifted as the converter does."""
+    tensors: dict[str, Array] = {}
     stacks: dict[str, list[Array]] = {}
     for name, tensor in open_checkpoint(directory).tensors.items():
         stem, kind = stem_and_kind(name)
         values = np.asarray(tensor, np.float32)
         if (of_state := stored_state(name, values, config)) is not None:
-            found |= of_state
+            tensors |= of_state
             continue
         values = multiplied(name, values, config)
         if config["model_type"] in SHIFTED and name.endswith("norm.weight"):
@@ -222,20 +222,22 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
             block, ending = stem.split(".")[2], "_shexp" if "shared" in stem else "_exps"
             gate, up = np.split(values, 2, axis=-2)
             ending = ending if config["num_local_experts"] else ""
-            found |= {f"blk.{block}.ffn_gate{ending}.weight": gate, f"blk.{block}.ffn_up{ending}.weight": up}
+            tensors |= {f"blk.{block}.ffn_gate{ending}.weight": gate, f"blk.{block}.ffn_up{ending}.weight": up}
         elif stem.endswith("experts.gate_up_proj") and config["model_type"] in TURNED:
             block = stem.split(".")[2]
             turned = values.swapaxes(1, -1)
             gate, up = (turned[:, ::2], turned[:, 1::2]) if "mlp" in stem else np.split(turned, 2, axis=1)
-            found |= {f"blk.{block}.ffn_gate_exps.{kind}": gate, f"blk.{block}.ffn_up_exps.{kind}": up}
+            tensors |= {f"blk.{block}.ffn_gate_exps.{kind}": gate, f"blk.{block}.ffn_up_exps.{kind}": up}
         elif stem.endswith(("router.scale", "per_expert_scale")):
             block = stem.split(".")[2]
-            found[f"blk.{block}.{'ffn_gate_inp' if stem.endswith('router.scale') else 'ffn_down_exps'}.scale"] = values
+            tensors[f"blk.{block}.{'ffn_gate_inp' if stem.endswith('router.scale') else 'ffn_down_exps'}.scale"] = (
+                values
+            )
         elif stem.endswith("kv_b_proj"):
             block = stem.split(".")[2]
             each = values.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
             keys, of_values = np.split(each, [config["qk_nope_head_dim"]], axis=1)
-            found |= {f"blk.{block}.attn_k_b.weight": keys.swapaxes(1, 2), f"blk.{block}.attn_v_b.weight": of_values}
+            tensors |= {f"blk.{block}.attn_k_b.weight": keys.swapaxes(1, 2), f"blk.{block}.attn_v_b.weight": of_values}
         elif streams := re.fullmatch(r"(model\.altup_\w+)\.\d+", stem):
             stacks.setdefault(f"{library(streams[1])}.{kind}", []).append(values)
         elif merged := re.fullmatch(r"(.*\.experts)\.\d+(\..*)|(.*layernorm)\.norms\.\d+", stem):
@@ -249,13 +251,13 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
             if ".act_fn." in name:  # in the metadata
                 continue
             if own is None and (whole := library(name)) is not None:  # the library has its name with the suffix
-                found[whole] = values
+                tensors[whole] = values
                 continue
             assert own is not None, stem
             turn = stem.endswith("experts.down_proj") and kind == "weight" and config["model_type"] in TURNED
-            found[f"{own}.{kind}"] = values.swapaxes(1, 2) if turn else values
+            tensors[f"{own}.{kind}"] = values.swapaxes(1, 2) if turn else values
     factors = rope_factors(config)
-    return found | {name: np.stack(each) for name, each in stacks.items()} | factors
+    return tensors | {name: np.stack(each) for name, each in stacks.items()} | factors
 
 
 def write_activations(writer: gguf.GGUFWriter, directory: Path, config: Config) -> None:
@@ -277,7 +279,7 @@ def parted(rows: Array, heads: int) -> Array:
 
 
 def in_common_words(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a GPT-2's or a Nemotron-H's config with the keys that others have."""
+    """Return a GPT-2's or a Nemotron-H's config with the usual keys."""
     if config["model_type"] == "nemotron_h":
         return of_parts(config)
     if config["model_type"] != "gpt2":
@@ -293,10 +295,10 @@ def in_common_words(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def stem_and_kind(name: str) -> tuple[str, str]:
-    """Part a name as the converter renames it: what ends neither in ".weight" nor in a bias is a weight."""
-    found = re.fullmatch(r"(.*?)(?:\.weight|[._](bias))?", name.replace(".expert_bias", ".expert_bias.bias"))
-    assert found is not None
-    return found[1], found[2] or "weight"
+    """Split a name as the converter renames it: a name without ".weight" or a bias at its end is a weight's."""
+    match = re.fullmatch(r"(.*?)(?:\.weight|[._](bias))?", name.replace(".expert_bias", ".expert_bias.bias"))
+    assert match is not None
+    return match[1], match[2] or "weight"
 
 
 def rope_factors(config: Config) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""The metadata that llama.cpp's converter writes of a model, as was read from it, and not from our reader."""
+"""The metadata of a model by the rules of llama.cpp's converter, read from its source and not from our reader."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ PERMUTED = (
 
 
 def rope_of(config: Config) -> dict[str, Any]:
-    """Return what the config says of its rope, in the newer spelling, of the layers that see everything."""
+    """Return the config's rope in the newer spelling, for the layers with full attention."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     rope = dict(rope.get("full_attention", rope))
     for key in ("rope_theta", "partial_rotary_factor"):
@@ -39,7 +39,7 @@ def global_head_dim_of(config: Config) -> int:
 
 
 def write_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
-    """Write what every model has, and what only some have."""
+    """Write the metadata of every model, and the special ones of its architecture."""
     if "kv_lora_rank" in config:
         config = {**config, "head_dim": None, "num_key_value_heads": 1}
     writer.add_tokenizer_model("none")

@@ -1,7 +1,7 @@
 """Runs tests with the kernels of other instruction sets than the best: `python -m tests.instruction_sets [tests]`.
 
-With `--last`, that is one of them, the one with the most instructions. The best one that this machine has is what all
-other tests run with. Those of AVX-512 that it lacks are emulated.
+With `--last`, it runs one set only, with the most instructions. All other tests run with the machine's best set.
+Missing sets of AVX-512 are emulated.
 """
 
 import sys
@@ -22,11 +22,11 @@ assert library.instruction_set() == name, library.instruction_set()
 """
 _AVX512: Final = ("-mavx2", "-mfma", "-Wno-psabi", "-include", str(ROOT / "tests" / "native" / "avx512.h"))
 EMULATED: Final = {"avx512": _AVX512, "avx512_bf16": (*_AVX512, "-DREKINDLE_WITH_BF16")}
-"""The flags for sets of instructions that stand-ins in that file compute on a CPU with AVX2."""
+"""The flags of emulated sets: stand-ins in avx512.h compute them on a CPU with AVX2."""
 
 
 def others() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name and the flags of each instruction set but the best that this machine has."""
+    """Yield the name and the flags of each instruction set but the machine's best."""
     sets, best = build.INSTRUCTION_SETS[build.architecture()], library.instruction_set()
     has = list(sets)[: list(sets).index(best)]
     for name, flags in sets.items():
@@ -38,11 +38,11 @@ def others() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def run(tests: list[str]) -> int:
     """Build the library for one instruction set after the other, and run tests; return the first bad exit status."""
-    chosen = list(others())
+    sets = list(others())
     if "--last" in tests:
         tests = [one for one in tests if one != "--last"]
-        chosen = chosen[-1:]
-    for name, arguments in chosen:
+        sets = sets[-1:]
+    for name, arguments in sets:
         sys.stdout.write(f"instruction set {name}:\n")
         sys.stdout.flush()
         with rebuilt(BUILD, *arguments) as copy:

@@ -1,7 +1,7 @@
-"""Tries the tests: changes one thing at a time in the product, and tells which changes no test notices.
+"""Tries the tests: changes one thing at a time in the product, and reports the changes without a failing test.
 
 `python -m tests.mutants [--sample N] [--seed S] [--against REV] [--wide] [FILE...]` is a tool for authors, no gate. A
-survivor asks for a test, or shows that two ways of writing something do the same. The changes are made in a copy.
+survivor asks for a test, or shows two spellings of the same behaviour. The changes are made in a copy.
 """
 
 import argparse
@@ -49,19 +49,19 @@ TESTS: Final = {
     "cli/models": "cli_models targets",
     "cli": "cli*",
 }
-"""The tests that hold the files below a folder of the product, nearest first; all of tests/unit hold the others."""
+"""The tests of the files below a folder of the product, nearest first; all of tests/unit are for the others."""
 SWAPS: Final[dict[type[ast.AST], tuple[str, str]]] = {
     **{ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">")},
     **{ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: (r"is\s+not", "is")},
     **{ast.In: ("in", "not in"), ast.NotIn: (r"not\s+in", "in"), ast.And: ("and", "or"), ast.Or: ("or", "and")},
     **{ast.Add: (r"\+", "-"), ast.Sub: ("-", "+")},
 }
-"""How an operator is written, as a pattern, and what is written in its place."""
+"""The pattern of an operator, and the text in its place."""
 LOGS: Final = frozenset({"debug", "info", "warning", "exception"})
 SKIPPED: Final = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
-"""What says something, or what is believed, rather than does something."""
+"""Nodes without an effect of their own: messages, assertions and imports."""
 LIBRARIES: Final = ("jax.numpy", "flax.nnx", "hypothesis", "tokenizers", "uvicorn")
-"""What takes the tests long to import."""
+"""Libraries with a long import."""
 EXTRA_SECONDS: Final = 60.0
 
 
@@ -78,8 +78,8 @@ class Mutation:
         lines = source[self.start : self.end].count(b"\n") - self.text.count("\n")
         return source[: self.start] + self.text.encode() + b"\n" * lines + source[self.end :]
 
-    def told(self, source: bytes) -> str:
-        """Return the number of the line that changes, and the line before and after."""
+    def describe(self, source: bytes) -> str:
+        """Return the number of the changed line, and the line before and after."""
         number = source.count(b"\n", 0, self.start)
         old, new = (text.split(b"\n")[number].decode().strip() for text in (source, self.applied(source)))
         return f"{number + 1}\n  - {old}\n  + {new}"
@@ -100,7 +100,7 @@ class Mutations:
         return self._below(ast.parse(self._source))
 
     def _below(self, node: ast.AST) -> Iterator[Mutation]:
-        """Yield the mutations of a node and of all that is in it."""
+        """Yield the mutations of a node and of all nodes in it."""
         if isinstance(node, SKIPPED) or _is_words(node):
             return
         yield from self._own(node)
@@ -113,8 +113,8 @@ class Mutations:
 
     def _own(self, node: ast.AST) -> Iterator[Mutation]:
         match node:
-            case ast.Compare(left, ops, comparators):
-                for before, operator, after in zip([left, *comparators], ops, comparators, strict=False):
+            case ast.Compare(first, ops, comparators):
+                for before, operator, after in zip([first, *comparators], ops, comparators, strict=False):
                     yield from self._swapped(before, operator, after)
             case ast.BoolOp(operator, values):
                 for before, after in pairwise(values):
@@ -144,9 +144,9 @@ class Mutations:
             pattern, text = SWAPS[type(operator)]
             start, end = self._end(before), self._start(after)
             between = re.sub(rb"#[^\n]*", lambda comment: b" " * len(comment[0]), self._source[start:end])
-            found = re.search(pattern.encode(), between)
-            assert found is not None, "there is an operator between operands"
-            yield Mutation(start + found.start(), start + found.end(), text)
+            match = re.search(pattern.encode(), between)
+            assert match is not None, "there is an operator between operands"
+            yield Mutation(start + match.start(), start + match.end(), text)
 
     def _instead(self, node: ast.expr | ast.stmt, text: str) -> Mutation:
         return Mutation(self._start(node), self._end(node), text)
@@ -159,7 +159,7 @@ class Mutations:
 
 
 def _is_words(node: ast.AST) -> bool:
-    """Tell whether a node shows or logs something, or is a constant that is tuned."""
+    """Return True for a node of messages or logs, and for a tuned constant."""
     match node:
         case ast.FunctionDef(name):
             return name == "__repr__"
@@ -173,11 +173,13 @@ def _is_words(node: ast.AST) -> bool:
 
 
 def holders_of(path: Path) -> list[list[str]]:
-    """Return the files of tests that hold a file of the product, in the order in which they are run."""
+    """Return the files of tests for a file of the product, in the order of their runs."""
     folders = [folder for folder in TESTS if path.is_relative_to(Path("toolkit/rekindle", folder))]
     patterns = TESTS[max(folders, key=len)].split() if folders else []
-    found = [sorted(str(each.relative_to(ROOT)) for each in ROOT.glob(f"{UNIT}/*/test_{name}.py")) for name in patterns]
-    return [files for files in found if files] or [[UNIT]]
+    groups = [
+        sorted(str(each.relative_to(ROOT)) for each in ROOT.glob(f"{UNIT}/*/test_{name}.py")) for name in patterns
+    ]
+    return [files for files in groups if files] or [[UNIT]]
 
 
 def changed(against: str) -> list[Path]:
@@ -188,7 +190,7 @@ def changed(against: str) -> list[Path]:
 
 
 class Trial:
-    """A copy of the checkout, whose tests are run with one file changed at a time.
+    """A copy of the checkout, to run its tests with one file changed at a time.
 
     Args:
         place: an empty directory.
@@ -203,7 +205,7 @@ class Trial:
         self._seconds: dict[tuple[str, ...], float] = {}
 
     def outcome(self, path: Path, mutation: Mutation, holders: Sequence[list[str]]) -> str:
-        """Say what came of a mutation: which test killed it, or that it survived or timed out."""
+        """Return the outcome of a mutation: the test that killed it, its survival, or a timeout."""
         file, result = self._place / path, "survived"
         source = file.read_bytes()
         for tests in holders:
@@ -218,22 +220,22 @@ class Trial:
         return result
 
     def _limit(self, tests: list[str]) -> float:
-        """Return the seconds that tests may take, by what they take with nothing changed; see that they pass then."""
+        """Return the limit of tests in seconds, from an unchanged run, which must pass."""
         if (key := tuple(tests)) not in self._seconds:
-            begun = time.monotonic()
+            start = time.monotonic()
             result = self._run(tests, inf)
             assert result == "survived", f"the tests fail with nothing changed: {result}"
-            self._seconds[key] = time.monotonic() - begun
+            self._seconds[key] = time.monotonic() - start
         return EXTRA_SECONDS + 4 * self._seconds[key]
 
     def _run(self, tests: list[str], limit: float) -> str:
-        """Run tests in a process of their own, which need not import the libraries again."""
+        """Run tests in a forked process, with the libraries imported already."""
         with TemporaryFile("w+") as output:
             if not (child := os.fork()):
                 self._test(tests, output.fileno())
-            begun, ended = time.monotonic(), 0
+            start, ended = time.monotonic(), 0
             while not ended:
-                if time.monotonic() > begun + limit:
+                if time.monotonic() > start + limit:
                     os.killpg(child, signal.SIGKILL)
                     os.waitpid(child, 0)
                     return "timed out"
@@ -271,18 +273,18 @@ class Trial:
 
 
 def run(files: Sequence[Path], sample: int | None, seed: int, wide: bool) -> None:
-    """Try mutations of files, and print what came of each."""
+    """Try mutations of files, and print the outcome of each."""
     sources = {path: (ROOT / path).read_bytes() for path in files}
-    chosen = [(path, mutation) for path, source in sources.items() for mutation in Mutations(source)]
-    if sample is not None and sample < len(chosen):
-        chosen = random.Random(seed).sample(chosen, sample)
+    mutations = [(path, mutation) for path, source in sources.items() for mutation in Mutations(source)]
+    if sample is not None and sample < len(mutations):
+        mutations = random.Random(seed).sample(mutations, sample)
     outcomes = []
     with TemporaryDirectory(prefix="rekindle-mutants-") as place:
         trial = Trial(Path(place))
-        for path, mutation in chosen:
+        for path, mutation in mutations:
             result = trial.outcome(path, mutation, holders_of(path) + ([[UNIT]] if wide else []))
             outcomes.append(result.split()[0])
-            sys.stdout.write(f"{result}: {path}:{mutation.told(sources[path])}\n")
+            sys.stdout.write(f"{result}: {path}:{mutation.describe(sources[path])}\n")
             sys.stdout.flush()
     killed, survived, late = (outcomes.count(outcome) for outcome in ("killed", "survived", "timed"))
     sys.stdout.write(f"{killed} killed, {survived} survived, {late} timed out\n")
@@ -295,5 +297,5 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--against", default="HEAD~1", metavar="REV", help="changed since it and HEAD were one")
     parser.add_argument("--wide", action="store_true", help="try survivors with all of tests/unit, which takes minutes")
-    given = parser.parse_args()
-    run(given.files or changed(given.against), given.sample, given.seed, given.wide)
+    options = parser.parse_args()
+    run(options.files or changed(options.against), options.sample, options.seed, options.wide)

@@ -11,7 +11,7 @@ ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("toolkit/rekindle", "kernels/rekindle_kernels")
 PRONOUNS: Final = frozenset({"what", "that", "which", "whose", "who", "those", "such", "these", "them"})
 MOST_PRONOUNS: Final = 20
-"""The pronouns that a module's docstrings may have for each 1,000 words; one is allowed in any."""
+"""The most pronouns of a module's docstrings in 1,000 words; one is allowed in any."""
 MOST_IN_GUIDES: Final = 15
 CLAUSE: Final = re.compile(r"\w+ (what|who|whose|whom|how|those|which|why|where|whether|that)\b")
 """A first line with a clause where its noun belongs, such as "Return what stands around calls"."""
@@ -22,9 +22,9 @@ PARTICIPLES: Final = frozenset(
     brought thought placed
     """.split()  # noqa: SIM905
 )
-"""Words that are no name by themselves: the thing that was said, told or asked has a noun."""
+"""Participles, no names by themselves: the thing itself has a noun."""
 VERBS: Final = frozenset({"read"})
-"""Participles that are verbs too, and so may name functions."""
+"""Participles and verbs at once, for names of functions."""
 EXCEPTIONS: Final[dict[str, str]] = {
     "toolkit/rekindle/chats/chat.py: said": "the public argument of Chat.say",
     "toolkit/rekindle/core/messages/record.py: said": "a former public name, which warns",
@@ -41,11 +41,11 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "toolkit/rekindle/views/records.py: said": "a former public name, which warns",
     "toolkit/rekindle/views/trace.py: handled": "a former public name, which warns",
 }
-"""Findings that stay, as "path: name", and why: public names, and words that are nouns where they stand."""
+"""Findings to keep, as "path: name", with the reason: a public name, or a noun in its place."""
 
 
 class Finding(NamedTuple):
-    """A place that breaks a rule."""
+    """A violation of a rule."""
 
     place: str
     rule: str
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
 
 class Prose(NamedTuple):
-    """The words of some docstrings, and how many of them are pronouns."""
+    """The words of some docstrings, and the number of pronouns among them."""
 
     words: int
     pronouns: int

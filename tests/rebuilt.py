@@ -1,4 +1,4 @@
-"""Building the native kernels otherwise than for use, and running tests with them."""
+"""Building the native kernels otherwise than for use, to run tests."""
 
 import os
 import shutil
@@ -16,10 +16,10 @@ ROOT: Final = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A copy of the package of kernels, which is imported instead of the one in the checkout.
+    """A copy of the package of kernels, imported instead of the checkout's.
 
     Attributes:
-        environment: of processes that import the copy.
+        environment: of processes with the copy.
     """
 
     environment: Mapping[str, str]

@@ -1,8 +1,8 @@
-"""Checks that a release can be published: `make release-check`. Prints what was checked, and what is left for a person.
+"""Checks a release before its publication: `make release-check`. Prints the results, and the steps left for a person.
 
-Wheels of Linux are built by zig, which shows that they need no newer C library than promised. They are not for use:
-zig's runtime does not tell the instruction sets of a CPU. A wheel by this machine's compiler is installed and run in a
-new environment. Results are in build/release.
+Wheels of Linux are built by zig against the promised version of the C library. They are not for use: zig's runtime does
+not tell the instruction sets of a CPU. A wheel by this machine's compiler is installed and run in a new environment.
+Results are in build/release.
 """
 
 import json
@@ -28,7 +28,7 @@ ARCHITECTURES: Final = ("x86_64", "aarch64")
 GLIBC: Final = (2, 28)
 """The version of the C library of the wheels for Linux."""
 PLATFORMS: Final = ("x86_64-manylinux_2_31", "aarch64-manylinux_2_31", "aarch64-apple-darwin", "windows")
-"""The platforms that all requirements must have wheels for; those of llguidance need version 2.31 of the C library."""
+"""The platforms with wheels of all requirements; llguidance's need version 2.31 of the C library."""
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 SCHEMAS: Final = {
     "vendor.github-workflows": (".github/workflows/check.yml", ".github/workflows/release.yml"),
@@ -49,7 +49,7 @@ class Unfit(Exception):
     """A check failed; the message says how."""
 
 
-class Left(Exception):
+class Unavailable(Exception):
     """A check cannot be made here; the message says why."""
 
 
@@ -62,10 +62,10 @@ class Check:
 
 
 def main() -> int:
-    """Run all checks, or those that the command line names; return the exit status."""
+    """Run all checks, or the ones of the command line; return the exit status."""
     shutil.rmtree(OUT, ignore_errors=True)
     WHEELS.mkdir(parents=True)
-    left = list(PERSON)
+    tasks = list(PERSON)
     failed = 0
     for check in CHECKS:
         if sys.argv[1:] and check.name not in sys.argv[1:]:
@@ -74,26 +74,26 @@ def main() -> int:
         sys.stdout.flush()  # a check can take minutes
         try:
             outcome = f"good    {check.run()}"
-        except Left as error:
+        except Unavailable as error:
             outcome = f"left    {error}"
-            left.append(f"{check.name}: {error}")
+            tasks.append(f"{check.name}: {error}")
         except Unfit as error:
             outcome = f"FAILED  {error}"
             failed += 1
         sys.stdout.write(f"{outcome}\n")
         sys.stdout.flush()
-    sys.stdout.write("\nLeft for a person:\n" + "".join(f"- {each}\n" for each in left))
+    sys.stdout.write("\nLeft for a person:\n" + "".join(f"- {each}\n" for each in tasks))
     return min(failed, 1)
 
 
 def versions() -> str:
-    """Check that all files tell the version of pyproject.toml, and that the changelog dates it."""
+    """Check the version in all files against pyproject.toml's, and its date in the changelog."""
     version = PROJECT["version"]
     if f"\nversion: {version}\n" not in (ROOT / "CITATION.cff").read_text(encoding="utf-8"):
         raise Unfit(f"CITATION.cff has another version than {version}")
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
-        raise Left(f"CHANGELOG.md has no dated section {version}")
+        raise Unavailable(f"CHANGELOG.md has no dated section {version}")
     return str(version)
 
 
@@ -110,7 +110,7 @@ def files() -> str:
 
 
 def sources() -> str:
-    """Build the source distribution, and check that it has what a wheel is built from."""
+    """Build the source distribution, and check its files against the sources of a wheel."""
     _run("python", "-m", "build", "--sdist", "--installer", "uv", "--outdir", str(OUT))
     (file,) = OUT.glob("*.tar.gz")
     with tarfile.open(file) as archive:
@@ -131,7 +131,7 @@ def wheels() -> str:
         # auditwheel takes the name of a platform for this architecture alone, and chooses it for any.
         _run("auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(WHEELS), str(wheel))
         (repaired,) = WHEELS.glob(f"*_{architecture}.whl")
-        oldest = min(tuple(map(int, found)) for found in re.findall(r"manylinux_(\d+)_(\d+)_", repaired.name))
+        oldest = min(tuple(map(int, version)) for version in re.findall(r"manylinux_(\d+)_(\d+)_", repaired.name))
         if oldest > GLIBC:
             raise Unfit(f"{repaired.name} needs a newer C library than {'.'.join(map(str, GLIBC))}")
     _wheel(WHEELS, {"CXX": "none"})
@@ -139,10 +139,10 @@ def wheels() -> str:
 
 
 def pages() -> str:
-    """Check that PyPI can show the description, and that its links work there."""
+    """Check the description for PyPI, and its links there."""
     distributions = [str(path) for path in (*OUT.glob("*.tar.gz"), *WHEELS.glob("*.whl"))]
     if not distributions:
-        raise Left("there are no distributions; check wheels first")
+        raise Unavailable("there are no distributions; check wheels first")
     _run("twine", "check", "--strict", *distributions)
     for wheel in WHEELS.glob("*.whl"):
         description = str(_metadata(wheel).get_payload())
@@ -157,19 +157,19 @@ def trials() -> str:
     native = OUT / "native"
     _wheel(native, {})
     for kind, folder, pattern in (("cpu", native, "*-linux_*.whl"), ("xla", WHEELS, "*-any.whl")):
-        found = list(folder.glob(pattern))
-        if not found:
-            raise Left(f"there is no wheel {pattern}: this machine has no compiler, or wheels were not checked")
+        matches = list(folder.glob(pattern))
+        if not matches:
+            raise Unavailable(f"there is no wheel {pattern}: this machine has no compiler, or wheels were not checked")
         environment = OUT / f"environment-{kind}"
         _run("uv", "venv", "--quiet", "--python", sys.executable, str(environment))
         python = environment / "bin" / "python"
-        _run("uv", "pip", "install", "--quiet", "--python", str(python), str(found[0]))
+        _run("uv", "pip", "install", "--quiet", "--python", str(python), str(matches[0]))
         lines.append(_output([str(python), str(ROOT / "tests" / "installed.py"), kind], cwd=OUT).splitlines()[-1])
     return "; ".join(line.partition(": ")[2] for line in lines)
 
 
 def requirements() -> str:
-    """Check that wheels of all requirements exist for each platform and Python."""
+    """Check the wheels of all requirements for each platform and Python."""
     source = OUT / "requirements.in"
     extras = PROJECT["optional-dependencies"]
     source.write_text("\n".join([*PROJECT["dependencies"], *extras["server"], *extras["notebook"]]), encoding="utf-8")
@@ -190,11 +190,13 @@ def vulnerabilities() -> str:
     try:
         audited = json.loads(done.stdout)["dependencies"]
     except ValueError:
-        raise Left(f"pip-audit answered: {(done.stderr.strip() or 'nothing').splitlines()[-1]}") from None
+        raise Unavailable(f"pip-audit answered: {(done.stderr.strip() or 'nothing').splitlines()[-1]}") from None
     if skipped := [each["name"] for each in audited if "skip_reason" in each]:
-        raise Left(f"the database of vulnerabilities has no answer here for {len(skipped)} of {len(audited)} packages")
-    if found := [f"{each['name']} {fault['id']}" for each in audited for fault in each["vulns"]]:
-        raise Unfit(", ".join(found))
+        raise Unavailable(
+            f"the database of vulnerabilities has no answer here for {len(skipped)} of {len(audited)} packages"
+        )
+    if faults := [f"{each['name']} {fault['id']}" for each in audited for fault in each["vulns"]]:
+        raise Unfit(", ".join(faults))
     return f"{len(audited)} lower bounds"
 
 

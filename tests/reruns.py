@@ -1,4 +1,4 @@
-"""Tests that failed once are run once more, each alone: a pytest plugin.
+"""Runs failed tests once more, each alone: a pytest plugin.
 
 A test that passes then is FLAKY: it fails no run, but is named at the end, with its seconds, and in build/flaky.txt.
 """
@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 KEPT: Final = Path("build/flaky.txt")
-"""The list of all tests that were flaky in this checkout, below the root directory of the tests."""
+"""The list of all flaky tests in this checkout, below the root directory of the tests."""
 
 
 @dataclass(eq=False)  # pluggy hashes plugins
@@ -22,8 +22,8 @@ class Reruns:
 
     Attributes:
         most: how many; if more failed, none is run again.
-        failed: the seconds of each test that failed, by its id.
-        flaky: a line about each that passed then.
+        failed: the seconds of each failed test, by its id.
+        flaky: a line about each flaky test.
     """
 
     most: int
@@ -31,13 +31,13 @@ class Reruns:
     flaky: list[str] = field(default_factory=list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a test that failed, in its set-up or its end too."""
+        """Note a failed test, also in its set-up or its end."""
         if report.failed:
             self.failed[report.nodeid] = self.failed.get(report.nodeid, 0.0) + report.duration
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Run what failed again, and let the session pass if each of them does."""
+        """Run the failed tests again, and let the session pass if each of them does."""
         if session.exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < len(self.failed) <= self.most:
             return
         for test, seconds in self.failed.items():
@@ -48,9 +48,9 @@ class Reruns:
         if len(self.flaky) == len(self.failed):
             session.exitstatus = pytest.ExitCode.OK
         if self.flaky:
-            kept = session.config.rootpath / KEPT
-            kept.parent.mkdir(exist_ok=True)
-            with kept.open("a", encoding="utf-8") as file:
+            path = session.config.rootpath / KEPT
+            path.parent.mkdir(exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
                 file.writelines(f"{time.strftime('%Y-%m-%d %H:%M')} {line}\n" for line in self.flaky)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -62,7 +62,7 @@ class Reruns:
 
 
 def _passes(config: pytest.Config, test: str) -> bool:
-    """Return whether a test passes alone, in a process of its own; what it prints is printed."""
+    """Return True if a test passes alone, in a process of its own; print its output."""
     warnings = [f"-W{one}" for one in config.option.pythonwarnings or []]
     command = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:xdist", "-p", "no:cacheprovider", *warnings]
     print(f"\n{test} failed; once more, alone:", flush=True)  # noqa: T201

@@ -22,12 +22,12 @@ def run(sanitizers: str, tests: list[str]) -> int:
     """Build the library with sanitizers, and run tests with it; return the exit status of pytest."""
     with rebuilt(BUILD, f"-fsanitize={sanitizers}", *FLAGS) as copy:
         # The C++ library must be there when the sanitizer starts, which looks for its functions once.
-        preload = {"LD_PRELOAD": f"{_found('libasan.so')} {_found('libstdc++.so')}"}
+        preload = {"LD_PRELOAD": f"{_library_path('libasan.so')} {_library_path('libstdc++.so')}"}
         return copy.pytest(tests, OPTIONS | preload)
 
 
-def _found(library: str) -> str:
-    """Return where the compiler has one of its libraries."""
+def _library_path(library: str) -> str:
+    """Return the path of one of the compiler's libraries."""
     command = [*os.environ.get("CXX", "c++").split(), f"-print-file-name={library}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

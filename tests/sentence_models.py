@@ -1,4 +1,4 @@
-"""Tiny models in the forms of embedding models and classifiers, with a tokenizer whose tokens are bytes."""
+"""Tiny models in the forms of embedding models and classifiers, with a tokenizer of bytes."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from rekindle.core.text.tokenizer import wrap
 
 END = 256
-"""The token that the tokenizer puts after every text."""
+"""The tokenizer's token after every text."""
 QUERY = "Instruct: Find it\nQuery:"
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -31,13 +31,13 @@ PROMPTS: dict[str, Any] = {
 
 
 def write(path: Path, content: object) -> None:
-    """Write a JSON file, and the folder that it is in."""
+    """Write a JSON file, and its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def add_tokenizer(directory: Path) -> None:
-    """Add a tokenizer whose tokens are the 256 bytes, and which ends each text by another."""
+    """Add a tokenizer of the 256 bytes; one more token ends each text."""
     vocabulary = {token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     backend = Backend(models.BPE({**vocabulary, "<end>": END}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -75,6 +75,6 @@ def classifier(origin: Path, directory: Path, labels: int, **config: Any) -> np.
     write(directory / "config.json", {**settings, **config})
     tensors = load_file(directory / "model.safetensors")
     head = np.random.default_rng(0).standard_normal((labels, settings["hidden_size"])).astype(np.float32)
-    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_head")}
-    save_file({**kept, "score.weight": head}, directory / "model.safetensors")
+    body = {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_head")}
+    save_file({**body, "score.weight": head}, directory / "model.safetensors")
     return head

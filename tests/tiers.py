@@ -1,12 +1,12 @@
-"""Tiers of tests, and which of them a change calls for; the standard library alone, as `.ci/run` starts it.
+"""Tiers of tests, and the choice of tiers for a change; the standard library alone, as `.ci/run` starts it.
 
-`make test` runs at each change. A further tier runs where its inputs differ from those that it passed with last, whose
-digest it notes in tests/passed.json: `begins` and `passed` are the first and the last word of its target in the
-Makefile. One more tier is run in turn, which shows in time if something is missing among the inputs of a tier.
+`make test` runs at each change. A further tier runs if its inputs differ from the inputs of its last pass: their digest
+is in tests/passed.json. `begins` and `passed` are the first and the last word of its target in the Makefile. One more
+tier is run in turn, to show in time if something is missing among the inputs of a tier.
 
-A pass also notes the seconds of the tier and those of `make test` in the same checkout. Their ratio and this run's
-`make test` tell how long the tier will take. A tier that would end too late is left: it loses its digest, and so comes
-first in the next run.
+A pass also notes the seconds of the tier and of `make test` in the same checkout. Their ratio and the seconds of this
+run's `make test` predict the seconds of the tier. A tier that would end too late is left: it loses its digest, and so
+comes first in the next run.
 """
 
 import argparse
@@ -25,12 +25,12 @@ ROOT: Final = Path(__file__).parents[1]
 PASSED: Final = Path("tests/passed.json")
 BEGUN: Final = Path("build/begun")
 TOOK: Final = Path("build/seconds_of_test")
-"""The seconds of the last `make test` in this checkout, by which those of the tiers are judged."""
+"""The seconds of the last `make test` in this checkout, for the estimates of the tiers."""
 
 MINUTES: Final = 75
 """The minutes by which the last tier of `.ci/run` should end; the check has 90."""
 ASSUMED_SECONDS: Final = 600
-"""What a tier takes that has no noted seconds, at TYPICAL_TEST."""
+"""The seconds of a tier without a note, at TYPICAL_TEST."""
 TYPICAL_TEST: Final = 420
 """The seconds of `make test` on two cores."""
 SET_UP: Final = 90
@@ -39,7 +39,7 @@ SET_UP: Final = 90
 HELD: Final = tuple(
     f"toolkit/rekindle/{name}/" for name in ("chats", "client", "mapping", "scoring", "session", "tools")
 )
-"""What a user of a session holds."""
+"""The API of a session's user."""
 CORE: Final = (
     *(f"toolkit/rekindle/core/{name}.py" for name in ("buckets", "page", "policy", "route")),
     *(
@@ -64,7 +64,7 @@ CORE: Final = (
     "toolkit/rekindle/replicas/",
     "toolkit/rekindle/results/",
 )
-"""What generates tokens, and what asks for them."""
+"""The generation of tokens, and its callers."""
 STEP: Final = (
     "toolkit/rekindle/core/models/adapters/",
     "toolkit/rekindle/core/models/config/",
@@ -78,7 +78,7 @@ STEP: Final = (
     ),
     "toolkit/rekindle/core/device/",
 )
-"""What a program of a tick is made of, without its kernels."""
+"""The parts of a tick's program, without its kernels."""
 COMPILED: Final = (
     *STEP,
     "kernels/rekindle_kernels/",
@@ -86,19 +86,19 @@ COMPILED: Final = (
     "tests/engine/test_mesh_compiles.py",
     "tests/kernels/topologies.py",
 )
-"""What compilers for other devices see, and the tests that show it to them."""
+"""The inputs of compilers for other devices, with their tests."""
 FACES: Final = ("toolkit/rekindle/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
-"""What notebooks show."""
+"""The displays of notebooks."""
 SERVED: Final = (
     *(
         f"toolkit/rekindle/{name}/"
         for name in ("core/text", "formats/rendering", "formats/responses", "results", "server")
     ),
 )
-"""What clients of the server see."""
+"""The answers to clients of the server."""
 
 SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "tests/watchdog.py")
-"""What runs every test, on every version of its libraries, and so calls for all tiers."""
+"""The base of every test, on every version of its libraries, and so an input of all tiers."""
 
 TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-unit": (*CORE, "toolkit/rekindle/cli/", "toolkit/rekindle/server/", "tests/unit/"),
@@ -165,18 +165,18 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "docs": ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "toolkit/rekindle/__init__.py", "tutorials/"),
 }
-"""The files and folders that call for each tier: its target in the Makefile, and what it alone tests."""
+"""The inputs of each tier, files and folders, by its target in the Makefile."""
 FOLDERS: Final = ("test-unit", "test-engine", "test-mesh", "test-kernels", "test-notebook")
-"""The tiers that are the wider tests of a folder."""
+"""The tiers with the wider tests of a folder."""
 DEEP: Final = (
     "test-all",
     *(tier for tier in TIERS if tier not in FOLDERS),
 )
-"""The targets of the deep run: `test-all` has what the tiers of folders and `make test` share among them, unreduced."""
+"""The targets of the deep run: `test-all` has the tests of `make test` and of the folders' tiers, unreduced."""
 
 
 def main() -> int:
-    """Do what the command line says; return the exit status."""
+    """Run the verb of the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="tests/tiers.py", description=__doc__.partition("\n")[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("begins", "passed"):
@@ -192,7 +192,7 @@ def main() -> int:
         case "passed":
             passes(options.target)
         case "due":
-            print(*due())
+            print(*due_tiers())
         case "deep":
             return deep()
         case "run":
@@ -202,67 +202,67 @@ def main() -> int:
 
 def digest(tier: str) -> str:
     """Return the digest of a tier's inputs as they are now: hexadecimal digits over names and contents."""
-    listed = subprocess.run(
+    listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *SHARED, *TIERS.get(tier, ())],
         stdout=subprocess.PIPE,
         check=True,
     )
     whole = hashlib.sha256()
-    for name in sorted(set(listed.stdout.decode().split("\0")) - {""}):
+    for name in sorted(set(listing.stdout.decode().split("\0")) - {""}):
         if Path(name).is_file():
             whole.update(f"{name}\0{hashlib.sha256(Path(name).read_bytes()).hexdigest()}\n".encode())
     return whole.hexdigest()[:32]
 
 
-def due() -> list[str]:
-    """Return the tiers left last time, then those with changed inputs, then the one whose turn it is; print why."""
+def due_tiers() -> list[str]:
+    """Return the tiers left last time, then tiers with changed inputs, then the one whose turn it is; print why."""
     notes = _notes()
     commits = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, check=True)
     turn = int(commits.stdout) % len(TIERS)
-    left, changed, unchanged = [], [], []
+    pending, changed, unchanged = [], [], []
     for tier in (*list(TIERS)[turn:], *list(TIERS)[:turn]):
         noted = notes.get(tier, {}).get("digest")
         if noted is None:
-            left.append(tier)
+            pending.append(tier)
         elif noted != digest(tier):
             changed.append(tier)
         else:
             unchanged.append(tier)
     in_turn = [tier for tier in unchanged if tier == list(TIERS)[turn]]
     reasons = {
-        "it was left, or has not passed yet": left,
+        "it was left, or has not passed yet": pending,
         "its inputs are not those that it passed with": changed,
         "it is its turn": in_turn,
     }
     for reason, tiers in reasons.items():
         for tier in tiers:
             print(f"{tier}: {reason}", file=sys.stderr)
-    return left + changed + in_turn
+    return pending + changed + in_turn
 
 
 def run(spent: float) -> int:
-    """Run the tiers that are due and end in time, after `spent` seconds of the check; return the exit status."""
+    """Run the due tiers with enough time, after `spent` seconds of the check; return the exit status."""
     began = time.monotonic() - spent
-    left = {}
-    for tier in due():
+    late = {}
+    for tier in due_tiers():
         expected = expected_seconds(tier)
         if time.monotonic() - began + expected > MINUTES * 60:
-            left[tier] = expected
+            late[tier] = expected
             continue
         print(f"== make {tier}, about {expected / 60:.0f} min", flush=True)
         tier_began = time.monotonic()
         if status := subprocess.run(["make", tier]).returncode:
             return status
         print(f"== make {tier} took {time.monotonic() - tier_began:.0f} s", flush=True)
-    if left:
-        leave(left)
+    if late:
+        leave(late)
         print(f"== LEFT, as they would not end by minute {MINUTES}; still due, and first next time:")
-        print(*(f"{tier}: about {seconds / 60:.0f} min" for tier, seconds in left.items()), sep="\n")
+        print(*(f"{tier}: about {seconds / 60:.0f} min" for tier, seconds in late.items()), sep="\n")
     return 0
 
 
 def expected_seconds(tier: str) -> float:
-    """Return how long a tier will take here, by its noted seconds and the last `make test`, with its environments."""
+    """Return the expected seconds of a tier here, from its noted seconds, the last `make test` and its environments."""
     note = _notes().get(tier, {})
     took = float(TOOK.read_text(encoding="utf-8")) if TOOK.exists() else TYPICAL_TEST
     seconds = note.get("seconds", ASSUMED_SECONDS) * took / note.get("seconds_of_test", TYPICAL_TEST)
@@ -271,7 +271,7 @@ def expected_seconds(tier: str) -> float:
 
 
 def leave(tiers: Iterable[str]) -> None:
-    """Note that tiers were left: without a digest, they are due until they pass."""
+    """Drop the digests of late tiers: they are due until they pass."""
     notes = _notes()
     for tier in tiers:
         notes.get(tier, {}).pop("digest", None)
@@ -279,7 +279,7 @@ def leave(tiers: Iterable[str]) -> None:
 
 
 def deep() -> int:
-    """Run every target of the deep run, whatever fails; print how long each took, and return the exit status."""
+    """Run every target of the deep run, whatever fails; print the seconds of each, and return the exit status."""
     lines = []
     failed = 0
     for target in DEEP:
@@ -296,23 +296,23 @@ def deep() -> int:
 
 
 def begins(target: str) -> None:
-    """Note the inputs that a run of a tier, or of `make test`, begins with."""
+    """Note the inputs of a tier, or of `make test`, at the start of its run."""
     noted = BEGUN / target
     noted.parent.mkdir(parents=True, exist_ok=True)
     noted.write_text(digest(target), encoding="utf-8")
 
 
 def passes(target: str) -> None:
-    """Note that a tier passed, unless its inputs changed meanwhile, and its seconds, or those of `make test`."""
-    begun = BEGUN / target
-    seconds = time.time() - begun.stat().st_mtime
+    """Note a passed tier, unless its inputs changed meanwhile, and its seconds, or the seconds of `make test`."""
+    start = BEGUN / target
+    seconds = time.time() - start.stat().st_mtime
     reduced = not os.environ.get("DEEP")
     if target == "test":
         if reduced:
             TOOK.write_text(f"{seconds:.0f}\n", encoding="utf-8")
         return
     inputs = digest(target)
-    if begun.read_text(encoding="utf-8") != inputs:
+    if start.read_text(encoding="utf-8") != inputs:
         print(f"{target}: its inputs changed while it ran, so that it is not noted as passed")
         return
     notes = _notes()

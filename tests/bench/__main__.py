@@ -1,7 +1,7 @@
 """Compare Rekindle's speed with its peers' and with the machine's limits: `make bench`.
 
-Every contender is started and warmed up once. Then they take turns, in another order each round, so that a machine
-that is slower for a while is slower for all of them.
+Each contender starts and warms up once. Then they take turns, in another order each round, so a slow phase of the
+machine slows all contenders.
 """
 
 import argparse
@@ -65,8 +65,8 @@ def _with_dtype(peer: str) -> str:
 
 
 def _start(stack: ExitStack, name: str, what: Sequence[str]) -> Contender:
-    """Start a contender and warm it up with the shapes that will be measured."""
-    contender = stack.enter_context(Contender.named(name))
+    """Start a contender and warm it up with the measured shapes."""
+    contender = stack.enter_context(Contender.start(name))
     with waiting(f"{name}: loading"):
         contender.wait_loaded()
     with waiting(f"{name}: warming up"):

@@ -1,6 +1,6 @@
 """Time of decode ticks by the rows with adapters among them, as ratios to ticks without, in rounds in turns.
 
-The first line has a session that was never given an adapter; all others are of one session with four of rank 16.
+The first line is of a session without adapters; all others are of one session with four adapters of rank 16.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def adapter_of(model: str, seed: int) -> dict[str, Any]:
     return {"tensors": tensors, "config": {"r": RANK, "lora_alpha": RANK}}
 
 
-def opened(rows: int, model: str, dtype: Dtype | None) -> rekindle.Session:
+def open_session(rows: int, model: str, dtype: Dtype | None) -> rekindle.Session:
     """Open a session with one decode bucket."""
     return rekindle.open_sync(
         model,
@@ -49,10 +49,10 @@ def opened(rows: int, model: str, dtype: Dtype | None) -> rekindle.Session:
 
 
 def seconds(session: rekindle.Session, names: list[str | None]) -> float:
-    """Return the seconds of one batch that decodes, each row with an adapter or without."""
+    """Return the seconds of one decoding batch, each row with an adapter or without."""
     session.pause_sync()
-    asked: dict[str, Any] = {"max_tokens": NEW_TOKENS, "ignore_eos": True}
-    handles = [session.submit(token_ids=[100 + i] * 16, adapter=name, **asked) for i, name in enumerate(names)]
+    options: dict[str, Any] = {"max_tokens": NEW_TOKENS, "ignore_eos": True}
+    handles = [session.submit(token_ids=[100 + i] * 16, adapter=name, **options) for i, name in enumerate(names)]
     began = perf_counter()
     session.resume()
     for handle in handles:
@@ -63,12 +63,12 @@ def seconds(session: rekindle.Session, names: list[str | None]) -> float:
 def mixes(rows: int) -> dict[str, list[str | None]]:
     """Return the adapters of the rows of each batch, by a name for it."""
     every = [str(i % COUNT) for i in range(rows)]
-    found: dict[str, list[str | None]] = {"no row": [None] * rows, "1 row": ["0", *[None] * (rows - 1)]}
+    batches: dict[str, list[str | None]] = {"no row": [None] * rows, "1 row": ["0", *[None] * (rows - 1)]}
     if rows > 1:
-        found["half of the rows, one adapter"] = [None if i % 2 else "0" for i in range(rows)]
-        found["all rows, one adapter"] = ["0"] * rows
-        found[f"all rows, {min(rows, COUNT)} adapters"] = [*every]
-    return found
+        batches["half of the rows, one adapter"] = [None if i % 2 else "0" for i in range(rows)]
+        batches["all rows, one adapter"] = ["0"] * rows
+        batches[f"all rows, {min(rows, COUNT)} adapters"] = [*every]
+    return batches
 
 
 if __name__ == "__main__":
@@ -76,22 +76,22 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=7, help="how often each is measured, in turns (default: 7)")
     parser.add_argument("--model", default=MODEL, help=f"what to open (default: {MODEL})")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="the dtype of weights and adapters")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print(describe())
     for rows in (1, 4, 32):
         with ExitStack() as stack:
-            alone, session = (stack.enter_context(opened(rows, asked.model, asked.dtype)) for _ in range(2))
+            alone, session = (stack.enter_context(open_session(rows, args.model, args.dtype)) for _ in range(2))
             for number in range(COUNT):
-                session.add_adapter_sync(str(number), **adapter_of(asked.model, number))
+                session.add_adapter_sync(str(number), **adapter_of(args.model, number))
             every = mixes(rows)
-            found: dict[str, list[float]] = {"without adapters": [], **{name: [] for name in every}}
-            for turn in range(asked.rounds + 1):  # the first one compiles
-                for name in found:
+            results: dict[str, list[float]] = {"without adapters": [], **{name: [] for name in every}}
+            for turn in range(args.rounds + 1):  # the first one compiles
+                for name in results:
                     took = seconds(*((session, every[name]) if name in every else (alone, every["no row"])))
                     if turn:
-                        found[name].append(took)
-            for name, times in found.items():
-                ratios = sorted(mine / base for mine, base in zip(times, found["without adapters"], strict=True))
+                        results[name].append(took)
+            for name, times in results.items():
+                ratios = sorted(mine / base for mine, base in zip(times, results["without adapters"], strict=True))
                 print(
                     f"{rows:3} rows, {name}: {1e3 * median(times) / NEW_TOKENS:6.2f} ms a tick, "
                     f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"

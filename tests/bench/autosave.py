@@ -1,4 +1,4 @@
-"""Measure what writing pages to disk costs a busy session: the same requests with and without it, in turns."""
+"""Measure the cost of saving pages to disk for a busy session: the same requests with and without it, in turns."""
 
 import argparse
 import os

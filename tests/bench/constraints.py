@@ -1,6 +1,6 @@
-"""Measure constrained batches of the default model against free ones, and what a constrained request costs the others.
+"""Measure constrained batches of the default model against free ones, and the cost of one constrained request.
 
-The kinds take turns in one session, each with its own prompts in each round, so that nothing is cached.
+The kinds take turns in one session, each with its own prompts in each round, so no prefix is cached.
 """
 
 import argparse
@@ -43,56 +43,56 @@ BASES = {name: "1 free" if name.startswith("1 ") else "free" for name in KINDS}
 
 
 @dataclass(frozen=True)
-class Taken:
+class Speeds:
     """Tokens per second of a kind in one round: of all requests, and of the free ones."""
 
     all: float
     free: float
 
 
-def once(session: rekindle.Session, asked: Sequence[dict[str, Any]], turn: int) -> Taken:
+def once(session: rekindle.Session, requests: Sequence[dict[str, Any]], turn: int) -> Speeds:
     """Generate one batch."""
     began = perf_counter()
     handles = [
         session.submit(
             f"Notes of day {turn}, page {page}:", **{"max_tokens": TOKENS, "temperature": 1.0, "seed": page, **each}
         )
-        for page, each in enumerate(asked)
+        for page, each in enumerate(requests)
     ]
     answers = [handle.result() for handle in handles]
     seconds = perf_counter() - began
     counts = [len(answer.token_ids) for answer in answers]
-    free = sum(count for count, each in zip(counts, asked, strict=True) if each is FREE)
-    return Taken(sum(counts) / seconds, free / seconds)
+    free = sum(count for count, each in zip(counts, requests, strict=True) if each is FREE)
+    return Speeds(sum(counts) / seconds, free / seconds)
 
 
 def held_up(session: rekindle.Session, each: dict[str, Any], turn: int) -> float:
-    """Return for what share of a tick a free request waits, in the median, while 31 such requests run beside it.
+    """Return the median wait of a free request beside 31 constrained ones, as a share of a tick.
 
-    The time in the grammars' thread is counted, and the way to it and back.
+    The wait includes the time in the grammars' thread, and the way to it and back.
     """
-    seen: list[Any] = []
-    with session.watch(seen.append):
+    records: list[Any] = []
+    with session.watch(records.append):
         once(session, [each] * (ROWS - 1) + [{**FREE, "max_tokens": 2 * TOKENS}], turn)
-    free = [one for one in seen if isinstance(one.message, Advance) and one.message.tokens and one.message.free]
-    ticks = [one.began for one in seen if isinstance(one.message, Settled)]
+    free = [one for one in records if isinstance(one.message, Advance) and one.message.tokens and one.message.free]
+    ticks = [one.began for one in records if isinstance(one.message, Settled)]
     return float(median(one.ended - one.began for one in free) / median(b - a for a, b in pairwise(ticks)))
 
 
-def measure(dtype: Any, rounds: int) -> dict[str, list[Taken]]:
-    """Return what each kind took in each round."""
-    taken: dict[str, list[Taken]] = {kind: [] for kind in KINDS}
+def measure(dtype: Any, rounds: int) -> dict[str, list[Speeds]]:
+    """Return the speeds of each kind in each round."""
+    speeds: dict[str, list[Speeds]] = {kind: [] for kind in KINDS}
     with rekindle.open_sync("smollm2-135m-instruct", dtype=dtype, max_running=ROWS, disk_cache_bytes=0) as session:
         session.precompiled_sync()
         for turn in range(rounds + 1):
-            for place, (kind, asked) in enumerate(KINDS.items()):
-                one = once(session, asked, turn * len(KINDS) + place)
+            for place, (kind, requests) in enumerate(KINDS.items()):
+                one = once(session, requests, turn * len(KINDS) + place)
                 if turn:
-                    taken[kind].append(one)
+                    speeds[kind].append(one)
         for place, (name, each) in enumerate(MASKS.items()):
             shares = [held_up(session, each, 1000 + 10 * turn + place) for turn in range(rounds)]
             print(f"masks of {name}: a free request beside 31 waits {median(shares):.3f} of a tick")
-    return taken
+    return speeds
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ class Contender:
         self.about: dict[str, str] = {}
 
     @classmethod
-    def named(cls, name: str) -> Self:
-        """Start an engine, such as `ours:float32` or `hf:float32`, whose environment is made if it is missing."""
+    def start(cls, name: str) -> Self:
+        """Start an engine, for example `ours:float32` or `hf:float32`; make its environment if it is missing."""
         kind, _, dtype = name.partition(":")
         return cls(name, _our_command(dtype) if kind == "ours" else prepare(kind, dtype))
 
@@ -49,11 +49,11 @@ class Contender:
         return self._process.pid
 
     def wait_loaded(self) -> None:
-        """Wait for the first line, which describes the engine once its model is loaded."""
+        """Wait for the first line: the description of the engine, once its model is loaded."""
         self.about = self._answer()
 
     def ask(self, do: str, **values: object) -> dict[str, Any]:
-        """Ask for one measurement, and return it; worker.py says what can be asked."""
+        """Ask for one measurement, and return it; worker.py lists the measurements."""
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps({"do": do} | values) + "\n")
@@ -89,7 +89,7 @@ class Contender:
 
 
 def measure_limits() -> dict[str, float]:
-    """Measure this machine's limits in a process of their own, so that their memory is given back."""
+    """Measure this machine's limits in a process of their own, to free their memory."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.limits"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     )

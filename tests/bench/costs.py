@@ -1,4 +1,4 @@
-"""Count the least that SmolLM2-135M must read and compute, for the ratios to the machine's limits."""
+"""Count the least reads and operations of SmolLM2-135M, for the ratios to the machine's limits."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def weight_bytes(dtype: str) -> int:
-    """Return the bytes of weights that every step reads."""
+    """Return the bytes of weights read by every step."""
     return BYTES[dtype] * (LAYER_WEIGHTS + HEAD_WEIGHTS)
 
 
 def kv_bytes(dtype: str, context: int) -> int:
-    """Return the bytes of keys and values that a decoded token reads at this context."""
+    """Return the bytes of keys and values read by a decoded token at this context."""
     return BYTES[dtype] * 2 * LAYERS * KV_HEADS * HEAD_DIM * context
 
 
@@ -29,17 +29,17 @@ def prefill_flops(length: int) -> int:
 
 
 def decode_flops(context: int) -> int:
-    """Return the operations of one decoded token whose attention sees `context` tokens."""
+    """Return the operations of one decoded token with attention to `context` tokens."""
     return 2 * (LAYER_WEIGHTS + HEAD_WEIGHTS) + 4 * LAYERS * HEADS * HEAD_DIM * context
 
 
 def batch_flops(lengths: Sequence[int], new_tokens: int) -> int:
-    """Return the operations of prompts of these lengths with `new_tokens` each, if nothing is computed twice."""
+    """Return the operations of prompts of some lengths with `new_tokens` each, if nothing is computed twice."""
     decoded = sum(decode_flops(length + step) for length in lengths for step in range(1, new_tokens))
     return sum(map(prefill_flops, lengths)) + decoded
 
 
 def shared_flops(requests: int, prefix: int, rest: int, new_tokens: int) -> int:
-    """Return the operations of prompts that begin with the same `prefix` tokens, if those are computed once."""
+    """Return the operations of prompts with a common prefix of `prefix` tokens, if it is computed once."""
     saved = (requests - 1) * (prefill_flops(prefix) - 2 * HEAD_WEIGHTS)  # a prefix alone asks for no logits
     return batch_flops([prefix + rest] * requests, new_tokens) - saved

@@ -1,4 +1,4 @@
-"""Measure what a dashboard costs a busy session: the same requests with and without one, in turns, in one kernel.
+"""Measure the cost of a dashboard for a busy session: the same requests with and without one, in turns, in one kernel.
 
 The work of a browser is not part of it.
 """
@@ -28,7 +28,7 @@ OPENED = "await asyncio.wait([opening], timeout=20); print(opening.done())"
 TURN = f"""
 prompts = [rng.integers(1000, 40000, length).tolist() for length in {list(BATCH_LENGTHS)}]
 dashboard = session.dashboard()
-if {{shown}}: display(dashboard)
+if {{visible}}: display(dashboard)
 started, computed = time.perf_counter(), time.process_time()
 answers = await session.generate(token_ids=prompts, max_tokens={{new}}, ignore_eos=True)
 seconds, computed = time.perf_counter() - started, time.process_time() - computed
@@ -38,9 +38,9 @@ print(seconds, computed)
 """
 
 
-def turn(notebook: Notebook, new: int, shown: bool) -> tuple[float, float]:
+def turn(notebook: Notebook, new: int, visible: bool) -> tuple[float, float]:
     """Run the batch; return its seconds, and the seconds of the process's CPU time."""
-    seconds, computed = notebook.run(TURN.format(new=new, shown=shown)).split()
+    seconds, computed = notebook.run(TURN.format(new=new, visible=visible)).split()
     return float(seconds), float(computed)
 
 
@@ -56,7 +56,7 @@ def measure(rounds: int, new: int) -> None:
                 notebook.run("session = opening.result()")
             for round_ in range(1 + rounds):
                 order = (True, False) if round_ % 2 else (False, True)
-                took = {shown: turn(notebook, new, shown) for shown in order}
+                took = {visible: turn(notebook, new, visible) for visible in order}
                 if round_:
                     ratios.append(took[False][0] / took[True][0])
                     costs.append(took[True][1] / took[False][1])

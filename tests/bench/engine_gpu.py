@@ -1,4 +1,4 @@
-"""Measure whole decode steps of a Llama-3-8B shape on a GPU against the bandwidth that they are bound by.
+"""Measure whole decode steps of a Llama-3-8B shape on a GPU against their bound, its bandwidth.
 
 `python -m tests.bench.engine_gpu` on a machine with a GPU; `--tiny` runs a small shape anywhere, interpreted, to see
 that it works.
@@ -56,7 +56,7 @@ def random_decoder(config: ModelConfig, dtype: jnp.dtype) -> Decoder:
 
 
 class RandomWeights:
-    """A source of random weights for kernels that read them as checkpoints store them."""
+    """A source of random weights in the layout of checkpoints, for kernels."""
 
     implementation: Implementation = "xla"
     shard = WHOLE
@@ -64,10 +64,11 @@ class RandomWeights:
     def __init__(self, dtype: jnp.dtype):
         self.form = WeightForm(dtype)
 
-    def get(self, asked: JoinedTensors) -> jax.Array:
+    def get(self, request: JoinedTensors) -> jax.Array:
         """See `WeightSource`."""
-        name, (_, *rest) = next(iter(asked.shapes.items()))
-        rows, dtype = sum(shape[0] for shape in asked.shapes.values()), self.form.dtype if asked.matrix else jnp.float32
+        name, (_, *rest) = next(iter(request.shapes.items()))
+        rows = sum(shape[0] for shape in request.shapes.values())
+        dtype = self.form.dtype if request.matrix else jnp.float32
         key = jax.random.key(len(name))
         make = jax.jit(lambda: (0.02 * jax.random.normal(key, (rows, *rest), jnp.float32)).astype(dtype))
         weight: jax.Array = make()
@@ -120,15 +121,15 @@ class DecodeBench:
         """Measure the seconds of each step. As in the engine, one step is in flight while the next is dispatched."""
         packed = [self._inputs(done) for done in range(steps)]
         jax.block_until_ready(packed)
-        taken, earlier, started = [], None, perf_counter()
+        times, earlier, started = [], None, perf_counter()
         for inputs in packed:
             self._pages, self._slots, outputs = self._program(self._state, self._pages, self._slots, inputs)
             if earlier is not None:
                 earlier.block_until_ready()
-                taken.append(perf_counter() - started)
+                times.append(perf_counter() - started)
                 started = perf_counter()
             earlier = outputs.tokens
-        return taken
+        return times
 
 
 def bytes_read(config: ModelConfig, rows: int, context: int, dtype: jnp.dtype) -> int:
@@ -148,11 +149,11 @@ def measure(config: ModelConfig, row_counts: list[int], context: int, steps: int
     results = []
     for rows in row_counts:
         bench = DecodeBench(decoder, rows, context, steps, Settings().page_size, dtype)
-        taken = median(bench.seconds(steps)[WARM_STEPS:])
+        seconds = median(bench.seconds(steps)[WARM_STEPS:])
         least = bytes_read(config, rows, context + steps // 2, dtype) / bandwidth
-        rate, fraction = rows / taken, least / taken
-        say(f"{rows:4d} rows: {1e3 * taken:8.2f} ms a step, {rate:9.1f} tokens/s, {fraction:.3f} of the bound")
-        results.append({"rows": rows, "seconds": taken, "tokens_per_second": rate, "fraction": fraction})
+        rate, fraction = rows / seconds, least / seconds
+        say(f"{rows:4d} rows: {1e3 * seconds:8.2f} ms a step, {rate:9.1f} tokens/s, {fraction:.3f} of the bound")
+        results.append({"rows": rows, "seconds": seconds, "tokens_per_second": rate, "fraction": fraction})
     return {
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,

@@ -1,6 +1,6 @@
-"""Measure a mixture of experts: the time of a step of one row against reading the weights that it needs.
+"""Measure a mixture of experts: the time of a step of one row against reading its weights.
 
-The model has random weights, and experts enough that they are most of it. `python -m tests.bench.experts`.
+The model has random weights, and most of it is experts. `python -m tests.bench.experts`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Random:
 
 
 def model() -> Random:
-    """Make a Qwen3-MoE of 64 experts, of which a token goes to 8."""
+    """Make a Qwen3-MoE with 64 experts, 8 of them for each token."""
     plain = ModelConfig.llama(
         "bench", VOCABULARY, HIDDEN, WIDTH, LAYERS, 16, 4, 64, 4096, 1e-6, Rope(1e6), tied_embeddings=True
     )
@@ -51,7 +51,7 @@ def model() -> Random:
 
 
 def needed_bytes(config: ModelConfig, dtype: str) -> int:
-    """Return the bytes of weights that a step of one row has to read."""
+    """Return the bytes of weights read by a step of one row."""
     shapes = expected_shapes(config)
     of_experts = sum(prod(shape) for name, shape in shapes.items() if ".experts." in name)
     others = sum(map(prod, shapes.values())) - of_experts
@@ -59,20 +59,20 @@ def needed_bytes(config: ModelConfig, dtype: str) -> int:
 
 
 def measure(dtype: str, rounds: int) -> None:
-    """Print the milliseconds of steps, and their ratio to reading what one row needs."""
-    made = model()
-    steps = {rows: BareStep(dtype, 0, rows, CONTEXT, made) for rows in MANY}
-    taken: dict[int, list[float]] = {rows: [] for rows in MANY}
+    """Print the milliseconds of steps, and their ratio to reading the weights of one row."""
+    mixture = model()
+    steps = {rows: BareStep(dtype, 0, rows, CONTEXT, mixture) for rows in MANY}
+    results: dict[int, list[float]] = {rows: [] for rows in MANY}
     for turn in range(rounds + 1):
         for rows, step in steps.items():
             seconds = step.seconds()
             if turn:
-                taken[rows].append(seconds)
+                results[rows].append(seconds)
     bandwidth = measure_limits()["bandwidth"]
-    least = needed_bytes(made.config, dtype) / bandwidth
-    whole = BYTES[dtype] * sum(map(prod, expected_shapes(made.config).values())) / bandwidth
+    least = needed_bytes(mixture.config, dtype) / bandwidth
+    whole = BYTES[dtype] * sum(map(prod, expected_shapes(mixture.config).values())) / bandwidth
     print(f"{dtype}: reading takes {1e3 * least:.1f} ms for one row, {1e3 * whole:.1f} ms for all experts")
-    for rows, times in taken.items():
+    for rows, times in results.items():
         print(f"{rows:3d} rows  {1e3 * median(times):7.1f} ms  {median(times) / least:.2f} of reading one row's")
 
 

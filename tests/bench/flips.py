@@ -1,9 +1,10 @@
 """Count the seeded requests whose tokens change with the size of the batch, for each temperature.
 
 The same prompts are drawn alone, one at a time, and all together. The sums of a product run in another order in another
-bucket, so the logits differ in their last digits, and a draw flips where that decides it. Beside the flips stands how
-many the logits make due: at least the sum of the total variation distances d between the two distributions of each
-draw, because no two methods agree more often, and at most the sum of 2d / (1 + d), if the draws are by Gumbel-max.
+bucket, so the logits differ in their last digits, and a draw flips where the difference decides it. Beside the flips
+stands how many the logits make due: at least the sum of the total variation distances d between the two distributions
+of each draw, because no two methods agree more often, and at most the sum of 2d / (1 + d), if the draws are by
+Gumbel-max.
 """
 
 import argparse
@@ -39,50 +40,50 @@ Scores = Sequence[rekindle.TokenLogprob]
 
 @dataclass(frozen=True)
 class Pair:
-    """One request drawn alone and together, up to and with its first flip. What comes after has another context."""
+    """One request drawn alone and together, up to and with its first flip. Later draws have another context."""
 
     alone: Scores
     together: Scores
 
     @property
     def draws(self) -> list[tuple[rekindle.TokenLogprob, rekindle.TokenLogprob]]:
-        """The draws of both up to the first flip, and that one."""
+        """The draws of both, up to and with the first flip."""
         pairs = list(zip(self.alone, self.together, strict=True))
         same = len(list(takewhile(lambda pair: pair[0].token_id == pair[1].token_id, pairs)))
         return pairs[: same + 1]
 
     @property
     def flips(self) -> bool:
-        """Tell whether a token differs."""
+        """True if a token differs."""
         one, other = self.draws[-1]
         return one.token_id != other.token_id
 
 
 def draw_pairs(session: rekindle.Session, sampling: dict[str, Any]) -> list[Pair]:
     """Draw all prompts alone and together, with the same seed."""
-    scored = {"logprobs": KNOWN, "logprobs_of": "sampled"}
-    asked = {**sampling, **scored, "seed": 1, "max_tokens": TOKENS, "ignore_eos": True}
-    alone = [session.generate_sync(prompt, **asked).logprobs for prompt in PROMPTS]
-    together = [generation.logprobs for generation in session.generate_sync(PROMPTS, **asked)]
+    logprobs = {"logprobs": KNOWN, "logprobs_of": "sampled"}
+    options = {**sampling, **logprobs, "seed": 1, "max_tokens": TOKENS, "ignore_eos": True}
+    alone = [session.generate_sync(prompt, **options).logprobs for prompt in PROMPTS]
+    together = [generation.logprobs for generation in session.generate_sync(PROMPTS, **options)]
     return [Pair(one, other) for one, other in zip(alone, together, strict=True)]
 
 
 def distance(one: rekindle.TokenLogprob, other: rekindle.TokenLogprob) -> float:
     """Return the total variation distance between two draws' distributions, as far as it is known."""
-    p, q = ({token.token_id: math.exp(token.logprob) for token in scored.top} for scored in (one, other))
+    p, q = ({token.token_id: math.exp(token.logprob) for token in draw.top} for draw in (one, other))
     shared = p.keys() & q.keys()
     rest = abs(sum(p[token] for token in shared) - sum(q[token] for token in shared))
     return (sum(abs(p[token] - q[token]) for token in shared) + rest) / 2
 
 
 def report(pairs: Sequence[Pair], sampling: dict[str, Any]) -> str:
-    """Say how many requests flipped, of how many draws, and how many flips were due if something was drawn."""
+    """Report the numbers of flips and of draws, and the bounds of the flips that are due at a temperature above 0."""
     draws = [draw for pair in pairs for draw in pair.draws]
-    counted = f"{sum(pair.flips for pair in pairs):2d} of {len(pairs)} differ, in {len(draws)} draws"
+    counts = f"{sum(pair.flips for pair in pairs):2d} of {len(pairs)} differ, in {len(draws)} draws"
     if not sampling["temperature"]:
-        return counted
+        return counts
     distances = [distance(*draw) for draw in draws]
-    return f"{counted}; due: {sum(distances):.2f} to {sum(2 * d / (1 + d) for d in distances):.2f}"
+    return f"{counts}; due: {sum(distances):.2f} to {sum(2 * d / (1 + d) for d in distances):.2f}"
 
 
 if __name__ == "__main__":

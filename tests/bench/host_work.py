@@ -1,7 +1,7 @@
-"""The cost of the engine's thread for a tick: all host work with dispatching, no device work.
+"""Measure the cost of a tick for the engine's thread: all host work with dispatching, no device work.
 
-It is read from the thread's own CPU clock, so that the device's threads and other programs do not count. Beside it
-stands the part of it that JAX takes to call the compiled program, which no scheduler can save.
+The thread's own CPU clock measures it, so the device's threads and other programs do not count. Beside it stands JAX's
+part, the call of the compiled program: no scheduler can save it.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def cpu_seconds(thread: threading.Thread) -> float:
 
 
 class Timed:
-    """A program that adds up the CPU time of the thread that calls it."""
+    """A program that adds up the CPU time of its calls."""
 
     def __init__(self, program: Any):
         self._program, self.seconds = program, 0.0
@@ -39,7 +39,7 @@ class Timed:
 
 
 def milliseconds_per_tick(running: int) -> tuple[float, float]:
-    """Return (all host work, JAX's call of the program), both the mean over the ticks of one batch that decodes."""
+    """Return (all host work, JAX's call of the program), both the mean over the ticks of one decoding batch."""
     with rekindle.open_sync(
         MODEL,
         max_running=running,
@@ -64,11 +64,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured, in turns (default: 3)")
     rounds = parser.parse_args().rounds
-    found: dict[int, list[tuple[float, float]]] = {running: [] for running in RUNNING}
+    results: dict[int, list[tuple[float, float]]] = {running: [] for running in RUNNING}
     for _ in range(rounds):
-        for running, figures in found.items():
+        for running, figures in results.items():
             figures.append(milliseconds_per_tick(running))
-    for running, figures in found.items():
+    for running, figures in results.items():
         whole, call = sorted(figures)[len(figures) // 2]
         least, most = min(figures)[0], max(figures)[0]
         print(f"{running:4} running: {whole:.2f} ms a tick ({least:.2f} to {most:.2f}), {call:.2f} of it JAX's call")

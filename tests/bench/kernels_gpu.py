@@ -1,7 +1,7 @@
 """Measure attention kernels on a GPU against the rates of the GPU itself, cuDNN, and JAX's own paged attention.
 
 `python -m tests.bench.kernels_gpu` on a machine with a GPU; `--tiny` runs the same anywhere, interpreted, to see that
-it works. `--sweep` tries other tiles than those of tuning.json and says which are the fastest.
+it works. `--sweep` tries other tiles than tuning.json's and prints their times.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that are measured: decode rows over a context, and one chunk over the cached part of its prompt."""
+    """The measured sizes: decode rows over a context, and one chunk over the cached part of its prompt."""
 
     rows: int = 32
     context: int = 4096
@@ -64,19 +64,19 @@ class Result:
 
 
 def seconds(function: Callable[..., jax.Array], *arguments: Any, calls: int) -> float:
-    """Return the median time of a call, with many calls in flight so that the host's part is hidden."""
+    """Return the median time of a call, with many calls in flight to hide the host's part."""
     function(*arguments).block_until_ready()
-    taken = []
+    times = []
     for _ in range(ROUNDS):
         started = perf_counter()
         outputs = [function(*arguments) for _ in range(calls)]
         outputs[-1].block_until_ready()
-        taken.append((perf_counter() - started) / calls)
-    return median(taken)
+        times.append((perf_counter() - started) / calls)
+    return median(times)
 
 
 def copy_rate(size: int, calls: int) -> float:
-    """Return how many bytes a second are read and written when `size` bytes are negated."""
+    """Return the bytes a second that are read and written to negate `size` bytes."""
     numbers = jnp.ones(size // 4, jnp.float32)
     return 2 * numbers.nbytes / seconds(jax.jit(jnp.negative), numbers, calls=calls)
 
@@ -163,9 +163,9 @@ def measure(sizes: Sizes) -> dict[str, Any]:
     copy, matrix = copy_rate(sizes.copied, sizes.calls), matrix_rate(sizes.matrix, sizes.dtype, sizes.calls)
     say(f"copy {copy / 1e9:.0f} GB/s, matrix product {matrix / 1e12:.1f} TFLOP/s")
     positions = sizes.rows * sizes.context
-    read = 2 * positions * sizes.kv_heads * sizes.head_dim * jnp.dtype(sizes.dtype).itemsize
+    read_bytes = 2 * positions * sizes.kv_heads * sizes.head_dim * jnp.dtype(sizes.dtype).itemsize
     flops = 4 * sizes.chunk * (sizes.cached + (sizes.chunk + 1) / 2) * sizes.heads * sizes.head_dim
-    decode = [result for call in decode_calls(sizes) for result in _try(*call, read, copy, "GB/s", 1e9)]
+    decode = [result for call in decode_calls(sizes) for result in _try(*call, read_bytes, copy, "GB/s", 1e9)]
     prefill = [result for call in prefill_calls(sizes) for result in _try(*call, flops, matrix, "TFLOP/s", 1e12)]
     return {
         "device": jax.devices()[0].device_kind,
@@ -181,7 +181,7 @@ def measure(sizes: Sizes) -> dict[str, Any]:
 def _try(name: str, call: Callable[[], float], work: float, limit: float, unit: str, scale: float) -> Iterator[Result]:
     """Yield the result of a contender. If it cannot run here, print why and yield nothing."""
     try:
-        result = Result(name, taken := call(), work / taken, work / taken / limit)
+        result = Result(name, elapsed := call(), work / elapsed, work / elapsed / limit)
     except Exception as error:
         say(f"{name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         return
@@ -190,18 +190,18 @@ def _try(name: str, call: Callable[[], float], work: float, limit: float, unit: 
 
 
 def sweep(sizes: Sizes) -> None:
-    """Measure each kernel with each tile; print which tiles do not fit the GPU."""
+    """Measure each kernel with each tile; print the tiles that do not fit the GPU."""
     grids: dict[Operation, list[tuple[int, int, int, int]]] = {
         "rows": list(itertools.product((16,), (32, 64, 128), (2, 4, 8), (2, 3, 4))),
         "blocks": list(itertools.product((64, 128, 256), (32, 64, 128), (4, 8), (2, 3, 4))),
     }
-    kept = current().tuning()
+    tuning = current().tuning()
     contenders: dict[Operation, Calls] = {"rows": decode_calls, "blocks": prefill_calls}
     for operation, calls in contenders.items():
-        for programs in (256, 512, 1024, 2048) if operation == "rows" else (kept.programs,):
+        for programs in (256, 512, 1024, 2048) if operation == "rows" else (tuning.programs,):
             for numbers in grids[operation]:
                 tile = Tile(*numbers)
-                tiles = {**kept.tiles, (operation, sizes.dtype, sizes.head_dim): tile}
+                tiles = {**tuning.tiles, (operation, sizes.dtype, sizes.head_dim): tile}
                 with tracing_for(replace(current(), trial=Tuning(programs, tiles))):
                     _, call = next(iter(calls(sizes)))
                     try:
@@ -219,8 +219,8 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true", help="try other tiles")
     parser.add_argument("--out", help="write the numbers to this JSON file")
     arguments = vars(parser.parse_args())
-    given = {name: arguments[name] for name in asdict(Sizes()) if arguments[name] is not None}
-    sizes = replace(TINY if arguments["tiny"] else Sizes(), **given)
+    options = {name: arguments[name] for name in asdict(Sizes()) if arguments[name] is not None}
+    sizes = replace(TINY if arguments["tiny"] else Sizes(), **options)
     interpreted = jax.default_backend() != "gpu"
     if interpreted and not arguments["tiny"]:
         parser.error("there is no GPU here; --tiny shows that the script works")

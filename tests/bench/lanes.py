@@ -1,7 +1,7 @@
-"""Tokens per second of several lanes as a ratio to those of one, on a fake device whose ticks take a given time.
+"""Measure the speed of several lanes as a ratio to one, on a fake device with a fixed time for each tick.
 
-One thread plans, dispatches, reads back and answers for all lanes, so its work for a tick bounds how many lanes it can
-drive: about the time of a tick divided by that work. A third of that is the fake model's.
+One thread plans, dispatches, reads back and answers for all lanes, so its work for a tick bounds the number of lanes:
+about the time of a tick divided by the work. A third of the work is the fake model's.
 """
 
 import argparse
@@ -33,12 +33,12 @@ class Device:
         self._free_at = 0.0
 
     async def dispatch(self, message: Message) -> Iterable[Message]:
-        """Let a tick begin once those before it have ended."""
-        said = tuple(await answers(self._stepper, message))
-        for _ in filter(lambda each: isinstance(each, Dispatched), said):
+        """Let a tick begin after the end of all earlier ones."""
+        messages = tuple(await answers(self._stepper, message))
+        for _ in filter(lambda each: isinstance(each, Dispatched), messages):
             self._free_at = max(self._free_at, perf_counter()) + self._seconds
             self._ends.append(self._free_at)
-        return said
+        return messages
 
     async def settle(self, message: Message) -> Iterable[Message]:
         """Wait until a tick has ended, and read its tokens back."""
@@ -54,8 +54,8 @@ class Part:
     handle: Callable[[Message], Awaitable[Iterable[Message]]]
 
 
-def opened(lanes: int, running: int, seconds: float) -> Session:
-    """Return a session of so many lanes, whose schedulers check nothing of themselves."""
+def open_session(lanes: int, running: int, seconds: float) -> Session:
+    """Open a session of some lanes, with schedulers without checks of themselves."""
     limits = fake_limits(replicas=lanes, max_running=running, page_size=64)
     loaded_engine = fake_loaded_engine(limits)
 
@@ -68,7 +68,7 @@ def opened(lanes: int, running: int, seconds: float) -> Session:
 
 
 def tokens_per_second(session: Session, requests: int, new_tokens: int) -> float:
-    """Return the speed of one batch that fills all lanes."""
+    """Return the speed of one batch over all lanes."""
     prompts = [[number % 200, number // 200] * 8 for number in range(requests)]
     began = perf_counter()
     session.generate_sync(token_ids=prompts, max_tokens=new_tokens, ignore_eos=True)
@@ -82,16 +82,16 @@ if __name__ == "__main__":
     parser.add_argument("--running", type=int, default=32, metavar="N", help="requests of each lane (default: 32)")
     parser.add_argument("--tick", type=float, default=15.0, metavar="MS", help="what a tick takes (default: 15)")
     parser.add_argument("--new-tokens", type=int, default=256, metavar="N", help="of each request (default: 256)")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print(describe())
-    found: dict[int, list[float]] = {1: [], asked.lanes: []}
-    for _ in range(asked.rounds):
-        for lanes, speeds in found.items():
-            with opened(lanes, asked.running, asked.tick / 1000) as session:
-                tokens_per_second(session, lanes * asked.running, 8)
-                speeds.append(tokens_per_second(session, lanes * asked.running, asked.new_tokens))
-    ratios = sorted(many / one for one, many in zip(found[1], found[asked.lanes], strict=True))
-    for lanes, speeds in found.items():
-        share = median(speeds) / lanes / asked.running * asked.tick / 1000
-        print(f"{lanes} lanes of {asked.running}: {median(speeds):,.0f} tokens/s, {share:.2f} of what the ticks allow")
+    results: dict[int, list[float]] = {1: [], args.lanes: []}
+    for _ in range(args.rounds):
+        for lanes, speeds in results.items():
+            with open_session(lanes, args.running, args.tick / 1000) as session:
+                tokens_per_second(session, lanes * args.running, 8)
+                speeds.append(tokens_per_second(session, lanes * args.running, args.new_tokens))
+    ratios = sorted(many / one for one, many in zip(results[1], results[args.lanes], strict=True))
+    for lanes, speeds in results.items():
+        share = median(speeds) / lanes / args.running * args.tick / 1000
+        print(f"{lanes} lanes of {args.running}: {median(speeds):,.0f} tokens/s, {share:.2f} of what the ticks allow")
     print(f"ratio: {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")

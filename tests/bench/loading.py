@@ -1,4 +1,4 @@
-"""Measure loading a large checkpoint beside reading its file, and the memory that it takes.
+"""Measure loading a large checkpoint beside reading its file, and its use of memory.
 
 A checkpoint of random numbers is written first. Then, in turns, one process loads it and another reads its file and
 does nothing else, each a process of its own, so that each has a peak of memory of its own. The file is in the system's
@@ -101,18 +101,18 @@ def load_here(directory: Path, dtype: Dtype) -> dict[str, float]:
 
 
 def read_here(directory: Path) -> dict[str, float]:
-    """Read the file piece by piece into one buffer, and then into memory that holds all of it; return the seconds."""
+    """Read the file piece by piece into one buffer, and then into memory for all of it; return the seconds."""
     with (directory / "model.safetensors").open("rb", buffering=0) as file:
         began, buffer = perf_counter(), bytearray(PIECE_BYTES)
         while file.readinto(buffer):
             pass
-        read = perf_counter()
+        middle = perf_counter()
         file.seek(0)
         with memoryview(mmap.mmap(-1, (directory / "model.safetensors").stat().st_size)) as whole:
             place = 0
             while count := file.readinto(whole[place : place + PIECE_BYTES]):
                 place += count
-    return {"seconds": read - began, "kept": perf_counter() - read}
+    return {"seconds": middle - began, "kept": perf_counter() - middle}
 
 
 def _memory(name: str) -> int:
@@ -122,13 +122,13 @@ def _memory(name: str) -> int:
 
 
 def _elsewhere(*arguments: str) -> Any:
-    """Run this module in a process of its own, and return what it prints."""
+    """Run this module in a process of its own, and return its output."""
     done = subprocess.run([sys.executable, "-m", __spec__.name, *arguments], stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
 
 
 def measure(directory: Path, gigabytes: float, stored: str, dtype: str, rounds: int) -> None:
-    """Write a checkpoint, and print what loading it took beside reading it."""
+    """Write a checkpoint, and print the time of loading it beside reading it."""
     file = write_checkpoint(directory, gigabytes, stored)
     size = file.stat().st_size
     say(f"a checkpoint of {size / 1e9:.2f} GB in {stored}, loaded in {dtype}")
@@ -137,12 +137,12 @@ def measure(directory: Path, gigabytes: float, stored: str, dtype: str, rounds: 
         loads.append(_elsewhere("--load", str(directory), "--dtype", dtype))
         reads.append(_elsewhere("--read", str(directory)))
     loading, reading = (median(each["seconds"] for each in done) for done in (loads, reads))
-    kept = median(each["kept"] for each in reads)
+    copying = median(each["kept"] for each in reads)
     weights, peak = loads[0]["weights"], max(each["peak"] for each in loads)
     more = max(each["peak"] - each["before"] for each in loads)
     print(f"{stored} to {dtype}: {size / 1e9:.2f} GB, weights {weights / 1e9:.2f} GB")
-    print(f"  loading {1e9 * loading / size:.2f} s/GB, {loading / kept:.1f} times reading it into memory")
-    print(f"  reading {1e9 * kept / size:.2f} s/GB into memory, {1e9 * reading / size:.2f} into one small buffer")
+    print(f"  loading {1e9 * loading / size:.2f} s/GB, {loading / copying:.1f} times reading it into memory")
+    print(f"  reading {1e9 * copying / size:.2f} s/GB into memory, {1e9 * reading / size:.2f} into one small buffer")
     print(
         f"  memory at most {peak / 1e9:.2f} GB; beyond the process before {more / weights:.3f} times the weights",
         flush=True,

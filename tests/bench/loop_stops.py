@@ -39,7 +39,7 @@ def many(item: Any, size: int) -> list[Any]:
     return [item] * (size // (len(json.dumps(item)) + 2))
 
 
-def named(size: int, width: int = 12) -> list[str]:
+def words(size: int, width: int = 12) -> list[str]:
     """Return distinct words with about so many bytes as JSON."""
     return [f"w{place:0{width - 1}d}" for place in range(size // (width + 4))]
 
@@ -78,24 +78,24 @@ INPUTS: Final[dict[str, tuple[str, Body]]] = {
     "a role": chat("messages", lambda size: [{"role": "r" * size, "content": "a"}]),
     "tools": chat("tools", tools),
     "a described tool": chat("tools", lambda size: [{"type": "function", "function": function("f", text(size))}]),
-    "bad_words": chat("bad_words", named),
-    "short bad_words": chat("bad_words", lambda size: named(min(size, 20_000 * 16))),
+    "bad_words": chat("bad_words", words),
+    "short bad_words": chat("bad_words", lambda size: words(min(size, 20_000 * 16))),
     "logit_bias": chat("logit_bias", lambda size: dict.fromkeys(map(str, range(size // 12)), 1)),
-    "stop": chat("stop", named),
+    "stop": chat("stop", words),
     "one stop": chat("stop", text),
     "stop_token_ids": chat("stop_token_ids", lambda size: many(1, size)),
     "allowed_token_ids": chat("allowed_token_ids", lambda size: many(1, size)),
     "a schema": chat(
         "response_format",
-        lambda size: {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": named(size)}}},
+        lambda size: {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": words(size)}}},
     ),
-    "guided_choice": chat("guided_choice", named),
+    "guided_choice": chat("guided_choice", words),
     "guided_regex": chat("guided_regex", lambda size: "a" * size),
-    "guided_grammar": chat("guided_grammar", lambda size: "start: " + " ".join(f'"{word}"' for word in named(size))),
+    "guided_grammar": chat("guided_grammar", lambda size: "start: " + " ".join(f'"{word}"' for word in words(size))),
     "cache_salt": chat("cache_salt", text),
-    "metadata": chat("metadata", lambda size: dict.fromkeys(named(size), "a")),
+    "metadata": chat("metadata", lambda size: dict.fromkeys(words(size), "a")),
     "an unknown field": chat("x", lambda size: many([1], size)),
-    "template variables": chat("chat_template_kwargs", lambda size: dict.fromkeys(named(size), 1)),
+    "template variables": chat("chat_template_kwargs", lambda size: dict.fromkeys(words(size), 1)),
     "prompt": ("/v1/completions", lambda size: {"prompt": text(size), "max_tokens": 1}),
     "a prompt without spaces": ("/v1/completions", lambda size: {"prompt": "a" * size, "max_tokens": 1}),
     "prompts": ("/v1/completions", lambda size: {"prompt": many("Hello", size), "max_tokens": 1}),
@@ -132,7 +132,7 @@ INPUTS: Final[dict[str, tuple[str, Body]]] = {
     ),
     "metadata of responses": (
         "/v1/responses",
-        lambda size: {"input": "a", "max_output_tokens": 1, "metadata": dict.fromkeys(named(size), "a")},
+        lambda size: {"input": "a", "max_output_tokens": 1, "metadata": dict.fromkeys(words(size), "a")},
     ),
     "input_tokens": ("/v1/responses/input_tokens", lambda size: {"input": text(size)}),
     "blocks of messages": (
@@ -142,7 +142,7 @@ INPUTS: Final[dict[str, tuple[str, Body]]] = {
     "system of messages": ("/v1/messages", lambda size: {"messages": [USER], "system": text(size), "max_tokens": 1}),
     "stop_sequences": (
         "/v1/messages",
-        lambda size: {"messages": [USER], "stop_sequences": named(size), "max_tokens": 1},
+        lambda size: {"messages": [USER], "stop_sequences": words(size), "max_tokens": 1},
     ),
     "count_tokens": ("/v1/messages/count_tokens", lambda size: {"messages": [{**USER, "content": text(size)}]}),
     "a history": ("/api/chat", lambda size: {"messages": many(USER, size), "stream": False}),
@@ -212,13 +212,13 @@ def measure(names: list[str], rounds: int, size: int, shows: bool) -> None:
     print(f"{'route':28} {'input':24} {'MB':>6} {'status':>6} {'stop':>8}")
     leave_out()  # as `rekindle serve` does
     with session:
-        served = app(session, limits=Limits(body_bytes=size))
+        server = app(session, limits=Limits(body_bytes=size))
         for name in names:
             path, body = INPUTS[name]
             data = json.dumps(body(size - 100_000), separators=(",", ":")).encode()
-            anyio.run(ask, served, "/tokenize", {"prompt": "a"})  # imports
+            anyio.run(ask, server, "/tokenize", {"prompt": "a"})  # imports
             gc.collect()
-            stops = [anyio.run(longest_stop, served, path, data) for _ in range(rounds)]
+            stops = [anyio.run(longest_stop, server, path, data) for _ in range(rounds)]
             stop, status, start = min(stops)
             worst = max(worst, stop)
             mark = "  too long" if stop > ASKED else ""

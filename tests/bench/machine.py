@@ -13,7 +13,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def cores() -> int:
-    """Count the cores that this process may use."""
+    """Count the cores of this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -54,10 +54,10 @@ class Others:
 
 
 def wait_quiet(pids: Iterable[int], limit_s: float) -> bool:
-    """Wait until the others leave the machine alone for two seconds; return False if that does not happen in time."""
+    """Wait until the others leave the machine alone for two seconds; return False if the limit passes first."""
     pids = list(pids)
     start = time.monotonic()
-    told = False
+    announced = False
     while True:
         others = Others(pids)
         time.sleep(2)
@@ -66,9 +66,9 @@ def wait_quiet(pids: Iterable[int], limit_s: float) -> bool:
         if time.monotonic() - start > limit_s:
             say(f"the machine is not quiet ({others.cores():.2f} cores in use by others): measuring all the same")
             return False
-        if not told:
+        if not announced:
             say(f"waiting up to {limit_s:.0f} s for the machine to be quiet ({others.cores():.2f} cores in use)")
-            told = True
+            announced = True
 
 
 def _total_s() -> float:

@@ -41,7 +41,7 @@ def weight_of(numbers: Array, name: str, implementation: Implementation) -> tupl
 
 
 def seconds(weights: list[Weight], x: jax.Array, outputs: int, implementation: Implementation) -> float:
-    """Return the median seconds of a product, each with another weight, so that no cache holds all of them."""
+    """Return the median seconds of a product, each with another weight, so that no cache holds all weights."""
 
     @jax.jit
     def products(x: jax.Array, weights: list[Weight]) -> jax.Array:

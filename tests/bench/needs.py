@@ -1,7 +1,7 @@
-"""Print what an installed package requires and this environment lacks, one requirement a line, ready for pip.
+"""Print the requirements of an installed package that this environment lacks, one a line, ready for pip.
 
-Packages of torch's family are left out: a package that is installed without its requirements names one build of torch
-alone, and text generation runs without its sisters. setuptools would be needed to build it, and it is built.
+Packages of torch's family are left out: a package installed without its requirements names one build of torch alone,
+and text generation runs without its sisters. setuptools would be needed to build it, and it is built.
 """
 
 import sys
@@ -14,11 +14,11 @@ LEFT_OUT = ("torch", "setuptools")
 
 
 def unmet(package: str) -> Iterator[str]:
-    """Yield each requirement of `package` that is not met here, without its marker."""
+    """Yield each unmet requirement of `package`, without its marker."""
     for line in requires(package) or ():
         need = Requirement(line)
-        asked = need.marker is None or need.marker.evaluate({"extra": ""})
-        if asked and not need.name.startswith(LEFT_OUT) and not _met(need):
+        applies = need.marker is None or need.marker.evaluate({"extra": ""})
+        if applies and not need.name.startswith(LEFT_OUT) and not _met(need):
             need.marker = None
             yield str(need)
 

@@ -27,7 +27,7 @@ class OursServed:
         return {"rekindle": rekindle.__version__, "jax": jax.__version__, "url": self._server.url}
 
     def run(self, ask: dict[str, Any]) -> object:
-        """Return the CPU time of this process so far, or what is measured of a load on the session."""
+        """Return the CPU time of this process so far, or the figures of a load on the session."""
         return cpu_seconds() if ask["do"] == "cpu" else asyncio.run(self._load(ask))
 
     async def _load(self, ask: dict[str, Any]) -> dict[str, float]:
@@ -49,10 +49,10 @@ class OursServed:
                 firsts.append(times[1] - times[0])
                 gaps.extend(after - before for before, after in pairwise(times[1:]))
 
-        begun = perf_counter()
+        started = perf_counter()
         await asyncio.gather(*map(request, prompts))
         return {
-            "tps": tokens / (perf_counter() - begun),
+            "tps": tokens / (perf_counter() - started),
             "ttft_ms": 1e3 * statistics.median(firsts),
             "itl_ms": 1e3 * statistics.median(gaps),
             "tokens": tokens,
@@ -61,9 +61,9 @@ class OursServed:
     def _prompts(self, seed: int, count: int, length: int) -> list[str]:
         """Draw texts of so many tokens, which no prefix cache has."""
         random = Random(f"rekindle bench served {seed}")
-        drawn = [[random.randrange(FIRST_ORDINARY, VOCABULARY) for _ in range(length)] for _ in range(count)]
+        draws = [[random.randrange(FIRST_ORDINARY, VOCABULARY) for _ in range(length)] for _ in range(count)]
         # A text is seldom read as the tokens that it was written from, and is cut to its length once it was read.
-        return [self._session.decode(self._session.encode(self._session.decode(ids))[:length]) for ids in drawn]
+        return [self._session.decode(self._session.encode(self._session.decode(ids))[:length]) for ids in draws]
 
 
 if __name__ == "__main__":

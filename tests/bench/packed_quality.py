@@ -1,4 +1,4 @@
-"""Measure what packed weights do to the next token: perplexity of prose, and distances from float32 weights.
+"""Measure the effect of packed weights on the next token: perplexity of prose, and distances from float32 weights.
 
 The README's prose is scored by teacher forcing with each form of the weights of one file.
 """

@@ -1,8 +1,8 @@
 """Run llama.cpp by llama-cpp-python's binding of its C interface. This runs in the peer's environment.
 
-The batch is continuous as in llama.cpp's own server: each decode call takes one token of every request that runs,
-then as many prompt tokens of waiting requests as the batch has room for. What all prompts of a batch begin with is
-computed once and given to every request, in a context whose cache is one for all.
+The batch is continuous as in llama.cpp's own server: each decode call takes one token of every running request, then
+as many prompt tokens of waiting requests as the batch has room for. The common prefix of a batch is computed once and
+given to every request, in a context with one cache for all.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _SILENCE = llama_cpp.llama_log_callback(lambda level, text, data: None)
 
 @dataclass
 class _Row:
-    """One request: the tokens that it still has to put in, and those that came out."""
+    """One request: its prompt, the number of prompt tokens already put in, and its new tokens."""
 
     prompt: Sequence[int]
     done: int = 0
@@ -69,7 +69,7 @@ class LlamaCpp:
 
 
 class _Context:
-    """The keys and values of rows, and the calls that compute them.
+    """The keys and values of rows, and the calls to compute both.
 
     Args:
         tokens: the room of all rows together.
@@ -89,7 +89,7 @@ class _Context:
         self._batch = llama_cpp.llama_batch_init(CALL_TOKENS, 0, 1)
 
     def run(self, rows: list[_Row], new_tokens: int, on_token: Callable[[_Row], None], common: int = 0) -> None:
-        """Decode all rows to their end; the first `common` tokens are the same in all of them."""
+        """Decode all rows to their end; the first `common` tokens are the same in all rows."""
         llama_cpp.llama_memory_clear(self._memory, False)
         if common:
             self._share(rows, common)
@@ -104,7 +104,7 @@ class _Context:
     def _share(self, rows: list[_Row], common: int) -> None:
         self._batch.n_tokens = 0
         for position in range(common):
-            self._put(rows[0].prompt[position], position, 0, wanted=False)
+            self._put(rows[0].prompt[position], position, 0, has_logits=False)
         self._decode()
         for number, row in enumerate(rows):
             row.done = common
@@ -117,34 +117,34 @@ class _Context:
             raise RuntimeError(f"llama_decode returned {status}")
 
     def _fill(self, rows: list[_Row], new_tokens: int) -> list[tuple[int, _Row]]:
-        """Put the next call's tokens into the batch; return which entries give logits, and to which request."""
+        """Put the next call's tokens into the batch; return the entries with logits, and their requests."""
         self._batch.n_tokens = 0
         sampled: list[tuple[int, _Row]] = []
         for number, row in enumerate(rows):
             if row.new and len(row.new) < new_tokens:
                 position = len(row.prompt) + len(row.new) - 1
-                sampled.append((self._put(row.new[-1], position, number, wanted=True), row))
+                sampled.append((self._put(row.new[-1], position, number, has_logits=True), row))
         for number, row in enumerate(rows):
             end = min(len(row.prompt), row.done + CALL_TOKENS - self._batch.n_tokens)
             for position in range(row.done, end):
                 last = position == len(row.prompt) - 1
-                entry = self._put(row.prompt[position], position, number, wanted=last)
+                entry = self._put(row.prompt[position], position, number, has_logits=last)
                 if last:
                     sampled.append((entry, row))
             row.done = max(row.done, end)
         return sampled
 
-    def _put(self, token: int, position: int, row: int, *, wanted: bool) -> int:
+    def _put(self, token: int, position: int, row: int, *, has_logits: bool) -> int:
         entry: int = self._batch.n_tokens
         self._batch.token[entry], self._batch.pos[entry] = token, position
         self._batch.n_seq_id[entry], self._batch.seq_id[entry][0] = 1, row
-        self._batch.logits[entry] = wanted
+        self._batch.logits[entry] = has_logits
         self._batch.n_tokens += 1
         return entry
 
 
 def _common(prompts: Sequence[Sequence[int]]) -> int:
-    """Count the tokens that all of several prompts begin with; 0 if that is not worth a call of its own."""
+    """Count the tokens of the common prefix of prompts; 0 if it is not worth a call of its own."""
     count = next((place for place, column in enumerate(zip(*prompts, strict=False)) if len(set(column)) > 1), 0)
     return count if count >= LEAST_SHARED else 0
 

@@ -1,7 +1,7 @@
-"""What transformers reads from the answers of tests/unit/response_cases.py: writes tests/goldens/responses.json.
+"""Write tests/goldens/responses.json: the answers of tests/unit/response_cases.py, as transformers parses each.
 
-Run it in an environment of its own, which needs transformers and no torch. The first argument is a file that
-`python -m tests.bench.peer_responses --cases FILE` has written in ours.
+Run it in an environment of its own, with transformers and without torch. The first argument is the file of
+`python -m tests.bench.peer_responses --cases FILE` in ours.
 """
 
 import json
@@ -22,7 +22,7 @@ def write_cases(path: Path) -> None:
 
 
 def write_goldens(cases: Path, goldens: Path) -> None:
-    """Write what transformers makes of the cases."""
+    """Write the messages that transformers parses from the cases."""
     import transformers
     from transformers.utils.chat_parsing import parse_response
 
@@ -30,8 +30,8 @@ def write_goldens(cases: Path, goldens: Path) -> None:
         case["name"]: parse_response(case["text"], case["template"], prefix=case["prompt"])
         for case in json.loads(cases.read_text(encoding="utf-8"))
     }
-    made = {"transformers": transformers.__version__, "messages": messages}
-    goldens.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    payload = {"transformers": transformers.__version__, "messages": messages}
+    goldens.write_text(json.dumps(payload, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

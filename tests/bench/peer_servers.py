@@ -1,4 +1,4 @@
-"""Set up the servers of peers, start them, and end them."""
+"""Set up, start and end the servers of peers."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ LOADED_S = 600.0
 
 
 class PeerServer:
-    """A server of a peer in a process of its own, which is waited for until it is ready."""
+    """A server of a peer in a process of its own; its context begins once it is ready."""
 
     def __init__(self, name: str, command: Command, port: int) -> None:
         self.name, self.url = name, f"http://127.0.0.1:{port}"
@@ -109,9 +109,9 @@ def vllm(dtype: str) -> PeerServer:
     argv += ["--max-num-batched-tokens", str(CALL_TOKENS), "--kv-cache-memory-bytes", str(CACHE_BYTES)]
     # By default it leaves one core to its server, which of two is half.
     threads = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_KVCACHE_SPACE": "2"}
-    kept = {"VLLM_CACHE_ROOT": str(home() / "vllm-compiled"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    variables = {"VLLM_CACHE_ROOT": str(home() / "vllm-compiled"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return PeerServer("vllm", Command(argv, threads | kept | {"PATH": path}), port)
+    return PeerServer("vllm", Command(argv, threads | variables | {"PATH": path}), port)
 
 
 def plain_model() -> Path:
@@ -122,7 +122,7 @@ def plain_model() -> Path:
 
 
 def _built_llamacpp() -> Path:
-    """Return the directory of llama.cpp's programs, which are built if they are missing."""
+    """Build llama.cpp's programs if they are missing, and return their directory."""
     directory = home() / "llamacpp-server"
     programs = directory / "build" / "bin"
     if not (programs / "llama-server").exists() or not (programs / "llama-quantize").exists():
@@ -133,8 +133,8 @@ def _built_llamacpp() -> Path:
             options = {"CMAKE_BUILD_TYPE": "Release", "CMAKE_MAKE_PROGRAM": str(python.with_name("ninja"))}
             left_out = ("LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_USE_PREBUILT_UI", "LLAMA_OPENSSL")
             options |= dict.fromkeys((*left_out, "LLAMA_BUILD_APP"), "OFF")
-            given = [f"-D{name}={value}" for name, value in options.items()]
-            call([cmake, "-S", str(source), "-B", str(directory / "build"), "-G", "Ninja", *given])
+            flags = [f"-D{name}={value}" for name, value in options.items()]
+            call([cmake, "-S", str(source), "-B", str(directory / "build"), "-G", "Ninja", *flags])
             call([cmake, "--build", str(directory / "build"), "--target", "llama-server", "llama-quantize"])
     return programs
 
@@ -149,6 +149,6 @@ def _llamacpp_source(python: Path, directory: Path) -> Path:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
         return port

@@ -1,7 +1,7 @@
 """Set the peers up, each in an environment of its own outside the repository, and say how to start one.
 
 The environments are in $REKINDLE_BENCH_DIR, or in `bench` in Rekindle's cache directory. To install torch from an index
-of your choice, such as the one with its CPU builds, set $PIP_INDEX_URL or $PIP_EXTRA_INDEX_URL.
+of your choice, for example the one with its CPU builds, set $PIP_INDEX_URL or $PIP_EXTRA_INDEX_URL.
 """
 
 import os
@@ -26,9 +26,9 @@ class Recipe:
     """The way to make a peer's environment.
 
     Attributes:
-        groups: what is installed, group after group.
-        takes: how long that takes, for people to read.
-        bare: a package that is installed after them without what it requires. Of that, needs.py chooses what follows.
+        groups: the packages to install, group after group.
+        takes: the time of the installation, for people to read.
+        bare: a package to install after the groups, alone. Then needs.py chooses among its requirements.
     """
 
     groups: list[list[str]]
@@ -62,7 +62,7 @@ class Command:
 
 
 def prepare(peer: str, dtype: str) -> Command:
-    """Make what is missing of a peer's environment and model; return the command that starts it."""
+    """Complete a peer's environment and model; return the command to start it."""
     if peer not in PEERS:
         raise SystemExit(f"expected a peer out of {', '.join(PEERS)}, got {peer!r}")
     python = environment(peer)
@@ -74,16 +74,16 @@ def prepare(peer: str, dtype: str) -> Command:
 
 def home() -> Path:
     """Return the directory of all peers."""
-    named = os.environ.get("REKINDLE_BENCH_DIR")
-    if not named:
+    path = os.environ.get("REKINDLE_BENCH_DIR")
+    if not path:
         return cache_dir("bench")
-    directory = Path(named).resolve()
+    directory = Path(path).resolve()
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
 def environment(peer: str) -> Path:
-    """Make what is missing of a peer's environment, and return its Python."""
+    """Complete a peer's environment, and return its Python."""
     directory = home() / peer
     python = directory / "bin" / "python"
     if not python.exists():
@@ -110,11 +110,11 @@ def _has(python: Path, group: list[str]) -> bool:
     check = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
     names = [requirement.split("==")[0] for requirement in group]
     done = subprocess.run([str(python), "-c", check, *names], capture_output=True, text=True, check=False)
-    found = done.stdout.split()
-    wanted = [requirement.split("==")[1] if "==" in requirement else "" for requirement in group]
+    actual = done.stdout.split()
+    expected = [requirement.split("==")[1] if "==" in requirement else "" for requirement in group]
     # A build's own tag (`+cpu`) does not make another version.
     return done.returncode == 0 and all(
-        want in ("", have.split("+")[0]) for have, want in zip(found, wanted, strict=True)
+        want in ("", have.split("+")[0]) for have, want in zip(actual, expected, strict=True)
     )
 
 
@@ -132,7 +132,7 @@ def model_file(python: Path) -> Path:
 
 
 def call(argv: list[str]) -> str:
-    """Run a command and return what it printed; end the bench with its output if it fails."""
+    """Run a command and return its output; end the bench with the output if the command fails."""
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(argv)}\nfailed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")

@@ -26,7 +26,7 @@ def write_plain(gguf: Path, target: Path) -> None:
 
 
 def kept_plain(gguf: Path) -> Path:
-    """Return the directory of the plain model beside that of its file; it is written if it is missing."""
+    """Return the directory of the plain model beside its file's; write it if it is missing."""
     plain = gguf.parents[1] / "smollm2-plain"
     if not plain.exists():
         write_plain(gguf, plain)

@@ -1,6 +1,6 @@
 """Measure the gains and costs of the prefix cache, as ratios within one run of the default model in float32.
 
-Engines that differ only in the cache take turns, with tokens that are new in each round. Ratios are medians over the
+Engines that differ only in the cache take turns, with new tokens in each round. Ratios are medians over the
 rounds, with the lowest and the highest in parentheses.
 """
 
@@ -29,7 +29,7 @@ from tests.bench.workload import (
 
 LONG, NO_HITS_NEW = 1024, 64
 COLD: SettingsOptions = {"dtype": "float32", "precompile": "all", "restore": "off"}
-"""Settings that ignore everything that an earlier run left behind."""
+"""Settings without the files of earlier runs."""
 PLAIN: SettingsOptions = {**COLD, "prefix_cache": False}
 SMALL_POOL = 41
 """The number of pages of 64 tokens: so few that other prompts soon evict one of `LONG` tokens."""
@@ -38,17 +38,17 @@ SMALL: SettingsOptions = {**COLD, "num_pages": SMALL_POOL, "decode_buckets": (1,
 
 @dataclass(frozen=True)
 class Goal:
-    """The least or the most that a ratio has to be."""
+    """The lower or the upper limit of a ratio."""
 
     title: str
-    asked: float
+    limit: float
     at_least: bool
 
     def row(self, got: Sequence[float]) -> str:
         """Return a line of the table."""
         value = median(got)
-        met = value >= self.asked if self.at_least else value <= self.asked
-        bound = f"{'at least' if self.at_least else 'at most'} {self.asked:g}"
+        met = value >= self.limit if self.at_least else value <= self.limit
+        bound = f"{'at least' if self.at_least else 'at most'} {self.limit:g}"
         spread = f"{value:.3f} ({min(got):.3f} to {max(got):.3f})"
         return f"{self.title:62}  {bound:13}  {spread:25}  {'met' if met else 'MISSED'}"
 
@@ -77,14 +77,14 @@ class Bench:
             self._small = rekindle.open_sync(MODEL, progress=False, **SMALL)
 
     def shared(self) -> None:
-        """Run requests that share a prefix, all at once."""
+        """Run requests with a common prefix, all at once."""
         before = self._cached.stats.scheduler.computed_tokens
         self._compare(SHARING, self._sharing, SHARED_NEW_TOKENS)
         computed = self._cached.stats.scheduler.computed_tokens - before
         self.got[COMPUTED].append(computed / (2 * (SHARED_PREFIX + SHARED_REQUESTS * SHARED_REST)))
 
     def no_hits(self) -> None:
-        """Run requests that share nothing, all at once; the pool is full of pages that nobody asks for again."""
+        """Run requests without a common prefix, all at once; the pool is full of pages of other prompts."""
         before = self._cached.stats.scheduler
         self._compare(NO_HITS, lambda: [self._tokens(length) for length in BATCH_LENGTHS], NO_HITS_NEW)
         after = self._cached.stats.scheduler
@@ -98,7 +98,7 @@ class Bench:
         say(f"  first token cold {1e3 * cold:.1f} ms, again {1e3 * warm:.1f} ms")
 
     def onload(self) -> None:
-        """Run a prompt whose prefix is computed, offloaded and evicted by others, and onloaded."""
+        """Run a prompt again after its prefix was offloaded, and evicted by others; the prefix is onloaded."""
         prompt = self._tokens(LONG + 16)
         cold = self._first_token(self._small, prompt)
         others = LONG + LONG // 4
@@ -106,8 +106,8 @@ class Bench:
             self._first_token(self._small, self._tokens(others))
         before = self._small.stats.scheduler.host_hit_tokens
         onloaded = self._first_token(self._small, prompt)
-        found = self._small.stats.scheduler.host_hit_tokens - before
-        assert found == LONG, f"{found} tokens were onloaded"
+        hits = self._small.stats.scheduler.host_hit_tokens - before
+        assert hits == LONG, f"{hits} tokens were onloaded"
         self.got[ONLOAD].append(onloaded / cold)
         say(f"  first token cold {1e3 * cold:.1f} ms, onloaded {1e3 * onloaded:.1f} ms")
 
@@ -117,24 +117,24 @@ class Bench:
             session.close_sync()
 
     def _tokens(self, count: int) -> list[int]:
-        drawn: list[int] = self._rng.integers(0, 49_000, count).tolist()
-        return drawn
+        ids: list[int] = self._rng.integers(0, 49_000, count).tolist()
+        return ids
 
     def _sharing(self) -> list[list[int]]:
         prefix = self._tokens(SHARED_PREFIX)
         return [prefix + self._tokens(SHARED_REST) for _ in range(SHARED_REQUESTS)]
 
     def _compare(self, goal: Goal, prompts: Callable[[], list[list[int]]], new: int) -> None:
-        """Compare the throughput with the cache to that without, twice, so that each goes first once."""
-        taken = {self._cached: 0.0, self._plain: 0.0}
+        """Compare the throughputs with and without the cache, twice, so that each goes first once."""
+        seconds = {self._cached: 0.0, self._plain: 0.0}
         for order in ((self._cached, self._plain), (self._plain, self._cached)):
-            asked = prompts()
+            batch = prompts()
             for session in order:
                 started = perf_counter()
-                session.generate_sync(token_ids=asked, max_tokens=new, ignore_eos=True)
-                taken[session] += perf_counter() - started
-        self.got[goal].append(taken[self._plain] / taken[self._cached])
-        rates = [2 * len(asked) * new / taken[session] for session in (self._cached, self._plain)]
+                session.generate_sync(token_ids=batch, max_tokens=new, ignore_eos=True)
+                seconds[session] += perf_counter() - started
+        self.got[goal].append(seconds[self._plain] / seconds[self._cached])
+        rates = [2 * len(batch) * new / seconds[session] for session in (self._cached, self._plain)]
         say(f"  {rates[0]:.1f} tok/s with the cache, {rates[1]:.1f} without")
 
     def _first_token(self, session: rekindle.Session, prompt: list[int]) -> float:

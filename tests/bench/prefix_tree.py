@@ -25,8 +25,8 @@ def microseconds(action: Callable[[], object]) -> float:
     return 1e6 * (perf_counter() - start)
 
 
-class Grown:
-    """A tree of many unlocked prompts in the device tier. Half of them continue the first half of another."""
+class FilledTree:
+    """A tree of many unlocked prompts in the device tier. Half of the prompts continue the first half of another."""
 
     def __init__(self, page_size: int, nodes: int, prompt: int = PROMPT):
         self.tree = PrefixTree(page_size)
@@ -39,7 +39,7 @@ class Grown:
             self.tree.unlock(self.publish(self.prompts[-1]))
 
     def fresh(self, *, shared: bool = False) -> "array[int]":
-        """Make a prompt that is not in the tree, or only with its first half."""
+        """Make a prompt without pages in the tree, or with pages of its first half only."""
         tokens = array("i", (self.random.randrange(VOCAB_SIZE) for _ in range(self.prompt)))
         half = self.prompt // 2
         return self.random.choice(self.prompts)[:half] + tokens[half:] if shared else tokens
@@ -48,25 +48,25 @@ class Grown:
         """Publish a whole prompt, and return its locked tip."""
         root = self.tree.root("")
         self.tree.lock(root)
-        taken = [next(self.pages) for _ in range(len(tokens) // self.tree.page_size)]
-        return self.tree.publish(root, tokens, taken)[0]
+        pages = [next(self.pages) for _ in range(len(tokens) // self.tree.page_size)]
+        return self.tree.publish(root, tokens, pages)[0]
 
 
 def prompts(page_size: int) -> None:
     """Print the costs of one prompt."""
-    grown = Grown(page_size, NODES)
-    tree, spent = grown.tree, defaultdict[str, list[float]](list)
+    filled = FilledTree(page_size, NODES)
+    tree, spent = filled.tree, defaultdict[str, list[float]](list)
     for _ in range(ROUNDS):
-        tokens = grown.random.choice(grown.prompts).tolist()
+        tokens = filled.random.choice(filled.prompts).tolist()
         packed, tip = array("i", tokens), tree.match("", tokens)[-1]
         spent["match"].append(microseconds(partial(tree.match, "", tokens)))
         spent["match, given an array"].append(microseconds(partial(tree.match, "", packed)))
         spent["lock"].append(microseconds(partial(tree.lock, tip)))
         spent["unlock"].append(microseconds(partial(tree.unlock, tip)))
-        root, fresh = tree.root(""), grown.fresh().tolist()
-        taken = [next(grown.pages) for _ in range(len(fresh) // page_size)]
+        root, fresh = tree.root(""), filled.fresh().tolist()
+        pages = [next(filled.pages) for _ in range(len(fresh) // page_size)]
         tree.lock(root)
-        spent["publish"].append(microseconds(partial(tree.publish, root, fresh, taken)))
+        spent["publish"].append(microseconds(partial(tree.publish, root, fresh, pages)))
         tree.unlock(tree.match("", fresh)[-1])
     print(f"{PROMPT:,} tokens, pages of {page_size}, {tree.nodes:,} nodes:")
     for name, times in spent.items():
@@ -75,7 +75,7 @@ def prompts(page_size: int) -> None:
 
 def page(nodes: int) -> None:
     """Print the costs of offloading, evicting and pruning one page, over half of the tree."""
-    tree = Grown(16, nodes, prompt=800).tree
+    tree = FilledTree(16, nodes, prompt=800).tree
     half = tree.nodes // 2
 
     def offload() -> None:

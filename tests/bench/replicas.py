@@ -1,8 +1,8 @@
-"""Measure a new process's first token: over a replica that an earlier one kept, next to a warm `open` of its own.
+"""Measure a new process's first token: over the kept replica of an earlier one, next to a warm `open` of its own.
 
 `.venv-ray/bin/python -m tests.bench.replicas`, after `make .venv-ray/.dev`. Both take turns, each time in a process of
-its own that answers the same prompt, of which all whole pages are cached: in the replica, or on disk. The last figures
-are those of 64 tokens after that.
+its own with the same prompt. All its whole pages are cached: in the replica, or on disk. The last figures are of 64
+further tokens.
 """
 
 import argparse
@@ -40,7 +40,7 @@ print(json.dumps({
 
 
 def measured(address: str) -> dict[str, float]:
-    """Return the seconds that each part took in a process over a kept replica, or without an address in one alone."""
+    """Return the seconds of each part in a process over a kept replica, or without an address in one alone."""
     command = [sys.executable, "-c", CHILD, MODEL, address, json.dumps(prompt(0, TOKENS))]
     answer: dict[str, float] = json.loads(subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL))
     return answer
@@ -54,18 +54,18 @@ def main() -> None:
     os.environ["RAY_AUTH_MODE"] = "disabled"  # the cluster is for this run alone
     cluster = Cluster()
     try:
-        found: dict[str, list[dict[str, float]]] = {"alone": [], "kept": []}
+        results: dict[str, list[dict[str, float]]] = {"alone": [], "kept": []}
         for number in range(rounds + 1):
             for name, address in (("alone", ""), ("kept", cluster.address)):
                 answer = measured(address)
                 if number:  # the first one of each fills the stores, and starts the replica
-                    found[name].append(answer)
+                    results[name].append(answer)
                     say(f"{name}: {answer}")
     finally:
         cluster.stop()
     for part in ("open", "first token", "together", "64 tokens"):
-        alone, kept = (median(each[part] for each in found[name]) for name in ("alone", "kept"))
-        say(f"{part}: {kept:.2f} s over a kept replica, {alone:.2f} s alone, ratio {kept / alone:.2f}")
+        alone, replica = (median(each[part] for each in results[name]) for name in ("alone", "kept"))
+        say(f"{part}: {replica:.2f} s over a kept replica, {alone:.2f} s alone, ratio {replica / alone:.2f}")
 
 
 if __name__ == "__main__":

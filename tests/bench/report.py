@@ -67,7 +67,7 @@ def _speeds(records: Sequence[Record], contenders: Sequence[str]) -> str:
 
 
 def _ratios(records: Sequence[Record], contenders: Sequence[str]) -> str:
-    """Return how many times as fast each of ours is as each contender after it, by medians and in single rounds."""
+    """Return the ratios of the speeds of each of ours to each contender after it, by medians and in single rounds."""
     rows = [["times as fast (lowest to highest round)", *(metric.title.split(",")[0] for metric in METRICS)]]
     for place, ours in enumerate(contenders):
         for other in contenders[place + 1 :] if ours.startswith("ours:") else ():
@@ -94,7 +94,7 @@ def _ratio(records: Sequence[Record], above: str, below: str, metric: Metric) ->
 
 
 def _against_limits(records: Sequence[Record], limits: Limits, contenders: Sequence[str]) -> str:
-    """Return how much longer each of ours takes than the machine needs at least; 1 would be the limit itself."""
+    """Return the ratios of the times of each of ours to the machine's least times; 1 would be the limit itself."""
     rates = ", ".join(f"{dtype} {limits[dtype] / 1e9:.0f} GFLOP/s" for dtype in costs.BYTES)
     rows = [["times what the machine needs at least", "takes, ms", "least, ms", "ratio"]]
     for name in contenders:
@@ -110,13 +110,13 @@ def _against_limits(records: Sequence[Record], limits: Limits, contenders: Seque
 def _comparisons(
     records: Sequence[Record], name: str, dtype: str, limits: Limits
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield what was measured, the seconds that it took, and the least seconds that it could take."""
+    """Yield the title of each measurement, its seconds, and its least possible seconds."""
     if values := _values(records, name, "ttft_ms"):
         least_s = costs.prefill_flops(SINGLE_LENGTH) / limits[dtype]
         yield f"first token / operations of {SINGLE_LENGTH}", statistics.median(values) / 1e3, least_s
     if values := _values(records, name, "decode_tps"):
-        read = costs.weight_bytes(dtype) + costs.kv_bytes(dtype, SINGLE_LENGTH + NEW_TOKENS // 2)
-        yield "single, each token / reading", 1 / statistics.median(values), read / limits["bandwidth"]
+        read_bytes = costs.weight_bytes(dtype) + costs.kv_bytes(dtype, SINGLE_LENGTH + NEW_TOKENS // 2)
+        yield "single, each token / reading", 1 / statistics.median(values), read_bytes / limits["bandwidth"]
     if values := _values(records, name, "batch_tps"):
         least_s = costs.batch_flops(BATCH_LENGTHS, NEW_TOKENS) / limits[dtype]
         yield "batch / operations", len(BATCH_LENGTHS) * NEW_TOKENS / statistics.median(values), least_s
@@ -130,7 +130,7 @@ def _comparisons(
 
 
 def _agreement(records: Sequence[Record], name: str, reference: str) -> str:
-    """Return how many rows of all batches have the same tokens as the reference; near ties may differ."""
+    """Return the number of rows of all batches with the same tokens as the reference; near ties may differ."""
     batches = [
         {
             (record["what"], record["round"]): record["tokens"]

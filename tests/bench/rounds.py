@@ -1,4 +1,4 @@
-"""Run one round, in which every contender does each measurement in turn."""
+"""Run one round: every contender does each measurement in turn."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ class Round:
     """The contenders in the order of this round.
 
     Attributes:
-        limits: the machine's limits, which are measured at the start and again before each step: two processes in a row
+        limits: the machine's limits, measured at the start and again before each step: two processes in a row
             can differ by a quarter in how fast they read memory.
     """
 
@@ -27,7 +27,7 @@ class Round:
         self._records: list[Record] = []
 
     def run(self, what: Sequence[str]) -> list[Record]:
-        """Measure what is asked for: "single", "batch", "shared" or "step"."""
+        """Measure the kinds of `what`: "single", "batch", "shared" or "step"."""
         self._limits()
         for turn in range(SINGLES) if "single" in what else ():
             for contender in self._order:
@@ -73,8 +73,8 @@ class Round:
 
     def _keep(self, record: Record) -> None:
         numbers = {key: value for key, value in record.items() if isinstance(value, float) and key != "others"}
-        shown = ", ".join(f"{key} {value:.4g}" for key, value in numbers.items())
-        say(f"  {shown}")
+        figures = ", ".join(f"{key} {value:.4g}" for key, value in numbers.items())
+        say(f"  {figures}")
         self._records.append(record)
 
 

@@ -1,8 +1,8 @@
-"""Routes in a simulation: four lanes with caches that forget, and four kinds of load. The machine does not matter.
+"""Simulate routes: four lanes with caches of a fixed size, and four kinds of load. The machine does not matter.
 
-A lane computes prompts one after the other, at a fixed speed, and keeps the pages that were used last. A chat's next
+A lane computes prompts one after the other, at a fixed speed, and keeps the most recently used pages. A chat's next
 prompt comes a while after its answer. The figures of a route are the seconds until the first token, mean and 95th
-percentile, and the part of the tokens of prompts that was found in a cache, without the third that comes first.
+percentile, and the cached part of the tokens of prompts, without the first third of the requests.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from rekindle.core.routing.router import Router
 from rekindle.testing import fake_limits
 
 LANES, PAGE, SPEED = 4, 64, 10_000
-"""Lanes, tokens of a page, and tokens of prompts that a lane computes in a second."""
+"""Lanes, tokens of a page, and tokens of prompts computed by a lane in a second."""
 LIMITS = fake_limits(page_size=PAGE, max_running=256)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A prompt that comes at a time; `then` makes what follows its answer."""
+    """A prompt and its time; `then` makes the next prompt after its answer."""
 
     at: float
     prompt: tuple[int, ...]
@@ -44,7 +44,7 @@ def tokens(key: object, size: int) -> tuple[int, ...]:
 
 
 def system_prompts(requests: int) -> Iterator[Arrival]:
-    """Yield prompts that begin with one of 120 system prompts, a few of them far more often than others."""
+    """Yield prompts that begin with one of 120 system prompts, a few far more often than others."""
     chance, at = random.Random(1), 0.0
     weights = [1 / rank for rank in range(1, 121)]
     for number in range(requests):
@@ -71,7 +71,7 @@ def chats(requests: int) -> Iterator[Arrival]:
 
 
 def one_prefix(requests: int) -> Iterator[Arrival]:
-    """Yield prompts that all begin the same."""
+    """Yield prompts with one common prefix."""
     chance, at = random.Random(3), 0.0
     for number in range(requests):
         at += chance.expovariate(150)
@@ -79,7 +79,7 @@ def one_prefix(requests: int) -> Iterator[Arrival]:
 
 
 def no_sharing(requests: int) -> Iterator[Arrival]:
-    """Yield prompts of which no two begin alike."""
+    """Yield prompts without a common prefix."""
     chance, at = random.Random(4), 0.0
     for number in range(requests):
         at += chance.expovariate(27)
@@ -88,7 +88,7 @@ def no_sharing(requests: int) -> Iterator[Arrival]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A kind of load, and the pages that each lane keeps."""
+    """A kind of load, and the number of pages of each lane."""
 
     arrivals: Callable[[int], Iterator[Arrival]]
     pages: int
@@ -109,55 +109,55 @@ def affine(request: Request, lanes: Sequence[LaneLoad]) -> int:
     if max(queues) - min(queues) > 64 and max(queues) > 1.5 * min(queues):
         return min(lanes, key=lambda load: load.in_flight).lane
     best = min(lanes, key=lambda load: load.uncached)
-    found = 1 - best.uncached / len(request.initial_tokens)
-    return best.lane if found > 0.3 else min(lanes, key=lambda load: load.given).lane
+    share = 1 - best.uncached / len(request.initial_tokens)
+    return best.lane if share > 0.3 else min(lanes, key=lambda load: load.given).lane
 
 
 @dataclass
 class Lane:
-    """A simulated lane: a queue of prompts, and a cache that forgets what was used longest ago."""
+    """A simulated lane: a queue of prompts, and a cache that evicts the least recently used page."""
 
     pages: int
     cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
     free_at: float = 0.0
     overdue: bool = False
-    found: int = 0
+    cached: int = 0
     computed: int = 0
 
     def uncached(self, request: Request) -> int:
         """See `LaneView`."""
-        return len(request.prompt) - self._found(request)
+        return len(request.prompt) - self._cached(request)
 
     def remaining(self, request_id: int) -> int | None:
         """See `LaneView`."""
         return None
 
     def compute(self, request: Request, at: float, *, counts: bool) -> float:
-        """Compute a prompt once those before it are computed, and return when its first token is there."""
-        found = self._found(request)
-        left = len(request.prompt) - found
+        """Compute a prompt after all earlier ones, and return the time of its first token."""
+        cached = self._cached(request)
+        rest = len(request.prompt) - cached
         if counts:
-            self.found, self.computed = self.found + found, self.computed + left
+            self.cached, self.computed = self.cached + cached, self.computed + rest
         for page in pages_of(request, PAGE):
             self.cache[page] = None
             self.cache.move_to_end(page)
         while len(self.cache) > self.pages:
             self.cache.popitem(last=False)
-        self.free_at = max(at, self.free_at) + left / SPEED
+        self.free_at = max(at, self.free_at) + rest / SPEED
         return self.free_at
 
-    def _found(self, request: Request) -> int:
-        found = 0
+    def _cached(self, request: Request) -> int:
+        cached = 0
         for page in pages_of(request, PAGE)[: (len(request.prompt) - 1) // PAGE]:
             if page not in self.cache:
                 break
-            found += PAGE
-        return found
+            cached += PAGE
+        return cached
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The outcome of a simulation: seconds to first tokens, and the part of the tokens that was found."""
+    """The outcome of a simulation: seconds to first tokens, and the cached part of the tokens."""
 
     first_tokens: Sequence[float]
     hit_rate: float
@@ -168,7 +168,7 @@ class Figures:
 
 
 def simulated(route: str | Choose, load: Load, requests: int) -> Figures:
-    """Return what comes of so many requests of a load with a route."""
+    """Return the figures of a number of requests of a load with a route."""
     lanes = [Lane(load.pages) for _ in range(LANES)]
     router = Router(lanes, route, LIMITS)
     order, numbers, waits = count(), count(), list[float]()
@@ -178,7 +178,7 @@ def simulated(route: str | Choose, load: Load, requests: int) -> Figures:
     queues: list[list[tuple[float, Request, Arrival]]] = [[] for _ in lanes]
 
     def begin(number: int, at: float) -> None:
-        """Have a lane compute the first prompt that waits."""
+        """Have a lane compute the first waiting prompt."""
         came, request, arrival = queues[number][0]
         counts = request.id >= requests // 3
         done = lanes[number].compute(request, at, counts=counts)
@@ -190,11 +190,11 @@ def simulated(route: str | Choose, load: Load, requests: int) -> Figures:
         at, _, event = heapq.heappop(events)
         if isinstance(event, Arrival):
             request = Request(next(numbers), event.prompt, SamplingParams(), frozenset(), 1 << 20)
-            (said,) = router.handle(Admit(request))
-            assert isinstance(said, ToLane), "a request goes to a lane"
-            queues[said.lane].append((at, request, event))
-            if len(queues[said.lane]) == 1:
-                begin(said.lane, at)
+            (reply,) = router.handle(Admit(request))
+            assert isinstance(reply, ToLane), "a request goes to a lane"
+            queues[reply.lane].append((at, request, event))
+            if len(queues[reply.lane]) == 1:
+                begin(reply.lane, at)
             continue
         number, request, arrival = event
         end: Message = Outputs((Output(request, (1,), "length"),))
@@ -204,17 +204,17 @@ def simulated(route: str | Choose, load: Load, requests: int) -> Figures:
             begin(number, at)
         if (following := arrival.then(at)) is not None:
             heapq.heappush(events, (following.at, next(order), following))
-    found, computed = sum(lane.found for lane in lanes), sum(lane.computed for lane in lanes)
-    return Figures(waits, found / (found + computed))
+    cached, computed = sum(lane.cached for lane in lanes), sum(lane.computed for lane in lanes)
+    return Figures(waits, cached / (cached + computed))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=6000, help="of each load (default: 6000)")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     routes: dict[str, str | Choose] = {**{name: name for name in ROUTES}, "as in SGLang": affine}
     print(f"{'':16}" + "".join(f"{name:>24}" for name in LOADS))
     print(f"{'':16}" + f"{'mean   p95  hits':>24}" * len(LOADS))
     for name, route in routes.items():
-        found = [simulated(route, load, asked.requests) for load in LOADS.values()]
-        print(f"{name:16}" + "".join(f"{figures!s:>24}" for figures in found))
+        results = [simulated(route, load, args.requests) for load in LOADS.values()]
+        print(f"{name:16}" + "".join(f"{figures!s:>24}" for figures in results))

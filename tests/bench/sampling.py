@@ -36,13 +36,13 @@ def _rows(params: SamplingParams, turn: int) -> Table:
 def measure(dtype: str, rounds: int) -> dict[str, list[float]]:
     """Return the milliseconds of each kind in each round. The kinds take turns, so that they share slow moments."""
     step = BareStep(dtype, 0, ROWS, CONTEXT)
-    taken: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for turn in range(rounds + 1):
         for kind, params in KINDS.items():
             milliseconds = 1e3 * step.seconds(_rows(params, turn))
             if turn:
-                taken[kind].append(milliseconds)
-    return taken
+                times[kind].append(milliseconds)
+    return times
 
 
 if __name__ == "__main__":

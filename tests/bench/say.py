@@ -1,4 +1,4 @@
-"""Print progress lines, which say what is being done and that it goes on."""
+"""Print progress lines: the current work, and a sign of life while it goes on."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Print what is waited for, and again every few seconds until it is there."""
+    """Print the name of some work, and again every few seconds until its end."""
     say(what)
     done = threading.Event()
 

@@ -1,8 +1,8 @@
-"""Compare the server with the session that it serves, and with llama.cpp's and vLLM's servers: `make bench-server`.
+"""Compare the server with its session, and with llama.cpp's and vLLM's servers: `make bench-server`.
 
 So many streams at a time ask for prompts of 128 tokens and 64 new tokens each, until all requests have ended. `vllm
-bench serve` sends them to each server, from a process of its own on the same cores. The row "session" is the same load
-in the process of Rekindle's session, without HTTP. All of them take turns, in another order each round.
+bench serve` sends the load to each server, from a process of its own on the same cores. The row "session" is the same
+load in the process of Rekindle's session, without HTTP. All take turns, in another order each round.
 """
 
 import argparse
@@ -24,17 +24,17 @@ from tests.bench.workload import MODEL
 
 PROMPT_TOKENS, NEW_TOKENS = 128, 64
 REQUESTS = {1: 4, 4: 12, 16: 32, 32: 64}
-"""How many requests a load has, by the streams that are under way at a time."""
+"""The number of requests of a load, by its streams at a time."""
 LEAST = 0.8
-"""The least part of the tokens that has to come. llama.cpp ends at tokens that it does not count as the ends to ignore,
-and sometimes closes a connection on which it is just being asked again."""
+"""The least part of the expected tokens. llama.cpp ends at tokens that it does not count as the ends to ignore, and
+sometimes closes a connection during the next request."""
 SESSION, OURS = "session", "rekindle"
 MEASURES = {"tps": "tok/s", "ttft_ms": "first token, ms", "itl_ms": "between tokens, ms"}
 
 Figures = dict[str, float]
 Load = Callable[[dict[str, Any]], Figures]
 Record = tuple[str, int, Figures]
-"""Who served, how many streams at a time, and what was measured."""
+"""The contender, the number of streams at a time, and the figures."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Served:
     """A contender.
 
     Attributes:
-        run: puts a load on it, and returns what was measured.
+        run: puts a load on it, and returns the figures.
         pids: of its processes, as far as they are known.
     """
 
@@ -129,11 +129,11 @@ def _started(stack: ExitStack, dtype: str, peers: Sequence[str], client: Set[int
 
 
 def _with_cpu(processes: Mapping[str, Contender], run: Callable[[], Figures]) -> Figures:
-    """Add the CPU time that each of some processes took for each token."""
+    """Add the CPU time of each process for each token."""
     before = {name: each.ask("cpu")["cpu_s"] for name, each in processes.items()}
-    made = run()
+    figures = run()
     took = {name: each.ask("cpu")["cpu_s"] - before[name] for name, each in processes.items()}
-    return made | {name: 1e3 * seconds / made["tokens"] for name, seconds in took.items()}
+    return figures | {name: 1e3 * seconds / figures["tokens"] for name, seconds in took.items()}
 
 
 def _round(order: Sequence[Served], round_: int, streams: Sequence[int]) -> list[Record]:
@@ -142,13 +142,13 @@ def _round(order: Sequence[Served], round_: int, streams: Sequence[int]) -> list
         for each in order:
             requests = REQUESTS[at_a_time] if round_ else at_a_time  # enough to warm all of them up
             ask = {"streams": at_a_time, "requests": requests, "seed": 100 * round_ + at_a_time}
-            made = each.run(ask | {"prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS})
-            wanted = requests * NEW_TOKENS
-            if not LEAST * wanted <= made["tokens"] <= wanted:
-                raise SystemExit(f"{each.name}: expected {wanted} tokens in all, got {made['tokens']}")
-            shown = ", ".join(f"{key} {value:.4g}" for key, value in made.items())
-            say(f"round {round_}, {at_a_time} streams, {each.name}: {shown}")
-            records.append((each.name, at_a_time, made))
+            figures = each.run(ask | {"prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS})
+            expected = requests * NEW_TOKENS
+            if not LEAST * expected <= figures["tokens"] <= expected:
+                raise SystemExit(f"{each.name}: expected {expected} tokens in all, got {figures['tokens']}")
+            text = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
+            say(f"round {round_}, {at_a_time} streams, {each.name}: {text}")
+            records.append((each.name, at_a_time, figures))
     return records
 
 
@@ -181,7 +181,7 @@ def _ratios(records: Sequence[Record], names: Sequence[str], at_a_time: int) -> 
 
 
 def _values(records: Sequence[Record], name: str, at_a_time: int, key: str) -> list[float]:
-    return [made[key] for who, streams, made in records if (who, streams) == (name, at_a_time)]
+    return [figures[key] for who, streams, figures in records if (who, streams) == (name, at_a_time)]
 
 
 def _spread(values: Sequence[float], digits: int = 1) -> str:

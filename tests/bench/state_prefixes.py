@@ -1,7 +1,7 @@
 """Measure the prefix cache of a model with states: requests with a common beginning, and a chat of ten turns.
 
-The model has the layers of Qwen3.5-0.8B, fewer of them, with random weights. Each round takes the session with a prefix
-cache and the one without in turns, and another salt, so that nothing is found from earlier rounds.
+The model has a few layers of Qwen3.5-0.8B, with random weights. Each round takes the session with a prefix cache and
+the one without in turns, and another salt, to miss the prefixes of earlier rounds.
 """
 
 import argparse
@@ -59,8 +59,8 @@ def write_model(directory: Path) -> ModelConfig:
 
 def ids(seed: int, count: int) -> list[int]:
     """Return random token ids."""
-    drawn: list[int] = np.random.default_rng(seed).integers(3, CONFIG["vocab_size"], count).tolist()
-    return drawn
+    token_ids: list[int] = np.random.default_rng(seed).integers(3, CONFIG["vocab_size"], count).tolist()
+    return token_ids
 
 
 def seconds(act: Callable[[], object]) -> float:
@@ -81,7 +81,7 @@ def share(session: rekindle.Session, round_number: int) -> list[tuple[int, ...]]
 
 
 def chat(session: rekindle.Session) -> list[int]:
-    """Return the number of computed prompt tokens of each turn of a chat, without those of the turn itself."""
+    """Return the number of computed prompt tokens of each turn of a chat, without the turn's own."""
     prompt, computed = ids(99, 200), []
     for turn in range(TURNS):
         answer = session.generate_sync(token_ids=prompt, max_tokens=50, ignore_eos=True)

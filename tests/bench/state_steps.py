@@ -1,6 +1,6 @@
 """Measure steps of a model with the widths of Qwen3.5-9B: one row against reading its bytes, a prompt against products.
 
-The model has four layers with random weights, one of them with attention. `python -m tests.bench.state_steps`.
+The model has four layers with random weights, one with attention. `python -m tests.bench.state_steps`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ CONTEXT, PREFILL = 100, 512
 
 
 def model() -> Random:
-    """Return a model of these widths with random weights."""
+    """Return a model of `WIDTHS` with random weights."""
     config = parse_config(WIDTHS, "the bench")
 
     def numbers(name: str, shape: tuple[int, ...]) -> Array:
@@ -47,7 +47,7 @@ def model() -> Random:
 
 
 def row_bytes(config: ModelConfig, dtype: str) -> int:
-    """Return the bytes of weights and states that one row reads, and of the states that it writes."""
+    """Return the bytes of one row: its reads of weights and states, and its writes of states."""
     return BYTES[dtype] * sum(map(prod, expected_shapes(config).values())) + 2 * config.state_bytes
 
 

@@ -1,4 +1,4 @@
-"""Measure our bare steps, without the engine around them, to compare them with the limits of the machine."""
+"""Measure our bare steps, without the engine around a step, for a comparison with the limits of the machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ PAGE_SIZE = Settings().page_size
 
 @dataclass(frozen=True)
 class StepCase:
-    """One step to time; `reads_pages` says whether the least that one row reads includes its keys and values."""
+    """One step to time; `reads_pages` adds the keys and values of one row to its least reads."""
 
     name: str
     prefill_tokens: int
@@ -40,7 +40,7 @@ class StepCase:
     reads_pages: bool = False
 
     def least_s(self, dtype: str, limits: dict[str, float]) -> float:
-        """Return the seconds that the machine needs at least. One row is bound by reading, more rows by computing."""
+        """Return the least seconds of the machine. One row is bound by reading, more rows by computing."""
         if not self.prefill_tokens and self.decode_rows == 1:
             pages = costs.kv_bytes(dtype, self.context) if self.reads_pages else 0
             return (costs.weight_bytes(dtype) + pages) / limits["bandwidth"]

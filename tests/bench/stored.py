@@ -29,14 +29,14 @@ KINDS: Final = ("Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "float8:64", "fl
 
 
 def blocks_of(name: str, shape: tuple[int, int]) -> Blocks:
-    """Make random blocks whose float16 numbers are finite."""
+    """Make random blocks with finite float16 numbers."""
     kind = kind_of(gguf.GGMLQuantizationType[name])
     data = np.random.default_rng(0).integers(0, 60, (shape[0], shape[1] // kind.numbers * kind.size), np.uint8)
     return Blocks(data, kind)
 
 
 def matrix_of(name: str, shape: tuple[int, int]) -> BlockRows:
-    """Make random blocks: of a file in GGUF, or codes with small scales and no number that is none."""
+    """Make random blocks: of a file in GGUF, or codes with small scales and without NaN."""
     if name.startswith("float8"):
         layout = layout_of(name)
         form = shape[0], shape[1] // layout.numbers, layout.size

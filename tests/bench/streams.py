@@ -1,8 +1,7 @@
-"""Measure how long a stream is silent beside long prompts, for each way of ticks, and what that costs a batch.
+"""Measure the silence of a stream beside long prompts, for each way of ticks, and the cost for a batch.
 
 - silence: one stream decodes while four prompts of 2,000 tokens are computed. The longest time between two of its
-  tokens is given as a multiple of one chunk's tick: the longest tick of such a prompt that is computed alone, in the
-  same run.
+  tokens is given as a multiple of one chunk's tick: the longest tick of one of the prompts alone, in the same run.
 - throughput: the batch of `workload.py` with alternating ticks, against the same with prompts first. Both take turns.
 """
 
@@ -24,14 +23,14 @@ BESIDE, LENGTH = 4, 2000
 BEFORE = 8
 """Tokens of the stream before the others come."""
 FEW: SettingsOptions = {"prefill_buckets": (512,), "decode_buckets": (1, 8), "max_running": 8}
-"""Few programs, so that each way of ticks is compiled in a minute. No bucket that is needed here is missing."""
+"""Few programs, to compile each way of ticks in a minute. They have all buckets of this bench."""
 
 
-def opened(ticks: Ticks, settings: SettingsOptions) -> rekindle.Session:
+def open_engine(ticks: Ticks, settings: SettingsOptions) -> rekindle.Session:
     """Open an engine that finds nothing of earlier runs, with all programs ready."""
-    made: SettingsOptions = {**settings, "dtype": "float32", "precompile": "all", "restore": "off", "ticks": ticks}
+    options: SettingsOptions = {**settings, "dtype": "float32", "precompile": "all", "restore": "off", "ticks": ticks}
     with waiting(f"opening an engine with {ticks} ticks"):
-        return rekindle.open_sync(MODEL, progress=False, **made)
+        return rekindle.open_sync(MODEL, progress=False, **options)
 
 
 def prompt(random: Random, length: int) -> list[int]:
@@ -40,9 +39,9 @@ def prompt(random: Random, length: int) -> list[int]:
 
 
 def chunk_seconds(session: rekindle.Session, random: Random) -> float:
-    """Return the longest tick of a long prompt that is computed alone."""
+    """Return the longest tick of a long prompt alone."""
     times = [perf_counter()]
-    with session.watch(lambda handled: times.append(handled.ended) if isinstance(handled.message, Settled) else None):
+    with session.watch(lambda record: times.append(record.ended) if isinstance(record.message, Settled) else None):
         session.generate_sync(token_ids=prompt(random, LENGTH), max_tokens=1, ignore_eos=True)
     return max(after - before for before, after in pairwise(times))
 
@@ -63,20 +62,20 @@ def silence_seconds(session: rekindle.Session, random: Random) -> float:
 def silences(ticks: Ticks, rounds: int) -> None:
     """Print the longest silence of each round, and their median, as multiples of one chunk's tick."""
     random = Random()
-    with opened(ticks, FEW) as session:
+    with open_engine(ticks, FEW) as session:
         session.generate_sync(token_ids=prompt(random, LENGTH), max_tokens=4, ignore_eos=True)
         chunks, silent = [], []
         for _ in range(rounds):
             chunks.append(chunk_seconds(session, random))
             silent.append(silence_seconds(session, random))
     ratios = [longest / chunk for longest, chunk in zip(silent, chunks, strict=True)]
-    say(f"  a chunk's tick: {_listed(chunks)} s; the longest silence: {_listed(silent)} s")
-    print(f"{ticks:13} silent for {statistics.median(ratios):.2f} of a chunk's ticks ({_listed(ratios)})")
+    say(f"  a chunk's tick: {_joined(chunks)} s; the longest silence: {_joined(silent)} s")
+    print(f"{ticks:13} silent for {statistics.median(ratios):.2f} of a chunk's ticks ({_joined(ratios)})")
 
 
 def throughput(rounds: int) -> None:
     """Print the ratios of the throughputs and of the CPU times of each round, and their medians."""
-    with opened("alternate", {}) as alternate, opened("prefill-first", {}) as prefill_first:
+    with open_engine("alternate", {}) as alternate, open_engine("prefill-first", {}) as prefill_first:
         ratios, costs = [], []
         for round_ in range(1 + rounds):
             sessions = [alternate, prefill_first] if round_ % 2 else [prefill_first, alternate]
@@ -96,7 +95,7 @@ def batch_seconds(session: rekindle.Session, round_: int) -> tuple[float, float]
     return perf_counter() - started, process_time() - computed
 
 
-def _listed(numbers: Sequence[float]) -> str:
+def _joined(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:.2f}" for number in numbers)
 
 
@@ -104,9 +103,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--what", choices=("silence", "throughput", "both"), default="both")
-    asked = parser.parse_args()
-    if asked.what != "throughput":
+    args = parser.parse_args()
+    if args.what != "throughput":
         for way in get_args(Ticks):
-            silences(way, asked.rounds)
-    if asked.what != "silence":
-        throughput(asked.rounds)
+            silences(way, args.rounds)
+    if args.what != "silence":
+        throughput(args.rounds)

@@ -1,6 +1,6 @@
 """Measure offloading a prefix to the host tier and onloading it, next to computing it.
 
-Real actors of the bench's model get the messages that a scheduler would send. The numbers are medians in milliseconds.
+Real actors of the bench's model get the messages of a scheduler. The numbers are medians in milliseconds.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class Costs:
 
 
 class Tiers:
-    """A loaded engine whose first pages hold a prefix."""
+    """A loaded engine with a prefix in its first pages."""
 
     def __init__(self, machine: LoadedEngine):
         self._actors = machine.lanes[0].actors
@@ -70,7 +70,7 @@ class Tiers:
         staged = perf_counter()
         await self._compute(TOKENS, REST, (Onload(fetched.staged, self.pages),))
         ended = perf_counter()
-        await _said(self._actors.host_tier, Drop(entries))
+        await _answers(self._actors.host_tier, Drop(entries))
         return Costs(computed - started, offloaded - computed, staged - rest, (ended - staged) - (rest - offloaded))
 
     async def _compute(self, start: int, tokens: int, onloads: tuple[Onload, ...] = ()) -> None:
@@ -99,13 +99,13 @@ async def measure() -> None:
 
 
 async def _only(actor: Actor, message: Message) -> Message:
-    (answer,) = await _said(actor, message)
+    (answer,) = await _answers(actor, message)
     return answer
 
 
-async def _said(actor: Actor, message: Message) -> list[Message]:
-    said = actor.handle(message)
-    return list(await said if isinstance(said, Awaitable) else said)
+async def _answers(actor: Actor, message: Message) -> list[Message]:
+    answers = actor.handle(message)
+    return list(await answers if isinstance(answers, Awaitable) else answers)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Measure what `session.trace` costs the engine's thread, for each message and each tick, and in memory.
+"""Measure the cost of `session.trace` for the engine's thread, of each message and each tick, and in memory.
 
-The messages are those of a batch that decodes on the fake device. The time is the CPU time of recording them.
+The messages are of a decoding batch on the fake device. The time is the CPU time of recording.
 """
 
 import argparse
@@ -17,11 +17,11 @@ RUNNING, NEW_TOKENS, ROUNDS = 32, 60, 15
 
 def batch() -> tuple[list[MessageRecord], int]:
     """Return the messages of a batch and the number of its ticks."""
-    handled: list[MessageRecord] = []
+    records: list[MessageRecord] = []
     with fake_session(max_running=RUNNING) as session:
-        with session.watch(handled.append):
+        with session.watch(records.append):
             session.generate_sync(token_ids=[[1 + i] * 200 for i in range(RUNNING)], max_tokens=NEW_TOKENS)
-        return handled, session.stats.scheduler.ticks
+        return records, session.stats.scheduler.ticks
 
 
 def microseconds(work: Callable[[], object]) -> float:
@@ -36,10 +36,10 @@ def microseconds(work: Callable[[], object]) -> float:
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
-    handled, ticks = batch()
-    cost = microseconds(lambda: [trace_record(each, 0.0) for each in handled])
+    records, ticks = batch()
+    cost = microseconds(lambda: [trace_record(each, 0.0) for each in records])
     tracemalloc.start()
-    kept = [trace_record(each, 0.0) for each in handled]
+    trace = [trace_record(each, 0.0) for each in records]
     memory = tracemalloc.get_traced_memory()[0]
-    print(f"recording: {cost / len(handled):.1f} µs a message, {cost / ticks:.0f} µs a tick at {RUNNING} running")
-    print(f"memory: {memory / len(kept):.0f} bytes a message, {len(kept) / ticks:.0f} messages a tick")
+    print(f"recording: {cost / len(records):.1f} µs a message, {cost / ticks:.0f} µs a tick at {RUNNING} running")
+    print(f"memory: {memory / len(trace):.0f} bytes a message, {len(trace) / ticks:.0f} messages a tick")

@@ -1,7 +1,7 @@
 """Measure the time from a process's start to its first token: with empty stores, with full ones, and of transformers.
 
-They take turns. Each start is a process of its own that answers a prompt; the model file is always there.
-The time of the first token after `open` is also measured with the pages on disk, next to computing them.
+They take turns. Each start is a process of its own with one prompt; the model file is always there.
+The time of the first token after `open` is also measured with the pages on disk, next to their computation.
 """
 
 import argparse
@@ -59,12 +59,12 @@ print(json.dumps(dict(total=ended - started, opened=opened - started, first=ende
 
 
 def prompt(number: int, tokens: int) -> list[int]:
-    """Make a prompt of token ids that shares no page with that of another number."""
+    """Make a prompt of token ids that shares no page with the prompts of other numbers."""
     return [1000 + (7919 * number + 31 * place) % 40000 for place in range(tokens)]
 
 
 class Starts:
-    """Processes over one cache directory whose stores can be emptied; each answers a prompt of so many tokens."""
+    """Processes over one cache directory with stores to empty; each answers a prompt of so many tokens."""
 
     def __init__(self, home: Path, tokens: int):
         home.chmod(0o700)
@@ -72,7 +72,7 @@ class Starts:
         self._home, self._tokens = home, tokens
 
     def empty(self) -> None:
-        """Empty the stores, so that all is as after the download of the model."""
+        """Empty the stores, to start as after the download of the model."""
         for name in ("programs", "snapshots"):
             shutil.rmtree(self._home / name, ignore_errors=True)
 
@@ -99,13 +99,13 @@ class Starts:
         )
         if done.returncode:
             raise SystemExit(f"{argv[0]} failed:\n{done.stdout}{done.stderr}")
-        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return told
+        figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return figures
 
 
 def measure(rounds: int, tokens: int, *, peer: bool) -> None:
     """Print medians over the rounds and their ratios."""
-    told: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    results: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "cache").mkdir()
         starts = Starts(Path(directory) / "cache", tokens)
@@ -120,31 +120,31 @@ def measure(rounds: int, tokens: int, *, peer: bool) -> None:
             starts.empty()
             for name, number in (("cold", round_), ("warm", round_), ("warm programs, new prompt", 100 + round_)):
                 with waiting(f"round {round_ + 1} of {rounds}: {name}"):
-                    told[name].append(starts.ours(number))
+                    results[name].append(starts.ours(number))
             if peer:
                 with waiting(f"round {round_ + 1} of {rounds}: transformers"):
-                    told["transformers"].append(starts.theirs(python, theirs, round_))
-    _report(told, tokens)
+                    results["transformers"].append(starts.theirs(python, theirs, round_))
+    _report(results, tokens)
 
 
-def _report(told: dict[str, list[dict[str, Any]]], tokens: int) -> None:
+def _report(results: dict[str, list[dict[str, Any]]], tokens: int) -> None:
     say(f"medians in seconds, prompts of {tokens} tokens, {cores()} cores:")
     keys = ("imported", "opened", "first", "total", "loads", "compilations", "cached")
     print(f"{'':28}" + "".join(f"{key:>13}" for key in keys))
-    for name, rounds in told.items():
+    for name, rounds in results.items():
         values = [median(each[key] for each in rounds) if key in rounds[0] else None for key in keys]
         print(f"{name:28}" + "".join(f"{'' if value is None else f'{value:13.2f}':>13}" for value in values))
-    for cold, warm in zip(told["cold"], told["warm"], strict=True):
+    for cold, warm in zip(results["cold"], results["warm"], strict=True):
         assert cold["token"] == warm["token"], "a warm start answered something else"
         assert warm["compilations"] == 0, "a warm start compiled"
-    ratio = median(warm["total"] / cold["total"] for warm, cold in zip(told["warm"], told["cold"], strict=True))
+    ratio = median(warm["total"] / cold["total"] for warm, cold in zip(results["warm"], results["cold"], strict=True))
     print(f"warm / cold start: {ratio:.3f} (asked: at most 0.35)")
     new = "warm programs, new prompt"
-    disk = median(warm["first"] / cold["first"] for warm, cold in zip(told["warm"], told[new], strict=True))
+    disk = median(warm["first"] / cold["first"] for warm, cold in zip(results["warm"], results[new], strict=True))
     print(f"first token after open, pages from disk / computed: {disk:.3f} (asked: at most 0.25)")
-    if "transformers" in told:
+    if "transformers" in results:
         for name in ("warm", new):
-            pairs = zip(told[name], told["transformers"], strict=True)
+            pairs = zip(results[name], results["transformers"], strict=True)
             ratio = median(ours["total"] / theirs["total"] for ours, theirs in pairs)
             print(f"{name} / transformers' start: {ratio:.3f} (asked: at most 0.58)")
 

@@ -1,7 +1,7 @@
 """Serve a contender in its process: JSON lines in on stdin, JSON lines out on stdout. Standard library only.
 
-Each contender runs in the environment of its own that it needs, and stays alive for the whole bench, so that
-measurements of different contenders can take turns.
+Each contender runs in an environment of its own, and stays alive for the whole bench, so that measurements of different
+contenders can take turns.
 """
 
 import json
@@ -16,7 +16,7 @@ Deliver = Callable[[Sequence[int]], None]
 
 
 class Described(Protocol):
-    """An object that says what it is."""
+    """An object with a description of itself."""
 
     def about(self) -> dict[str, str]:
         """Return versions and settings."""
@@ -24,7 +24,7 @@ class Described(Protocol):
 
 
 class Contender(Described, Protocol):
-    """The methods that an engine must have to take part."""
+    """The methods of an engine that takes part."""
 
     def stream(self, prompt: list[int], new_tokens: int, deliver: Deliver) -> None:
         """Hand over the greedy new tokens of one prompt as they come."""
@@ -35,7 +35,7 @@ class Contender(Described, Protocol):
         ...
 
     def step(self, prefill_tokens: int, decode_rows: int, context: int) -> list[float]:
-        """Return the seconds of a bare step, over and over; nothing if the engine has no such step."""
+        """Return the seconds of a bare step, over and over; nothing if the engine has no bare step."""
         ...
 
 
@@ -48,7 +48,7 @@ def serve(load: Callable[[], Contender]) -> None:
 
 
 def answer_asks(load: Callable[[], T], do: Callable[[T, dict[str, Any]], object]) -> None:
-    """Load a worker, print what it is about, and then the answer to each line of stdin."""
+    """Load a worker, print its description, and then the answer to each line of stdin."""
     # A library that prints, even while it loads, must not mix its lines with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

@@ -4,11 +4,11 @@
   decode rate is the tokens after the first delivery over the time after it.
 - batch: 32 prompts of 16 to 512 tokens (8,912 in all), 64 new each, handed over at once. The rate is all new
   tokens over the whole time, prefill included.
-- shared: 16 prompts of 544 tokens that begin with the same 512, 32 new each, handed over at once. The rate is as of
-  the batch; an engine that finds out what the prompts have in common computes it once.
+- shared: 16 prompts of 544 tokens with a common prefix of 512, 32 new each, handed over at once. The rate is as of
+  the batch; an engine that finds the common prefix computes it once.
 
-Prompts are seeded draws over the model's ordinary tokens, new ones for each round, so that what an engine keeps of
-earlier ones cannot help; round 0 is the warm-up and has the same shapes.
+Prompts are seeded draws over the model's ordinary tokens, new ones for each round, so the caches of an engine cannot
+help; round 0 is the warm-up and has the same shapes.
 """
 
 from random import Random

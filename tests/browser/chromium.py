@@ -1,4 +1,4 @@
-"""The browser that the tests drive: Debian's Chromium, without a window."""
+"""The browser of the tests: Debian's Chromium, without a window."""
 
 import os
 import shutil

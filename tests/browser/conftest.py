@@ -20,19 +20,19 @@ SCREENSHOTS = Path(__file__).parent / "screenshots"
 
 
 class Opens(Protocol):
-    """A function that opens a notebook of these cells, after a first cell that has opened `session`."""
+    """A function to open a notebook of some cells, after a first cell with an open `session`."""
 
     def __call__(self, *cells: str) -> AbstractContextManager[Notebook]: ...
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print where the pictures of the tests are."""
+    """Print the folder of the screenshots."""
     terminalreporter.write_line(f"screenshots: {SCREENSHOTS}")
 
 
 @pytest.fixture(scope="session")
 def lab(shared_caches: dict[str, Path], prelude: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Start the server. Its kernels have the names of the prelude, and a cache with only what all tests share."""
+    """Start the server. Its kernels have the names of the prelude, and a cache with only the entries of all tests."""
     home, cache = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("cache")
     cache.chmod(0o700)
     for name, path in shared_caches.items():
@@ -44,7 +44,7 @@ def lab(shared_caches: dict[str, Path], prelude: str, tmp_path_factory: pytest.T
 
 @pytest.fixture(scope="session")
 def context() -> Iterator[BrowserContext]:
-    """Make what the pages share: the browser, and what it has fetched already."""
+    """Open one browser, with one cache, for all pages."""
     SCREENSHOTS.mkdir(exist_ok=True)
     expect.set_options(timeout=LIMIT)
     with open_browser() as browser, browser.new_context(viewport=SIZE) as context:
@@ -54,7 +54,7 @@ def context() -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def opens(context: BrowserContext, lab: Lab, request: pytest.FixtureRequest) -> Opens:
-    """Open notebooks of the test's own. At the end, photograph each and check that nothing complained in it."""
+    """Open notebooks of the test's own. At the end, photograph each and check it for complaints."""
 
     @contextmanager
     def opens(*cells: str) -> Iterator[Notebook]:

@@ -1,9 +1,9 @@
-"""Check that texts can be read on their background."""
+"""Check the contrast of texts to their background."""
 
 from playwright.sync_api import Locator
 
 READABLE = 4.5
-"""The least contrast of text to its background that the Web Content Accessibility Guidelines allow."""
+"""The least contrast of text to its background by the Web Content Accessibility Guidelines."""
 
 CONTRASTS = """element => {
     const numbers = color => (color.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number).concat(1).slice(0, 4)
@@ -31,11 +31,11 @@ CONTRASTS = """element => {
     }
     return contrasts
 }"""
-"""A script that returns the contrast and the words of each text that can be seen in a cell's outputs."""
+"""A script to return the contrast and the words of each visible text in a cell's outputs."""
 
 
-def assert_contrasts(shown: Locator) -> None:
-    """Check that there are texts in these outputs, and that each has enough contrast to its background."""
-    contrasts = shown.evaluate(CONTRASTS)
+def assert_contrasts(outputs: Locator) -> None:
+    """Check the outputs for texts, and each text for enough contrast to its background."""
+    contrasts = outputs.evaluate(CONTRASTS)
     assert contrasts
     assert [(contrast, text) for contrast, text in contrasts if contrast < READABLE] == []

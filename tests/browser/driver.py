@@ -1,4 +1,4 @@
-"""A notebook in JupyterLab, driven as a user drives it: by clicks and keys, and by what can be seen."""
+"""A notebook in JupyterLab, driven as a user drives it: by clicks and keys, and by its visible parts."""
 
 import re
 from collections.abc import Iterator
@@ -10,33 +10,33 @@ from playwright.sync_api import BrowserContext, Locator, Page, ViewportSize, exp
 from tests.browser.lab import Lab
 
 LIMIT = 120_000
-"""Milliseconds after which a wait fails the test: far more than anything here takes."""
+"""Milliseconds until a wait fails the test: far more than anything here takes."""
 SIZE: ViewportSize = {"width": 1100, "height": 1400}
 ENDED = re.compile(r"^\[\d+\]:$")
 RUNNING = "[*]:"
 BROKEN = re.compile("Error displaying widget|Loading widget|Error rendering")
-"""The texts that JupyterLab shows if it cannot draw an output."""
+"""The texts of JupyterLab for outputs that it cannot draw."""
 NUMBER = """([element, pattern, above]) => {
     const found = element.innerText.match(pattern)
     const number = found ? Number(found[1].replaceAll(",", "")) : -1
     return number > above ? number : false
 }"""
-"""A script that returns the number that `Notebook.number` waits for, or false."""
+"""A script to return the number for `Notebook.number`, or false."""
 AT_REST = """
 .jp-cell-toolbar, .jp-Collapser, .jp-SideBar { visibility: hidden }
 .jp-Cell, .jp-Cell::before { border: none !important; box-shadow: none !important; outline: none !important }
 """
-"""The style of pictures. It hides what JupyterLab draws around the cell that is selected."""
+"""The style of pictures. It hides JupyterLab's marks around the selected cell."""
 EDGE = 4
-"""The width of the strip at the right of the cells that is no part of them, in pixels."""
+"""The width of the strip between the cells and the right edge of their area, in pixels."""
 AROUND = 200
 """Pixels above and below the cells: more than JupyterLab needs there."""
 
 
 def complaints_of(page: Page) -> list[str]:
-    """Return a list that takes what the page's console says of errors from now on."""
+    """Return a list that takes the errors of the page's console from now on."""
     complaints: list[str] = []
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     return complaints
 
@@ -47,7 +47,7 @@ class Notebook:
     Attributes:
         page: the page.
         name: the name of its file.
-        complaints: what the page's console said of errors.
+        complaints: the errors of the page's console.
     """
 
     def __init__(self, page: Page, name: str):
@@ -60,7 +60,7 @@ class Notebook:
         return self.page.locator(".jp-Notebook .jp-CodeCell").nth(place)
 
     def output(self, place: int) -> Locator:
-        """Return everything that a cell shows below its code."""
+        """Return the whole output of a cell, below its code."""
         return self.cell(place).locator(".jp-OutputArea").first
 
     def prompt(self, place: int) -> Locator:
@@ -80,7 +80,7 @@ class Notebook:
         return self.output(place)
 
     def end(self, place: int) -> Locator:
-        """Wait for the end of a cell that was started, and return its output."""
+        """Wait for the end of a started cell, and return its output."""
         expect(self.prompt(place)).to_have_text(ENDED)
         return self.output(place)
 
@@ -90,7 +90,7 @@ class Notebook:
         return self.end(place)
 
     def running(self, place: int) -> bool:
-        """Return whether a cell has been started and has not ended."""
+        """Return True if a cell was started and has not ended."""
         return bool(self.prompt(place).inner_text().strip() == RUNNING)
 
     def number(self, place: int, pattern: str, above: int = -1) -> int:
@@ -99,16 +99,16 @@ class Notebook:
         Args:
             pattern: a regular expression whose first group is the number, perhaps with commas.
         """
-        shown = self.output(place).element_handle()
-        found = self.page.wait_for_function(NUMBER, arg=[shown, pattern, above])
-        return int(found.json_value())
+        output = self.output(place).element_handle()
+        number = self.page.wait_for_function(NUMBER, arg=[output, pattern, above])
+        return int(number.json_value())
 
     def warnings(self) -> list[str]:
-        """Return what all cells have written to standard error."""
-        written = self.page.locator("[data-mime-type='application/vnd.jupyter.stderr']")
+        """Return the outputs of all cells to standard error."""
+        outputs = self.page.locator("[data-mime-type='application/vnd.jupyter.stderr']")
         # JupyterLab draws the errors that end cells in the same way.
-        said: list[str] = written.filter(has_not_text="Traceback (most recent call last)").all_inner_texts()
-        return said
+        warnings: list[str] = outputs.filter(has_not_text="Traceback (most recent call last)").all_inner_texts()
+        return warnings
 
     def interrupt(self) -> None:
         """Press the toolbar's stop button."""

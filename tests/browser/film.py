@@ -21,7 +21,7 @@ from tests.notebook.kernels import CURRENT, environment
 
 FILM: Final = Path(__file__).parents[2] / "tutorials" / "rekindle.gif"
 LARGEST: Final = 1_500_000
-"""The most bytes of the film, because everybody who opens the README downloads it."""
+"""The most bytes of the film, because every reader of the README downloads it."""
 SIZE: Final[ViewportSize] = {"width": 860, "height": 760}
 COLOURS: Final = 64
 CELLS: Final = (
@@ -31,14 +31,14 @@ CELLS: Final = (
 OPENING: Final = 4.5
 """The most seconds of the film for one cell; a longer one is shown faster, by its clock."""
 REST: Final = 1.8
-"""Seconds of the film after the end of a cell whose output is to be read."""
+"""Seconds of the film after the end of a cell, for its output to be read."""
 QUIET: Final = 20.0
-"""Seconds without a new program after which all are stored."""
+"""Seconds without a new program until all count as stored."""
 WORDS: Final = """([id, words, style]) => {
     const element = document.getElementById(id) || document.body.appendChild(document.createElement("div"))
     element.id = id; element.style = style; element.textContent = words
 }"""
-"""A script that shows words above the page."""
+"""A script to show words above the page."""
 CLOCK_STYLE: Final = (
     "position:fixed;right:18px;top:14px;z-index:9999;padding:4px 12px;border-radius:14px;background:#e8590c;"
     "color:#fff;font:600 15px system-ui,sans-serif;font-variant-numeric:tabular-nums"
@@ -57,7 +57,7 @@ STYLE: Final = f"{AT_REST} #jp-main-statusbar {{ display: none !important }}"
 
 
 class Frame(NamedTuple):
-    """One picture, and the seconds for which it is shown."""
+    """One picture, and its seconds in the film."""
 
     png: bytes
     seconds: float
@@ -77,7 +77,7 @@ class Camera:
         self._words, self._caption, self._start = words, CAPTIONS[words], time.monotonic()
 
     def take(self, seconds: float, *, ticking: bool = True) -> None:
-        """Take a picture with the clock, to be shown for these seconds."""
+        """Take a picture with the clock, to be shown for `seconds`."""
         now = f"{self._words} {time.monotonic() - self._start:.1f} s" if ticking else self._words
         self._page.evaluate(WORDS, ["film-clock", now, CLOCK_STYLE])
         self._page.evaluate(WORDS, ["film-caption", self._caption, CAPTION_STYLE])

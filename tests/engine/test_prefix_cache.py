@@ -178,11 +178,11 @@ def test_identical_requests_compute_the_prompt_once_and_agree(pair: Pair, count:
 @ONE_WAY
 def test_several_draws_compute_the_prompt_once(pair: Pair) -> None:
     prompt = tokens(60, 100)
-    asked: dict[str, Any] = {"max_tokens": NEW, "ignore_eos": True, **SEEDED}
+    options: dict[str, Any] = {"max_tokens": NEW, "ignore_eos": True, **SEEDED}
     before = pair.cached.stats.scheduler.computed_tokens
-    draws = pair.cached.generate_sync(token_ids=prompt, n=3, **asked)
+    draws = pair.cached.generate_sync(token_ids=prompt, n=3, **options)
     assert pair.cached.stats.scheduler.computed_tokens - before == 100 + 2 * 4
-    assert draws == pair.plain.generate_sync(token_ids=prompt, n=3, **asked)
+    assert draws == pair.plain.generate_sync(token_ids=prompt, n=3, **options)
     assert len({draw.token_ids for draw in draws}) == 3
 
 
@@ -209,15 +209,15 @@ def test_a_salt_shares_with_its_like_alone(pair: Pair) -> None:
 @ONE_WAY
 def test_log_probabilities_of_cached_prompts_are_those_of_no_cache(pair: Pair) -> None:
     prompt = tokens(90, 70)
-    asked: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True, "logprobs": 3}
-    expected = pair.plain.generate_sync(token_ids=prompt, prompt_logprobs=2, **asked)
-    pair.cached.generate_sync(token_ids=prompt, **asked)
+    options: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True, "logprobs": 3}
+    expected = pair.plain.generate_sync(token_ids=prompt, prompt_logprobs=2, **options)
+    pair.cached.generate_sync(token_ids=prompt, **options)
 
-    hit = pair.cached.generate_sync(token_ids=prompt, **asked)
+    hit = pair.cached.generate_sync(token_ids=prompt, **options)
     assert (hit.cached_tokens, hit.token_ids, hit.prompt_logprobs) == (64, expected.token_ids, None)
     same_scores(hit.logprobs, expected.logprobs)
 
-    whole = pair.cached.generate_sync(token_ids=prompt, prompt_logprobs=2, **asked)
+    whole = pair.cached.generate_sync(token_ids=prompt, prompt_logprobs=2, **options)
     assert whole.cached_tokens == 0, "log-probabilities of the prompt take computing it"
     same_scores(whole.logprobs, expected.logprobs)
     same_scores(whole.prompt_logprobs, expected.prompt_logprobs)

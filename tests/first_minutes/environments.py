@@ -13,9 +13,9 @@ from tests.notebook.kernels import COLAB_PINS
 
 UV, PIP, COLAB = "uv", "pip", "colab"
 NAMES: Final = ("uv-3.13", "pip-3.11", "pip-3.13", "colab-3.12")
-"""The environments: how each is made, and its Python."""
+"""The environments: each has a tool and a Python."""
 OURS: Final = ("PYTHON", "REKINDLE", "PYTEST", "VIRTUAL_ENV", "IPYTHON", "JUPYTER", "JAX", "XLA")
-"""Beginnings of the names of variables that a newcomer has not set."""
+"""Prefixes of variables' names, all outside of a newcomer's environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Environment:
     """A fresh environment.
 
     Attributes:
-        name: how it is made, and its Python.
-        folder: everything that its steps write: the environment, the cache, the working directory, transcripts.
+        name: its tool and its Python.
+        folder: all files of its steps: the environment, the cache, the working directory, transcripts.
     """
 
     name: str
@@ -52,11 +52,11 @@ class Environment:
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables of a step: a newcomer's, in a terminal, with a home of its own."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         places = {"IPYTHONDIR": self.folder / "ipython", "REKINDLE_CACHE": self.cache}
-        path = f"{self.bin}{os.pathsep}{kept.get('PATH', '')}"
+        path = f"{self.bin}{os.pathsep}{inherited.get('PATH', '')}"
         ours = {name: str(place) for name, place in places.items()}
-        return kept | ours | {"PATH": path, "TERM": "xterm-256color", "VIRTUAL_ENV": str(self.bin.parent)}
+        return inherited | ours | {"PATH": path, "TERM": "xterm-256color", "VIRTUAL_ENV": str(self.bin.parent)}
 
     def commands(self, source: Path) -> Iterator[tuple[str, list[str]]]:
         """Yield the names and the commands of the installation.
@@ -64,28 +64,28 @@ class Environment:
         Raises:
             LookupError: this machine lacks the Python, or uv; the message says which.
         """
-        python, env, wanted = _python(self.name.partition("-")[2]), str(self.bin.parent), f"{source}{_extras()}"
+        python, env, requirement = _python(self.name.partition("-")[2]), str(self.bin.parent), f"{source}{_extras()}"
         if self.kind == UV:
             uv = _uv()
             yield "uv venv", [uv, "venv", "--python", python, env]
-            yield "uv pip install", [uv, "pip", "install", "--python", str(self.bin / "python"), wanted]
+            yield "uv pip install", [uv, "pip", "install", "--python", str(self.bin / "python"), requirement]
             return
         yield "python -m venv", [python, "-m", "venv", env]
-        yield "pip install", [str(self.bin / "pip"), "install", wanted]
+        yield "pip install", [str(self.bin / "pip"), "install", requirement]
         if self.kind == COLAB:
             yield "Colab's kernel", [str(self.bin / "pip"), "install", "--no-deps", *COLAB_PINS]
 
 
 def _extras() -> str:
-    """Return the extras that README installs for a CPU, in brackets."""
-    found = re.search(r"pip install '\.(\[[\w,-]+\])' +# CPU", (ROOT / "README.md").read_text(encoding="utf-8"))
-    if found is None:
+    """Return README's extras for a CPU, in brackets."""
+    match = re.search(r"pip install '\.(\[[\w,-]+\])' +# CPU", (ROOT / "README.md").read_text(encoding="utf-8"))
+    if match is None:
         raise ValueError("README has no line `pip install '.[EXTRAS]'    # CPU`")
-    return found[1]
+    return match[1]
 
 
 def _python(version: str) -> str:
-    """Return a Python of this version: on the path, or among those of pyenv."""
+    """Return a Python of this version, from the path or from pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for path in [*sorted(pyenv.glob(f"{version}.*/bin/python")), shutil.which(f"python{version}")]:
         if path:

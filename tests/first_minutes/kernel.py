@@ -1,4 +1,4 @@
-"""A kernel without a front end that draws: what any notebook's server receives."""
+"""A kernel without a front end, and its messages to a notebook's server."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from jupyter_client.manager import KernelManager
 from tests.first_minutes.step import PATIENCE_S, Run, Watch, plain, run_of
 
 SHOWN = ("stream", "display_data", "update_display_data", "execute_result", "error", "comm_open", "comm_msg")
-"""Types of messages that change what a cell shows."""
+"""Types of messages for a cell's output."""
 
 
 class Kernel:
@@ -47,7 +47,7 @@ def _answers(message: dict[str, Any], message_id: str) -> bool:
 
 
 def _text(kind: str, content: dict[str, Any]) -> str:
-    """Return what a message shows, as text; updates of a display are left out, except for their last one."""
+    """Return the output in a message as text; updates of a display are left out, except for the last one."""
     if kind == "stream":
         return str(content["text"])
     if kind == "error":

@@ -23,7 +23,7 @@ OBSERVE = """([element]) => {
     window.observer = new MutationObserver(window.heard)
     window.observer.observe(element, {childList: true, subtree: true, characterData: true, attributes: true})
 }"""
-"""A script that notes the longest time in which a cell's outputs do not change."""
+"""A script for the longest time without a change of a cell's outputs."""
 SILENCE = "() => { window.heard(); window.observer.disconnect(); return window.gap / 1000 }"
 
 
@@ -52,9 +52,9 @@ def cells(
 
 
 def _cell(notebook: Notebook, place: int) -> Run:
-    shown = notebook.cell(place).locator(".jp-OutputArea").first.element_handle()
+    area = notebook.cell(place).locator(".jp-OutputArea").first.element_handle()
     start = time.monotonic()
-    notebook.page.evaluate(OBSERVE, [shown])
+    notebook.page.evaluate(OBSERVE, [area])
     notebook.start(place)
     expect(notebook.prompt(place)).to_have_text(ENDED)
     seconds, silence = time.monotonic() - start, notebook.page.evaluate(SILENCE)

@@ -1,4 +1,4 @@
-"""One step of a newcomer: what it took, and how long it said nothing."""
+"""One step of a newcomer: its time, and its longest silence."""
 
 import re
 import time
@@ -38,7 +38,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A step that ran to its end.
+    """A finished step.
 
     Attributes:
         seconds, silence: its time, and the longest wait in it without any output.
@@ -53,19 +53,19 @@ class Run:
 
 
 def run_of(watch: Watch, status: int, text: str) -> Run:
-    """Return a step that has ended just now."""
+    """Return a step at its end."""
     watch.mark()
     return Run(watch.seconds, watch.silence, status, text)
 
 
 def plain(text: str) -> str:
-    """Return what a terminal would show, without control sequences."""
+    """Return the text as a terminal would show it, without control sequences."""
     return ESCAPES.sub("", text).replace("\r\n", "\n")
 
 
 @dataclass(slots=True)
 class Log:
-    """The steps of one environment, first and again, with the number of programs that each of them stored.
+    """The steps of one environment, first and again, with the number of programs stored by each.
 
     Attributes:
         environment: the name of the environment.
@@ -80,11 +80,11 @@ class Log:
     _stored: int = 0
 
     def begin(self) -> None:
-        """Count the programs that are stored before a step."""
+        """Count the stored programs before a step."""
         self._stored = self._count()
 
     def add(self, face: str, name: str, run: Run) -> None:
-        """Note a step that has ended, print it, and append its output to the transcript."""
+        """Note a finished step, print it, and append its output to the transcript."""
         compiled = self._count() - self._stored
         self.rows.setdefault((face, name), []).append((run, compiled))
         failed = "" if run.status == 0 else f"  FAILED with status {run.status}"

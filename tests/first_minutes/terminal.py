@@ -52,7 +52,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def interrupt(self) -> None:
-        """Do what a terminal does at Ctrl-C."""
+        """Send Ctrl-C, as a terminal does."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def listen(self, watch: Watch, pattern: str = "", patience: float = PATIENCE_S) -> bool:

@@ -1,4 +1,4 @@
-"""lm-eval gets the log-likelihoods and the texts that a session gives, and finds one by its name."""
+"""lm-eval gets a session's log-likelihoods and texts, and finds one by its name."""
 
 import json
 import math
@@ -27,43 +27,43 @@ CONTEXT = "A context of more than one page: "
 
 @pytest.fixture(scope="module")
 def model(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a tiny model that generates, and whose tokenizer has bytes."""
+    """Make a tiny generative model with bytes in its tokenizer."""
     return embedding_model(families / "qwen3-embed", tmp_path_factory.mktemp("models") / "model")
 
 
 @pytest.fixture(scope="module")
 def session(model: Path) -> Iterator[rekindle.Session]:
-    with rekindle.open_sync(model, progress=False, **SMALL) as opened:
-        yield opened
+    with rekindle.open_sync(model, progress=False, **SMALL) as tiny:
+        yield tiny
 
 
 @pytest.fixture(scope="module")
-def served(session: rekindle.Session) -> RekindleLM:
+def lm(session: rekindle.Session) -> RekindleLM:
     return RekindleLM(session=session)
 
 
-def asked(kind: Any, *arguments: Any) -> list[Instance]:
+def instances(kind: Any, *arguments: Any) -> list[Instance]:
     return [Instance(kind, {}, each, 0) for each in arguments]
 
 
-def test_likelihoods_are_the_scores_of_the_session(served: RekindleLM, session: rekindle.Session) -> None:
+def test_likelihoods_are_the_scores_of_the_session(lm: RekindleLM, session: rekindle.Session) -> None:
     pairs = [(CONTEXT, "one"), (CONTEXT, "two and more"), ("x", "y"), (CONTEXT.rstrip(), " one")]
-    found = served.loglikelihood(asked("loglikelihood", *pairs), disable_tqdm=True)
+    results = lm.loglikelihood(instances("loglikelihood", *pairs), disable_tqdm=True)
     expected = [session.score_sync(context, option) for context, option in pairs]
-    assert [total for total, _ in found] == pytest.approx([scores.logprobs[0] for scores in expected], abs=1e-4)
-    assert [greedy for _, greedy in found] == [scores.options[0].greedy for scores in expected]
-    assert found[0] == pytest.approx(found[3], abs=1e-4)
+    assert [total for total, _ in results] == pytest.approx([scores.logprobs[0] for scores in expected], abs=1e-4)
+    assert [greedy for _, greedy in results] == [scores.options[0].greedy for scores in expected]
+    assert results[0] == pytest.approx(results[3], abs=1e-4)
 
 
-def test_a_continuation_without_a_context_follows_the_end_token(served: RekindleLM, session: rekindle.Session) -> None:
-    assert served.prefix_token_id == served.eot_token_id == END
-    ((total, _),) = served.loglikelihood(asked("loglikelihood", ("", "word")), disable_tqdm=True)
+def test_a_continuation_without_a_context_follows_the_end_token(lm: RekindleLM, session: rekindle.Session) -> None:
+    assert lm.prefix_token_id == lm.eot_token_id == END
+    ((total, _),) = lm.loglikelihood(instances("loglikelihood", ("", "word")), disable_tqdm=True)
     assert total == pytest.approx(session.score_sync(token_ids=[END], options="word").logprobs[0], abs=1e-4)
 
 
-def test_what_is_too_long_loses_its_beginning(served: RekindleLM, session: rekindle.Session) -> None:
+def test_what_is_too_long_loses_its_beginning(lm: RekindleLM, session: rekindle.Session) -> None:
     text = "abcdefghijklmnopqrstuvwxyz" * 4
-    ((total, _),) = served.loglikelihood(asked("loglikelihood", (text, "end")), disable_tqdm=True)
+    ((total, _),) = lm.loglikelihood(instances("loglikelihood", (text, "end")), disable_tqdm=True)
     ids = session.encode(text + "end")[-63:]
     answer = session.generate_sync(token_ids=ids, max_tokens=0, prompt_logprobs=0, prompt_logprobs_from=60)
     assert answer.prompt_logprobs is not None
@@ -71,30 +71,28 @@ def test_what_is_too_long_loses_its_beginning(served: RekindleLM, session: rekin
 
 
 @pytest.mark.parametrize("length", [1, 20, 62, 63, 200])
-def test_a_text_is_predicted_whole_token_by_token_once(
-    served: RekindleLM, session: rekindle.Session, length: int
-) -> None:
+def test_a_text_is_predicted_whole_token_by_token_once(lm: RekindleLM, session: rekindle.Session, length: int) -> None:
     text = ("The keeper wrote in a blue book. " * 7)[:length]
-    (total,) = served.loglikelihood_rolling(asked("loglikelihood_rolling", (text,)), disable_tqdm=True)
+    (total,) = lm.loglikelihood_rolling(instances("loglikelihood_rolling", (text,)), disable_tqdm=True)
     ids, expected = [END, *session.encode(text)], []
-    for first in range(0, length, served.max_length):
-        end = min(length, first + served.max_length)
-        begin = max(0, end - served.max_length)
+    for first in range(0, length, lm.max_length):
+        end = min(length, first + lm.max_length)
+        begin = max(0, end - lm.max_length)
         window = session.perplexity_sync(token_ids=ids[begin : end + 1])
         expected += [score.logprob for score in window.logprobs[first - begin + 1 :] if score is not None]
     assert len(expected) == length
     assert total == pytest.approx(math.fsum(expected), abs=1e-3)
 
 
-def test_texts_are_generated_until_what_a_task_says(served: RekindleLM, session: rekindle.Session) -> None:
+def test_texts_are_generated_until_what_a_task_says(lm: RekindleLM, session: rekindle.Session) -> None:
     whole = session.generate_sync(token_ids=session.encode("Hello"), max_tokens=20).text
     stop = whole[5:7]
     options: list[dict[str, Any]] = [{"until": [stop], "max_gen_toks": 20}, {"until": stop, "max_gen_toks": 3}]
-    found = served.generate_until(asked("generate_until", *[("Hello", each) for each in options]), disable_tqdm=True)
+    texts = lm.generate_until(instances("generate_until", *[("Hello", each) for each in options]), disable_tqdm=True)
     short = session.generate_sync(token_ids=session.encode("Hello"), max_tokens=3, stop=stop).text
-    assert found == [whole[: whole.index(stop)], short]
+    assert texts == [whole[: whole.index(stop)], short]
     with pytest.raises(rekindle.InvalidRequest, match="unknown keyword 'num_beams'"):
-        served.generate_until(asked("generate_until", ("Hello", {"num_beams": 4})), disable_tqdm=True)
+        lm.generate_until(instances("generate_until", ("Hello", {"num_beams": 4})), disable_tqdm=True)
 
 
 def test_settings_of_an_open_session_are_not_given_again(session: rekindle.Session) -> None:
@@ -118,11 +116,11 @@ def test_the_command_runs_a_task(model: Path, tmp_path: Path, monkeypatch: pytes
         "metric_list": [{"metric": "acc"}],
     }
     (tmp_path / "suns.yaml").write_text(json.dumps(task), encoding="utf-8")
-    given = f"pretrained={model},dtype=float32,max_context=64,precompile=lazy"
-    arguments = ["--model", "rekindle", "--model_args", given, "--tasks", "suns", "--include_path", str(tmp_path)]
+    model_args = f"pretrained={model},dtype=float32,max_context=64,precompile=lazy"
+    arguments = ["--model", "rekindle", "--model_args", model_args, "--tasks", "suns", "--include_path", str(tmp_path)]
     assert main(["lm-eval", *arguments, "--output_path", str(tmp_path / "out")]) == 0
     (results,) = (tmp_path / "out").rglob("results_*.json")
-    found = json.loads(results.read_text(encoding="utf-8"))["results"]["suns"]["acc,none"]
+    accuracy = json.loads(results.read_text(encoding="utf-8"))["results"]["suns"]["acc,none"]
     with rekindle.open_sync(model, progress=False, **SMALL) as session:
         scores = session.score_sync("The sun is", [" hot", " cold", " a very long answer"])
-    assert found == float(scores.best == " hot")
+    assert accuracy == float(scores.best == " hot")

@@ -52,7 +52,7 @@ class Shape:
 
     @property
     def longest(self) -> int:
-        """The number of tokens that a row of the page table has room for."""
+        """The most tokens in a row of the page table."""
         return self.page_size * self.pages_per_sequence
 
     def pool(self, sequences: int) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ class Shape:
 
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
-    """Draw any shape that a model may have, but small."""
+    """Draw any plausible shape of a model, but small."""
     return Shape(
         kv_heads=draw(st.sampled_from([1, 2, 3])),
         group=draw(st.sampled_from([1, 2, 3, 4, 7])),
@@ -80,14 +80,14 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 
 def rounded(numbers: Floats, dtype: str) -> Floats:
-    """Round numbers to a dtype, so that the reference gets the same ones."""
+    """Round numbers to a dtype: the reference gets the same ones."""
     if dtype == "int8":
         return np.asarray(scaled.dequantize(scaled.quantize(jnp.asarray(numbers, jnp.float32))), np.float64)
     return np.asarray(jnp.asarray(numbers, jnp.float32).astype(dtype), np.float64)
 
 
 def stored(numbers: Floats, dtype: str, implementation: Implementation) -> jax.Array:
-    """Make a pool of these numbers, for implementations that store them in their own shape."""
+    """Make a pool of some numbers, for implementations that store numbers in their own shape."""
     if dtype == "int8":
         return scaled.quantize(jnp.asarray(numbers, jnp.float32))
     pool = jax.eval_shape(lambda: api.empty(numbers.shape, jnp.dtype(dtype), implementation=implementation))
@@ -95,31 +95,31 @@ def stored(numbers: Floats, dtype: str, implementation: Implementation) -> jax.A
 
 
 def loaded(pages: jax.Array, dtype: str) -> NDArray[np.float32]:
-    """Return the numbers of a pool that `stored` made."""
+    """Return the numbers of a pool of `stored`."""
     if dtype == "int8":
         return np.asarray(scaled.dequantize(pages))
     return np.asarray(jax.lax.bitcast_convert_type(pages, jnp.dtype(dtype)), np.float32)
 
 
 class Contexts:
-    """Page tables over a pool in which everything that no query sees is NaN.
+    """Page tables over a pool, with NaN outside of the visible positions.
 
     Args:
         shape: the shape of the call.
-        seen: (sequences, 2) the positions `[first, last)` of each sequence that some query sees.
+        spans: (sequences, 2) the visible positions `[first, last)` of each sequence.
 
     Attributes:
         numbers: the pool.
         table: (sequences, pages_per_sequence), garbage where a sequence sees nothing.
     """
 
-    def __init__(self, shape: Shape, seen: list[tuple[int, int]]):
+    def __init__(self, shape: Shape, spans: list[tuple[int, int]]):
         rng = np.random.default_rng(shape.seed)
-        pool = shape.pool(len(seen))
+        pool = shape.pool(len(spans))
         self.numbers = np.full(pool, np.nan)
-        owned = rng.permutation(np.arange(1, pool[0] - 1)).reshape(len(seen), -1)
+        owned = rng.permutation(np.arange(1, pool[0] - 1)).reshape(len(spans), -1)
         self.table = rng.integers(-(2**31), 2**31, owned.shape).astype(np.int32)
-        for sequence, (first, last) in enumerate(seen):
+        for sequence, (first, last) in enumerate(spans):
             for position in range(first, last):
                 place, offset = divmod(position, shape.page_size)
                 self.table[sequence, place] = owned[sequence, place]
@@ -130,7 +130,7 @@ class Contexts:
 def queries(shape: Shape, *leading: int) -> Floats:
     """Draw random queries (leading, heads, head_dim), without rounding in the dtype's products.
 
-    For int8 they are integers of 16 bits up to a power of two, as `cpu` rounds queries to those.
+    For int8 they are integers of 16 bits up to a power of two, as `cpu` rounds queries.
     """
     numbers = np.random.default_rng(shape.seed + 1).standard_normal((*leading, shape.heads, shape.head_dim))
     if shape.dtype != "int8":
@@ -142,12 +142,12 @@ def queries(shape: Shape, *leading: int) -> Floats:
 
 
 def scale_of(shape: Shape) -> float:
-    """Return a power of two, so that multiplying queries by it loses nothing in any dtype."""
+    """Return a power of two: products of queries by it are exact in any dtype."""
     return float(2.0 ** -round(np.log2(shape.head_dim) / 2))
 
 
 def sinks_of(shape: Shape) -> Floats | None:
-    """Draw a sink for each head, some of which outweigh all that is seen, if the shape has them."""
+    """Draw a sink for each head, if the shape has sinks; some outweigh all visible positions."""
     return np.random.default_rng(shape.seed + 2).normal(scale=4, size=shape.heads) if shape.sinks else None
 
 
@@ -169,7 +169,7 @@ def _in_float64(attend: Callable[..., jax.Array], shape: Shape, *arrays: Floats 
 
 
 def assert_close(actual: jax.Array, expected: Floats, rtol: float) -> None:
-    """Check that the result is float32 and equal within this part of the largest number."""
+    """Check the dtype, float32, and the numbers, within this part of the largest number."""
     assert actual.dtype == jnp.float32
     assert expected.dtype == np.float64
     largest = np.abs(expected).max(initial=1e-30)

@@ -32,7 +32,7 @@ class StateProgram:
     donated: int
 
     @property
-    def held(self) -> int:
+    def state_bytes(self) -> int:
         """The bytes of the states."""
         states = self.shapes[self.donated]
         assert states is not None
@@ -59,24 +59,24 @@ def _programs(implementation: Implementation) -> dict[str, StateProgram]:
     def places(count: int, arrays: int) -> tuple[Shape, ...]:
         return (Shape((count,), jnp.dtype(jnp.int32)),) * arrays
 
-    made = {}
+    programs = {}
     for name, delta, by_channel in (("delta", True, False), ("channels", True, True), ("plain", False, False)):
         blocks = partial(states.recur_blocks, implementation=implementation)
-        made[f"{name} blocks"] = StateProgram(
+        programs[f"{name} blocks"] = StateProgram(
             blocks, (*_recurrence((32, TOKENS), delta, by_channel), *places(32, 3)), 5
         )
         for count in (1, 32):
             rows = partial(states.recur_rows, implementation=implementation)
             shapes = (*_recurrence((count,), delta, by_channel), *places(count, 1))
-            made[f"{name} rows of {count}"] = StateProgram(rows, shapes, 5)
+            programs[f"{name} rows of {count}"] = StateProgram(rows, shapes, 5)
     convolution = (_floats(CHANNELS, TAPS), _floats(CHANNELS), _floats(SLOTS, TAPS - 1, CHANNELS))
     blocks = partial(states.convolve_blocks, implementation=implementation)
-    made["convolution of blocks"] = StateProgram(
+    programs["convolution of blocks"] = StateProgram(
         blocks, (_floats(32, TOKENS, CHANNELS), *convolution, *places(32, 3)), 3
     )
     rows = partial(states.convolve_rows, implementation=implementation)
-    made["convolution of rows"] = StateProgram(rows, (_floats(32, CHANNELS), *convolution, *places(32, 1)), 3)
-    return made
+    programs["convolution of rows"] = StateProgram(rows, (_floats(32, CHANNELS), *convolution, *places(32, 1)), 3)
+    return programs
 
 
 TPU: Final = _programs("tpu")

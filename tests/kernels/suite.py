@@ -1,4 +1,4 @@
-"""The tests that every implementation must pass. A test file subclasses `Suite` once for each of them."""
+"""The tests of every implementation. A test file subclasses `Suite` once for each."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -55,7 +55,7 @@ def unoptimized() -> Iterator[None]:
 
 
 class Suite:
-    """The tests of one implementation. Shapes that it does not serve are skipped, and a call with them must raise.
+    """The tests of one implementation. It skips unsupported shapes, and a call with one must raise.
 
     Attributes:
         implementation: the name of the implementation.
@@ -68,7 +68,7 @@ class Suite:
         return nullcontext()
 
     def stored(self, numbers: Floats, dtype: str) -> jax.Array:
-        """Make a pool of these numbers as the implementation stores it: here in their own shape."""
+        """Make a pool of some numbers as the implementation stores it: here in their own shape."""
         return stored(numbers, dtype, self.implementation)
 
     def loaded(self, pages: jax.Array, dtype: str, head_dim: int) -> NDArray[np.float32]:
@@ -96,7 +96,7 @@ class Suite:
         }
 
     def check_rows(self, shape: Shape, visible: list[int]) -> None:
-        """Check decode rows that see as many positions as `visible` says."""
+        """Check decode rows with `visible` positions each."""
         window = shape.longest if shape.window is None else shape.window
         contexts = Contexts(shape, [(max(0, last - window), last) for last in visible])
         q, last = queries(shape, len(visible)), np.asarray(visible, np.int32)
@@ -109,10 +109,10 @@ class Suite:
         assert not np.asarray(actual)[last == 0].any(), "a row that sees nothing gives zeros"
 
     def check_blocks(self, shape: Shape, chunks: list[tuple[int, int]], padding: int) -> None:
-        """Check chunks of one sequence each, as (first block, blocks), followed by blocks that see nothing."""
+        """Check chunks of one sequence each, as (first block, blocks), followed by blocks of padding."""
         window = shape.longest if shape.window is None else shape.window
-        seen = [(max(0, first * BLOCK_TOKENS + 1 - window), (first + count) * BLOCK_TOKENS) for first, count in chunks]
-        contexts = Contexts(shape, seen)
+        spans = [(max(0, first * BLOCK_TOKENS + 1 - window), (first + count) * BLOCK_TOKENS) for first, count in chunks]
+        contexts = Contexts(shape, spans)
         starts = [BLOCK_TOKENS * (first + i) for first, count in chunks for i in range(count)] + [-1] * padding
         owners = [sequence for sequence, (_, count) in enumerate(chunks) for _ in range(count)] + [0] * padding
         block_owner, block_start = np.asarray(owners, np.int32), np.asarray(starts, np.int32)
@@ -324,10 +324,10 @@ class Suite:
             after = api.write(pages, jnp.asarray(kv, jnp.float32), ones, ones, implementation=self.implementation)
             numbers = self.loaded(after, shape.dtype, head_dim)[1, :, :, 1]
         for start in range(0, head_dim, 64):
-            written, given = (each[..., start : start + 64] for each in (numbers, kv[0, :, :, 0]))
-            step = np.abs(given).max(-1, keepdims=True) / 127
-            assert (np.abs(written - given) <= 0.5001 * step).all()
-            assert (np.abs(written - given) > 0).any(), "int8 has no more bits than these"
+            actual, expected = (each[..., start : start + 64] for each in (numbers, kv[0, :, :, 0]))
+            step = np.abs(expected).max(-1, keepdims=True) / 127
+            assert (np.abs(actual - expected) <= 0.5001 * step).all()
+            assert (np.abs(actual - expected) > 0).any(), "int8 has no more bits than these"
 
     def test_numbers_of_any_size_are_written_as_int8_of_their_own_row(self) -> None:
         """Check rows of zeros, tiny, huge, infinite and missing numbers, each beside a usual one."""
@@ -382,6 +382,6 @@ class Suite:
 
 
 def _fitting(shape: Shape, chunks: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Cut chunks to what a page table has room for."""
+    """Cut chunks to the room of a page table."""
     room = shape.longest // BLOCK_TOKENS
     return [(first % room, min(count, room - first % room)) for first, count in chunks]

@@ -86,6 +86,6 @@ def test_arguments_that_do_not_fit_are_named() -> None:
 @pytest.mark.parametrize("implementation", get_args(api.Implementation))
 def test_each_implementation_has_every_operation(implementation: api.Implementation) -> None:
     operations = api.operations_of(implementation)
-    asked = [name for name in vars(Operations) if not name.startswith("_")]
-    assert "attend_rows" in asked
-    assert [name for name in asked if not callable(getattr(operations, name, None))] == []
+    names = [name for name in vars(Operations) if not name.startswith("_")]
+    assert "attend_rows" in names
+    assert [name for name in names if not callable(getattr(operations, name, None))] == []

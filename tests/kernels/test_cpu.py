@@ -36,7 +36,7 @@ class Context:
 
     Args:
         shape: the shape of the calls.
-        length: how many positions there are.
+        length: the number of positions.
     """
 
     def __init__(self, shape: Shape, length: int):
@@ -48,7 +48,7 @@ class Context:
         self.q = jnp.asarray(queries(shape, length), jnp.float32)
 
     def rows(self, positions: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the bits of the queries at these positions, as rows of one call."""
+        """Return the bits of the queries at some positions, as rows of one call."""
         table = jnp.repeat(self.table, len(positions), axis=0)
         visible = jnp.asarray(positions + 1, jnp.int32)
         shape = self.shape
@@ -58,7 +58,7 @@ class Context:
         return bits(attend(self.q[positions], self.pages, table, visible))
 
     def blocks(self, first: int, count: int, tokens: int, padding: int) -> NDArray[np.int32]:
-        """Return the bits of adjacent blocks of this many tokens in one call, between blocks that see nothing."""
+        """Return the bits of adjacent blocks of this many tokens in one call, between blocks of padding."""
         starts = first + tokens * np.arange(count)
         q = self.q[starts[:, None] + np.arange(tokens)]
         pad = ((padding, padding), (0, 0), (0, 0), (0, 0))
@@ -71,7 +71,7 @@ class Context:
         return bits(out[padding : padding + count]).reshape(-1, self.shape.heads, self.shape.head_dim)
 
     def check(self, tokens: int, first: int, padding: int, rng: np.random.Generator) -> None:
-        """Check that all ways to compute a query give the same bits."""
+        """Check all ways to compute a query: each gives the same bits."""
         whole = self.blocks(0, self.length, 1, 0)
         count = (self.length - first) // tokens
         np.testing.assert_array_equal(self.blocks(first, count, tokens, padding), whole[first : first + count * tokens])
@@ -82,7 +82,7 @@ class Context:
 
 
 def bits(numbers: jax.Array) -> NDArray[np.int32]:
-    """Return the bits of float32 numbers, of which none is NaN."""
+    """Return the bits of float32 numbers without NaN."""
     assert not np.isnan(numbers).any()
     return np.asarray(numbers).view(np.int32)
 
@@ -136,7 +136,7 @@ def test_any_page_size_and_head_dim_have_the_same_bits(head_dim: int, page_size:
     "head_dim", [1, 65, 256, *(pytest.param(width, marks=pytest.mark.wide) for width in (7, 20, 64, 100))]
 )
 def test_int8_is_written_with_the_same_bits_by_one_token_or_by_many(head_dim: int) -> None:
-    """Check against the portable form too, whose bits the definition fixes."""
+    """Check against the portable form too: the definition fixes its bits."""
     kv = np.random.default_rng(0).standard_normal((3, 2, 2, 16, head_dim)) * 10.0 ** np.arange(-8, 8)[:, None]
     blocks, ids = jnp.asarray(kv, jnp.float32), jnp.asarray([2, 0, 1], jnp.int32)
     empty = scaled.quantize(jnp.zeros((3, 2, 2, 16, head_dim)))
@@ -173,7 +173,7 @@ def test_rows_that_see_nothing_beside_a_long_context_are_zeros() -> None:
 
 @pytest.fixture
 def guarded() -> tuple[jax.Array, NDArray[np.float32]]:
-    """Return a pool that lies between numbers that must stay NaN, and all these numbers, in the same memory."""
+    """Return a pool between numbers that must stay NaN, and the whole memory as numbers."""
     page = 2 * 2 * 16 * 64
     before = np.full(6 * page + 16, np.nan, np.float32)
     shift = -(before.ctypes.data // 4) % 16
@@ -224,7 +224,7 @@ def test_blocks_and_pages_outside_of_the_pool_are_not_written(dtype: str, tokens
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_pages_are_read_where_they_were_written(dtype: str) -> None:
-    """Compile what a step does: two writes, then both kinds of attention over the same pages."""
+    """Compile the work of a step: two writes, then both kinds of attention over the same pages."""
     shape = Shape(dtype=dtype, page_size=64)
     pages = jax.eval_shape(lambda: pool(shape, 64))
 
@@ -241,9 +241,9 @@ def test_pages_are_read_where_they_were_written(dtype: str) -> None:
     table, ids = jax.ShapeDtypeStruct((2, 8), jnp.int32), jax.ShapeDtypeStruct((6,), jnp.int32)
     program: Any = jax.jit(run, donate_argnums=0).lower(pages, kv, q, table, ids).compile()
     memory = program.memory_analysis()
-    held = pages.size * pages.dtype.itemsize
-    assert memory.alias_size_in_bytes == held
-    assert memory.temp_size_in_bytes < held / 8
+    pool_bytes = pages.size * pages.dtype.itemsize
+    assert memory.alias_size_in_bytes == pool_bytes
+    assert memory.temp_size_in_bytes < pool_bytes / 8
     text = program.as_text()
     assert text.count("custom_call_target=") == 4
     form = {"float32": "f32[64,2,2,64,64]", "bfloat16": "u16[64,2,2,64,64]", "int8": "s8[64,2,2,64,68]"}[dtype]

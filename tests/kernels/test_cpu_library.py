@@ -1,4 +1,4 @@
-"""The library of native kernels: built whole or not at all, loaded once, and what hinders it is said."""
+"""The library of native kernels: built whole or not at all, loaded once, with a reason where it is missing."""
 
 import ctypes
 import io
@@ -36,7 +36,7 @@ SMALL = """
 VISIBLE int rekindle_answer() { return 42; }
 VISIBLE int another() { return 1; }
 """
-ASKED = """
+PROBE = """
 import json
 import jax.numpy as jnp
 from rekindle_kernels.api import choose, describe
@@ -49,33 +49,33 @@ print(json.dumps([library.unavailable_reason(), chosen, describe(chosen, "cpu", 
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """Return a folder with a copy of the package that has sources and no library."""
+    """Return a folder with a copy of the package without its library."""
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(Path(rekindle_kernels.__file__).parent, tmp_path / "rekindle_kernels", ignore=ignored)
     return tmp_path
 
 
-def asked(folder: Path, **variables: str) -> tuple[str | None, str, str, str]:
-    """Return why the library of a copy cannot serve, what serves instead, how that is said, and standard error."""
+def probe(folder: Path, **variables: str) -> tuple[str | None, str, str, str]:
+    """Return the output of `PROBE` with a copy (the reason, implementation and description) and standard error."""
     environment = os.environ | {"PYTHONPATH": str(folder)} | variables
     done = subprocess.run(
-        [sys.executable, "-c", ASKED], cwd=folder, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROBE], cwd=folder, env=environment, capture_output=True, text=True, check=True
     )
-    reason, chosen, said = json.loads(done.stdout)
-    return reason, chosen, said, done.stderr
+    reason, implementation, description = json.loads(done.stdout)
+    return reason, implementation, description, done.stderr
 
 
 def test_without_a_compiler_xla_serves_and_says_what_to_install(copied: Path) -> None:
-    reason, chosen, said, _ = asked(copied, PATH=str(copied), CXX="")
+    reason, implementation, description, _ = probe(copied, PATH=str(copied), CXX="")
     assert reason == "no C++ compiler was found: install g++ or clang"
-    assert (chosen, said) == ("xla", f"xla kernels ({reason})")
+    assert (implementation, description) == ("xla", f"xla kernels ({reason})")
 
 
 def test_a_compiler_that_fails_is_named(copied: Path) -> None:
-    reason, chosen, _, error = asked(copied, CXX="false")
+    reason, implementation, _, error = probe(copied, CXX="false")
     assert reason is not None
     assert reason.startswith("false could not compile")
-    assert chosen == "xla"
+    assert implementation == "xla"
     assert error.count("compiling its kernels") == 1
     assert not list(copied.rglob("*.so")), "nothing is left of it"
     assert not list(copied.rglob(".build-*"))
@@ -83,11 +83,11 @@ def test_a_compiler_that_fails_is_named(copied: Path) -> None:
 
 def test_a_library_that_cannot_be_loaded_is_named_with_what_the_loader_says(copied: Path) -> None:
     (copied / "rekindle_kernels" / "cpu" / build.BUNDLED).write_bytes(b"no library")
-    reason, chosen, _, _ = asked(copied)
+    reason, implementation, _, _ = probe(copied)
     assert reason is not None
     assert reason.startswith("the library of C++ kernels could not be loaded: ")
     assert build.BUNDLED in reason
-    assert chosen == "xla"
+    assert implementation == "xla"
 
 
 @pytest.mark.skipif(library.unavailable_reason() is not None, reason="there is no native library here")
@@ -120,7 +120,7 @@ def test_the_headers_are_those_that_jax_names() -> None:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put sources in the place of the real ones that compile in a moment; return their folder."""
+    """Replace the sources by small ones, which compile in a moment; return their folder."""
     sources = tmp_path / "source"
     sources.mkdir()
     for name in ("dispatch.cc", "pack.cc", "codes.cc", "handlers_none.cc", "isa.cc"):
@@ -143,16 +143,16 @@ def test_a_library_of_former_sources_is_replaced(small: Path) -> None:
 
 @needs_compiler
 def test_a_long_build_gives_signs_of_life(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = io.StringIO()
+    stderr = io.StringIO()
 
     def slow(file: Path) -> None:
-        until_blocking(lambda: told.getvalue().count("still compiling") > 1, "two lines were written")
+        until_blocking(lambda: stderr.getvalue().count("still compiling") > 1, "two lines were written")
 
     monkeypatch.setattr(build, "LIFE_SECONDS", 0.001)
     monkeypatch.setattr(build, "build", slow)
-    monkeypatch.setattr(sys, "stderr", told)
+    monkeypatch.setattr(sys, "stderr", stderr)
     build.build_here()
-    first, *others = told.getvalue().splitlines()
+    first, *others = stderr.getvalue().splitlines()
     assert "compiling its kernels for this CPU" in first
     assert all(line.startswith("rekindle: still compiling its kernels after ") for line in others)
     assert "rekindle-build" not in [thread.name for thread in threading.enumerate()]

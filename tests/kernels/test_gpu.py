@@ -35,7 +35,7 @@ class TestGpu(Suite):
         return RTOL["bfloat16" if dtype == "int8" else dtype]
 
     def test_a_large_group_of_heads(self) -> None:
-        """Check heads that need several tiles, because one tile of queries does not hold them."""
+        """Check heads in several tiles: one tile of queries has no room for all."""
         shape = Shape(group=12, kv_heads=1, dtype="bfloat16")
         self.check_rows(shape, [40, 0])
         self.check_blocks(shape, [(0, 3)], 1)
@@ -58,7 +58,7 @@ class TestGpu(Suite):
         assert np.isnan(out[2:]).all()
 
     def test_blocks_of_any_length(self) -> None:
-        """Check that neighbours still follow a block, which is padded to a power of two inside."""
+        """Check blocks of any length, each with a neighbour: inside, a block is padded to a power of two."""
         shape = Shape(dtype="bfloat16", pages_per_sequence=6)
         contexts = Contexts(shape, [(0, 96)])
         q = jnp.asarray(queries(shape, 96), jnp.float32)

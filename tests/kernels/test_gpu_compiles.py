@@ -1,4 +1,4 @@
-"""The real CUDA compiler takes every GPU kernel, for GPUs that are absent."""
+"""The real CUDA compiler takes every GPU kernel, for absent GPUs."""
 
 import importlib.util
 from collections.abc import Callable
@@ -136,18 +136,18 @@ def test_writing_compiles_in_place(device_kind: str, dtype: str, tokens: int) ->
 def test_a_page_is_copied_in_place(device_kind: str) -> None:
     pages, page_id = pool(128, "bfloat16"), Shape((), INT32)
     content = Shape(pages.shape[1:], pages.dtype)
-    write = compiled(device_kind, partial(api.write_page, implementation="gpu"), pages, page_id, content, donated=(0,))
-    assert write.memory_analysis().alias_size_in_bytes == pages.size * pages.dtype.itemsize
-    read = compiled(device_kind, partial(api.read_page, implementation="gpu"), pages, page_id)
-    assert read.memory_analysis().temp_size_in_bytes < pages.size
+    writer = compiled(device_kind, partial(api.write_page, implementation="gpu"), pages, page_id, content, donated=(0,))
+    assert writer.memory_analysis().alias_size_in_bytes == pages.size * pages.dtype.itemsize
+    reader = compiled(device_kind, partial(api.read_page, implementation="gpu"), pages, page_id)
+    assert reader.memory_analysis().temp_size_in_bytes < pages.size
 
 
 @pytest.mark.parametrize("name", state_programs.GPU)
 def test_states_are_updated_in_place(device_kind: str, name: str) -> None:
     program = state_programs.GPU[name]
     memory = compiled(device_kind, program.function, *program.shapes, donated=(program.donated,)).memory_analysis()
-    assert memory.alias_size_in_bytes == program.held
-    assert memory.temp_size_in_bytes < program.held
+    assert memory.alias_size_in_bytes == program.state_bytes
+    assert memory.temp_size_in_bytes < program.state_bytes
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_step_with_quantized_weights_widens_none_of_them(quantize: Quantize) -
 
 
 def _check_step(config: ModelConfig, bucket: Bucket, weights: WeightForm = PLAIN) -> Any:
-    """Compile the step of a bucket; what these kernels do not serve, XLA serves, as in a session."""
+    """Compile the step of a bucket; XLA serves the rest, as in a session."""
     dtype = weights.dtype
     implementation = api.choose_for_all("gpu", config.pools(2049, 16), dtype)
     abstract = abstract_decoder(config, weights, implementation)
@@ -201,8 +201,8 @@ def _check_step(config: ModelConfig, bucket: Bucket, weights: WeightForm = PLAIN
 
     shape = Shape(packed.shape, packed.dtype)
     program = compiled("NVIDIA H100 80GB HBM3", run, pages, slots, list(abstract.forms), shape, donated=(0, 1))
-    held = sum(int(np.prod(layer.shape)) * layer.dtype.itemsize for layer in pages)
-    assert program.memory_analysis().alias_size_in_bytes >= held
+    pool_bytes = sum(int(np.prod(layer.shape)) * layer.dtype.itemsize for layer in pages)
+    assert program.memory_analysis().alias_size_in_bytes >= pool_bytes
     if implementation == "gpu":
         text = program.as_text()
         assert ("attend_blocks" in text, "attend_rows" in text) == (bucket.prefill_tokens > 0, bucket.decode_rows > 0)

@@ -1,4 +1,4 @@
-"""Linear layers, norms, rotations and gates of every implementation that runs here are those of the definition."""
+"""Linear layers, norms, rotations and gates follow the definition in all implementations here."""
 
 import re
 from typing import Any
@@ -28,7 +28,7 @@ def packed_form(parts: list[Array], dtype: str, implementation: Implementation) 
 
 
 def random(*shape: int) -> Array:
-    """Return normal float32 numbers that depend on the shape alone."""
+    """Return normal float32 numbers, as a function of the shape alone."""
     return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
 
 
@@ -44,9 +44,9 @@ def test_a_linear_layer_over_joined_matrices_is_the_product(
     weight = packed_form(parts, dtype, implementation)
     y = layers.linear(jnp.asarray(x), weight, sum(outputs), implementation=implementation)
     rounded = np.concatenate(parts).astype(dtype).astype(np.float64)
-    wanted = x.astype(dtype).astype(np.float64) @ rounded.T
+    expected = x.astype(dtype).astype(np.float64) @ rounded.T
     assert y.dtype == jnp.float32
-    np.testing.assert_allclose(np.asarray(y), wanted, rtol=5e-6, atol=3e-5 * np.sqrt(inputs))
+    np.testing.assert_allclose(np.asarray(y), expected, rtol=5e-6, atol=3e-5 * np.sqrt(inputs))
     columns = layers.linear_columns(jnp.asarray(x), weight, sum(outputs), implementation=implementation)
     np.testing.assert_array_equal(np.asarray(columns).T, np.asarray(y))
     onto = random(rows, sum(outputs))
@@ -68,8 +68,8 @@ def test_rows_are_multiplied_with_the_weight_of_their_group(
     y = layers.grouped_linear(jnp.asarray(x), sizes, packed, outputs, implementation=implementation)
     of_rows = np.repeat(np.arange(len(counts)), counts)
     rounded = weights.astype(dtype).astype(np.float64)[of_rows]
-    wanted = np.einsum("ri,roi->ro", x.astype(dtype).astype(np.float64), rounded)
-    np.testing.assert_allclose(np.asarray(y), wanted, rtol=5e-6, atol=3e-5 * np.sqrt(inputs))
+    expected = np.einsum("ri,roi->ro", x.astype(dtype).astype(np.float64), rounded)
+    np.testing.assert_allclose(np.asarray(y), expected, rtol=5e-6, atol=3e-5 * np.sqrt(inputs))
 
 
 @settings(max_examples=4, deadline=None)
@@ -90,9 +90,9 @@ def test_rows_are_multiplied_with_the_two_small_weights_of_their_group_and_the_l
     zeros = np.zeros((1, outputs, rank), np.float32)
     a, b = (w.astype(dtype).astype(np.float64) for w in (np.append(first, first[:1], 0), np.append(second, zeros, 0)))
     inner = np.einsum("ri,rki->rk", x.astype(dtype).astype(np.float64), a[of_rows]).astype(np.float32)
-    wanted = onto + np.einsum("rk,rok->ro", inner.astype(dtype).astype(np.float64), b[of_rows])
+    expected = onto + np.einsum("rk,rok->ro", inner.astype(dtype).astype(np.float64), b[of_rows])
     loose = 1 if dtype == "float32" else 100  # a sum may be rounded to the other neighbour
-    np.testing.assert_allclose(np.asarray(y), wanted, rtol=5e-6, atol=loose * 3e-5 * np.sqrt(inputs * rank))
+    np.testing.assert_allclose(np.asarray(y), expected, rtol=5e-6, atol=loose * 3e-5 * np.sqrt(inputs * rank))
     np.testing.assert_array_equal(np.asarray(y)[of_rows == groups], onto[of_rows == groups])
     if len(x):
         np.testing.assert_array_equal(np.asarray(how["onto"]), onto, "it is not overwritten while it is in use")
@@ -111,8 +111,8 @@ def test_rows_are_looked_up_as_they_were_packed(implementation: Implementation, 
 def test_a_norm_is_the_definition(implementation: Implementation, shape: tuple[int, ...]) -> None:
     x, weight = random(*shape), random(shape[-1])
     y = layers.rms_norm(jnp.asarray(x), jnp.asarray(weight), 1e-5, implementation=implementation)
-    wanted = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-5) * weight
-    np.testing.assert_allclose(np.asarray(y), wanted, rtol=1e-5, atol=1e-6)
+    expected = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-5) * weight
+    np.testing.assert_allclose(np.asarray(y), expected, rtol=1e-5, atol=1e-6)
 
 
 @settings(max_examples=5, deadline=None)
@@ -130,9 +130,9 @@ def test_queries_and_keys_turn_by_the_angles_of_their_token(
     pairs = angles.shape[1]
     turned = qkv[..., :pairs] + 1j * qkv[..., pairs : 2 * pairs]
     turned = turned * np.exp(1j * angles)[:, None]
-    wanted = np.concatenate([turned.real, turned.imag, qkv[..., 2 * pairs :]], axis=-1)
-    np.testing.assert_allclose(np.asarray(q), wanted[:, :heads], atol=1e-5)
-    np.testing.assert_allclose(np.asarray(kv[:, 0]), wanted[:, heads : heads + kv_heads], atol=1e-5)
+    expected = np.concatenate([turned.real, turned.imag, qkv[..., 2 * pairs :]], axis=-1)
+    np.testing.assert_allclose(np.asarray(q), expected[:, :heads], atol=1e-5)
+    np.testing.assert_allclose(np.asarray(kv[:, 0]), expected[:, heads : heads + kv_heads], atol=1e-5)
     np.testing.assert_array_equal(np.asarray(kv[:, 1]), qkv[:, heads + kv_heads :])
 
 
@@ -155,9 +155,9 @@ def test_a_linear_layer_reads_what_stands_for_its_input(implementation: Implemen
     )
     for x in inputs:
         array = layers.materialize(x, implementation=implementation)
-        wanted = layers.linear(array, weight, 70, implementation=implementation, onto=jnp.ones((rows, 70)))
+        expected = layers.linear(array, weight, 70, implementation=implementation, onto=jnp.ones((rows, 70)))
         y = layers.linear(x, weight, 70, implementation=implementation, onto=jnp.ones((rows, 70)))
-        np.testing.assert_array_equal(np.asarray(y), np.asarray(wanted))
+        np.testing.assert_array_equal(np.asarray(y), np.asarray(expected))
 
 
 def test_native_layers_of_few_rows_compute_their_input_themselves() -> None:

@@ -26,7 +26,7 @@ TABLES = {
     "uint4": tables.UINT4,
     "shifted 4": tables.UINT4 - np.float32(8),
 }
-"""Tables of formats, some of which the C++ kernels compute instead of looking them up."""
+"""Tables of formats; the C++ kernels compute some instead of a lookup."""
 DTYPES = [np.dtype(dtype) for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)]
 
 
@@ -43,7 +43,7 @@ def codes_of(table: str, rows: int, inputs: int, group: int, dtype: np.dtype[Any
 
 
 def matrix_of(codes: Codes) -> Quantized:
-    """Return a matrix whose reader takes rows of some codes."""
+    """Return a matrix; its reader takes rows of some codes."""
 
     def read(rows: slice) -> Codes:
         zeros, biases = (None if each is None else each[rows] for each in (codes.zeros, codes.biases))
@@ -69,8 +69,8 @@ def test_codes_are_packed_as_their_numbers(
     layers.pack([matrix_of(codes)], packed, implementation=implementation)
     layers.pack([by_definition(codes)], expected, implementation=implementation)
     np.testing.assert_array_equal(packed.astype(np.float32), expected.astype(np.float32))
-    found, wanted = (np.signbit(each[~np.isnan(each)]) for each in (packed, expected))
-    np.testing.assert_array_equal(found, wanted)
+    signs, expected_signs = (np.signbit(each[~np.isnan(each)]) for each in (packed, expected))
+    np.testing.assert_array_equal(signs, expected_signs)
 
 
 def by_definition(codes: Codes) -> Array:

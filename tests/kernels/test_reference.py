@@ -1,4 +1,4 @@
-"""The reference itself equals sums that are written out in numpy."""
+"""The reference itself equals explicit sums in numpy."""
 
 import numpy as np
 import pytest
@@ -19,12 +19,12 @@ def by_hand(shape: Shape, q: Floats, contexts: Contexts, sequence: int, last: in
     out = np.zeros_like(q)
     for head in range(shape.heads if last else 0):
         places = [divmod(position, shape.page_size) for position in range(first, last)]
-        found = [contexts.numbers[contexts.table[sequence, i], :, head // shape.group, j] for i, j in places]
-        scores = np.asarray([key @ q[head] for key, _ in found]) * scale_of(shape)
+        pairs = [contexts.numbers[contexts.table[sequence, i], :, head // shape.group, j] for i, j in places]
+        scores = np.asarray([key @ q[head] for key, _ in pairs]) * scale_of(shape)
         if shape.soft_cap is not None:
             scores = shape.soft_cap * np.tanh(scores / shape.soft_cap)
         weights = np.exp(scores - scores.max())
-        out[head] = sum(w * value for w, (_, value) in zip(weights / weights.sum(), found, strict=True))
+        out[head] = sum(w * value for w, (_, value) in zip(weights / weights.sum(), pairs, strict=True))
     return out
 
 

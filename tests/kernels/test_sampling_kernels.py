@@ -1,4 +1,4 @@
-"""What sampling computes over the vocabulary is the definition in every implementation that runs here."""
+"""Sampling over the vocabulary follows the definition in every implementation that runs here."""
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +48,8 @@ def test_a_mass_of_what_is_no_number_is_none(implementation: Implementation) -> 
 def test_the_first_of_equal_maxima_is_taken(implementation: Implementation, vocabulary: int, rows: int) -> None:
     few = np.round(random(vocabulary, rows)).astype(np.float32)
     for x in (few, random(vocabulary, rows), np.full_like(few, -np.inf)):
-        found = argmax(jnp.asarray(x), implementation=implementation)
-        np.testing.assert_array_equal(found, x.argmax(0))
+        actual = argmax(jnp.asarray(x), implementation=implementation)
+        np.testing.assert_array_equal(actual, x.argmax(0))
 
 
 @settings(max_examples=10, deadline=None)
@@ -76,18 +76,18 @@ def test_large_numbers_are_found_and_counted(
     x[::3] = np.round(x[::3])
     x[:2, 0] = -np.inf
     n = np.asarray(data.draw(st.lists(st.integers(-1, vocabulary + 1), min_size=rows, max_size=rows)), np.int32)
-    found = np.asarray(nth_largest(jnp.asarray(x), jnp.asarray(n), implementation=implementation))
+    actual = np.asarray(nth_largest(jnp.asarray(x), jnp.asarray(n), implementation=implementation))
     ordered = -np.sort(-x, axis=0)
-    wanted = [ordered[m - 1, row] if 0 < m < vocabulary else -np.inf for row, m in enumerate(n)]
-    np.testing.assert_array_equal(found, wanted)
-    counts = count_above(jnp.asarray(x), jnp.asarray(found), implementation=implementation)
-    np.testing.assert_array_equal(counts, (x > found).sum(0))
+    expected = [ordered[m - 1, row] if 0 < m < vocabulary else -np.inf for row, m in enumerate(n)]
+    np.testing.assert_array_equal(actual, expected)
+    counts = count_above(jnp.asarray(x), jnp.asarray(actual), implementation=implementation)
+    np.testing.assert_array_equal(counts, (x > actual).sum(0))
 
 
 def test_numbers_that_are_none_are_not_among_the_largest(implementation: Implementation) -> None:
     x = jnp.asarray(random(100, 2)).at[:90, 1].set(jnp.nan)
-    found = nth_largest(x, jnp.asarray([11, 11], jnp.int32), implementation=implementation)
-    assert np.asarray(found)[1] == -np.inf < np.asarray(found)[0]
+    actual = nth_largest(x, jnp.asarray([11, 11], jnp.int32), implementation=implementation)
+    assert np.asarray(actual)[1] == -np.inf < np.asarray(actual)[0]
 
 
 def noise(first: Array, second: Array, vocabulary: int) -> Array:
@@ -105,23 +105,23 @@ def noise(first: Array, second: Array, vocabulary: int) -> Array:
 @settings(max_examples=10, deadline=None)
 @given(VOCABULARIES, ROWS, st.sampled_from(["all", "half", "one"]))
 def test_a_draw_takes_the_best_sum_of_logit_and_noise(
-    implementation: Implementation, vocabulary: int, rows: int, kept: str
+    implementation: Implementation, vocabulary: int, rows: int, threshold: str
 ) -> None:
     x, rng = 3 * random(vocabulary, rows), np.random.default_rng([vocabulary, rows])
     x[1:2, 0] = -np.inf
     first, second = (rng.integers(0, 2**32, rows, dtype=np.uint32) for _ in range(2))
     largest, temperature = x.max(0), np.geomspace(1e-6, 100, rows, dtype=np.float32)
-    least = {"all": np.full(rows, -np.inf, np.float32), "half": np.median(x, axis=0), "one": largest}[kept]
+    least = {"all": np.full(rows, -np.inf, np.float32), "half": np.median(x, axis=0), "one": largest}[threshold]
     arguments = (x, (first, second), largest, temperature, least)
-    drawn = np.asarray(draw(*jax.tree.map(jnp.asarray, arguments), implementation=implementation))
+    tokens = np.asarray(draw(*jax.tree.map(jnp.asarray, arguments), implementation=implementation))
     scores = (x.astype(np.float64) - largest) / temperature + noise(first, second, vocabulary)
     scores = np.where(x >= least, scores, -np.inf)
-    taken = scores[drawn, np.arange(rows)]
-    np.testing.assert_allclose(taken, scores.max(0), atol=1e-5)
+    actual = scores[tokens, np.arange(rows)]
+    np.testing.assert_allclose(actual, scores.max(0), atol=1e-5)
 
 
 def test_draws_are_those_of_the_noise_for_all_words(implementation: Implementation) -> None:
-    """Draw among tokens whose noise ties but for its last bits, over the whole range of noise."""
+    """Draw among tokens with equal noise but for its last bits, over the whole range of noise."""
     vocabulary, rows = 4096, 64
     rng = np.random.default_rng(0)
     first, second = (rng.integers(0, 2**32, rows, dtype=np.uint32) for _ in range(2))
@@ -130,10 +130,10 @@ def test_draws_are_those_of_the_noise_for_all_words(implementation: Implementati
     x = (goal - own).astype(np.float32)  # so that all sums are the row's goal
     largest, ones = x.max(0), np.ones(rows, np.float32)
     arguments = (x, (first, second), largest, ones, np.full(rows, -np.inf, np.float32))
-    drawn = np.asarray(draw(*jax.tree.map(jnp.asarray, arguments), implementation=implementation))
+    tokens = np.asarray(draw(*jax.tree.map(jnp.asarray, arguments), implementation=implementation))
     sums = x.astype(np.float64) + own
-    np.testing.assert_allclose(sums[drawn, np.arange(rows)], sums.max(0), atol=1e-5)
-    assert len(set(drawn.tolist())) > rows / 2, (
+    np.testing.assert_allclose(sums[tokens, np.arange(rows)], sums.max(0), atol=1e-5)
+    assert len(set(tokens.tolist())) > rows / 2, (
         "an error of the noise that depends on the word alone would win them all"
     )
 
@@ -157,14 +157,14 @@ def test_logits_are_adjusted_by_what_their_slots_hold(
     of_slots = (jnp.asarray(bias), jnp.asarray(marks), jnp.asarray(owners))
     y = adjust(jnp.asarray(x), *of_slots, penalties, implementation=implementation)
     for row, owner in enumerate(owners):
-        wanted, mark, (repetition, frequency, presence) = x[:, row], marks[owner], (each[row] for each in weights)
+        expected, mark, (repetition, frequency, presence) = x[:, row], marks[owner], (each[row] for each in weights)
         if owner >= 0:
-            wanted = wanted + bias[owner]
-            seen = (mark & IN_PROMPT != 0) | (mark >= GENERATED)
-            wanted = np.where(seen, np.where(wanted > 0, wanted / repetition, wanted * repetition), wanted)
-            wanted = wanted - frequency * (mark // GENERATED) - presence * (mark >= GENERATED)
-            wanted[(mark & END != 0) & too_early[row]] = -np.inf
-        np.testing.assert_allclose(np.asarray(y)[:, row], wanted, rtol=1e-6, atol=1e-6)
+            expected = expected + bias[owner]
+            mask = (mark & IN_PROMPT != 0) | (mark >= GENERATED)
+            expected = np.where(mask, np.where(expected > 0, expected / repetition, expected * repetition), expected)
+            expected = expected - frequency * (mark // GENERATED) - presence * (mark >= GENERATED)
+            expected[(mark & END != 0) & too_early[row]] = -np.inf
+        np.testing.assert_allclose(np.asarray(y)[:, row], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_rows_of_native_sampling_do_not_depend_on_the_rows_beside_them() -> None:

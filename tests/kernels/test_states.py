@@ -95,9 +95,9 @@ CASES = [
 
 def dirty(*shape: int) -> Array:
     """Draw states of all slots, with NaN in the null slot."""
-    drawn = np.random.default_rng(shape).standard_normal((SLOTS, *shape)).astype(np.float32)
-    drawn[NULL] = np.nan
-    return drawn
+    numbers = np.random.default_rng(shape).standard_normal((SLOTS, *shape)).astype(np.float32)
+    numbers[NULL] = np.nan
+    return numbers
 
 
 def in_float64(function: Callable[..., Any], *arguments: Array | None) -> tuple[Array, Array]:
@@ -134,21 +134,21 @@ def poisoned(arrays: list[Array | None], real: Array) -> list[Array | None]:
     ]  # fmt: skip
 
 
-def check(actual: tuple[Array, Array], wanted: tuple[Array, Array], real: Array) -> None:
+def check(actual: tuple[Array, Array], expected: tuple[Array, Array], real: Array) -> None:
     """Compare the results of real tokens, and the states of real slots."""
     assert np.isfinite(actual[0]).all(), "padding must be finite"
-    largest = np.abs(wanted[0][real]).max()
-    np.testing.assert_allclose(actual[0][real], wanted[0][real], rtol=1e-5, atol=1e-5 * largest)
-    largest = np.abs(wanted[1][:NULL]).max()
-    np.testing.assert_allclose(actual[1][:NULL], wanted[1][:NULL], rtol=1e-5, atol=1e-5 * largest)
+    largest = np.abs(expected[0][real]).max()
+    np.testing.assert_allclose(actual[0][real], expected[0][real], rtol=1e-5, atol=1e-5 * largest)
+    largest = np.abs(expected[1][:NULL]).max()
+    np.testing.assert_allclose(actual[1][:NULL], expected[1][:NULL], rtol=1e-5, atol=1e-5 * largest)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_recurrence_of_blocks_is_the_definition(implementation: Implementation, case: Case) -> None:
     tokens, places = poisoned(case.tokens(len(RAGGED), TOKENS), RAGGED.real), RAGGED.arrays()
-    wanted = in_float64(reference.recur_blocks, *tokens, case.states(), *places)
+    expected = in_float64(reference.recur_blocks, *tokens, case.states(), *places)
     actual = computed(states.recur_blocks, *tokens, case.states(), *places, implementation=implementation)
-    check(actual, wanted, RAGGED.real)
+    check(actual, expected, RAGGED.real)
 
 
 ROWS = np.asarray([2, NULL, 0, 4, NULL], np.int32)
@@ -158,9 +158,9 @@ ROWS = np.asarray([2, NULL, 0, 4, NULL], np.int32)
 def test_a_recurrence_of_rows_is_the_definition(implementation: Implementation, case: Case) -> None:
     real = ROWS != NULL
     tokens = poisoned(case.tokens(len(ROWS)), real)
-    wanted = in_float64(reference.recur_rows, *tokens, case.states(), ROWS)
+    expected = in_float64(reference.recur_rows, *tokens, case.states(), ROWS)
     actual = computed(states.recur_rows, *tokens, case.states(), ROWS, implementation=implementation)
-    check(actual, wanted, real)
+    check(actual, expected, real)
 
 
 @pytest.mark.parametrize(("channels", "taps", "biased"), [(36, 4, True), (300, 3, False), (5, 2, True), (16, 16, True)])
@@ -176,8 +176,8 @@ def test_a_convolution_is_the_definition(
         (states.convolve_rows, reference.convolve_rows, (ROWS,), ROWS != NULL),
     ):
         (x,) = poisoned([rng.standard_normal((*real.shape, channels)).astype(np.float32)], real)
-        wanted = in_float64(definition, x, weight, bias, before, *places)
-        check(computed(function, x, weight, bias, before, *places, implementation=implementation), wanted, real)
+        expected = in_float64(definition, x, weight, bias, before, *places)
+        check(computed(function, x, weight, bias, before, *places, implementation=implementation), expected, real)
 
 
 def test_the_definition_is_the_sums_of_its_formulas() -> None:
@@ -218,8 +218,8 @@ def test_bits_of_native_states_do_not_depend_on_the_division_into_calls(case: Ca
         )
         counts = np.full(len(slots), TOKENS, np.int32)
         rows = [0] * beside + list(range(begin, end))
-        taken = [None if each is None else each[rows] for each in tokens]
-        o, matrices = computed(states.recur_blocks, *taken, matrices, slots, starts, counts, implementation="cpu")
+        selection = [None if each is None else each[rows] for each in tokens]
+        o, matrices = computed(states.recur_blocks, *selection, matrices, slots, starts, counts, implementation="cpu")
         y, inputs = computed(
             states.convolve_blocks, x[rows], weight, None, inputs, slots, starts, counts, implementation="cpu"
         )
@@ -229,8 +229,8 @@ def test_bits_of_native_states_do_not_depend_on_the_division_into_calls(case: Ca
         """Compute one token of slot 2 beside one of another."""
         nonlocal matrices, inputs
         slots, at = np.asarray([0, 2], np.int32), np.asarray([token, token])
-        taken = [None if each is None else each[[0, block], at] for each in tokens]
-        o, matrices = computed(states.recur_rows, *taken, matrices, slots, implementation="cpu")
+        selection = [None if each is None else each[[0, block], at] for each in tokens]
+        o, matrices = computed(states.recur_rows, *selection, matrices, slots, implementation="cpu")
         y, inputs = computed(states.convolve_rows, x[[0, block], at], weight, None, inputs, slots, implementation="cpu")
         return np.concatenate([o[1].reshape(1, -1), y[1:]], axis=1)
 
@@ -271,13 +271,13 @@ def test_slots_out_of_range_change_nothing_and_give_zeros() -> None:
 
 def test_arguments_that_do_not_fit_are_refused(implementation: Implementation) -> None:
     ids, x, weight = jnp.zeros(2, jnp.int32), jnp.zeros((2, 8)), jnp.zeros((8, 4))
-    kept = jnp.zeros((3, 3, 8))
+    memory = jnp.zeros((3, 3, 8))
     for wrong, message in (
-        ((x, jnp.zeros((9, 4)), None, kept, ids), r"over \(2, 8\) has weights \(channels, taps\), got \(9, 4\)"),
+        ((x, jnp.zeros((9, 4)), None, memory, ids), r"over \(2, 8\) has weights \(channels, taps\), got \(9, 4\)"),
         ((x, jnp.zeros((8, 1)), None, jnp.zeros((3, 0, 8)), ids), "has 2 to 16 taps, got 1"),
-        ((x, weight, jnp.zeros(4), kept, ids), r"bias of 8 channels must be \(8,\), got \(4,\)"),
-        ((x, weight, None, kept[:, :2], ids), r"states must be \(slots, 3, 8\), got \(3, 2, 8\)"),
-        ((x, weight, None, kept, ids[:1]), r"slots, starts and counts must be \(2,\), got \[\(1,\)\]"),
+        ((x, weight, jnp.zeros(4), memory, ids), r"bias of 8 channels must be \(8,\), got \(4,\)"),
+        ((x, weight, None, memory[:, :2], ids), r"states must be \(slots, 3, 8\), got \(3, 2, 8\)"),
+        ((x, weight, None, memory, ids[:1]), r"slots, starts and counts must be \(2,\), got \[\(1,\)\]"),
     ):
         with pytest.raises(ValueError, match=message):
             states.convolve_rows(*wrong, implementation=implementation)

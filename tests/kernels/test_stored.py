@@ -30,7 +30,7 @@ def blocks(kind: str, rows: int, inputs: int = INPUTS) -> Blocks:
 
 
 def numbers_of(parts: Sequence[Tensor]) -> Array:
-    """Return the joined numbers, those of blocks by the gguf library."""
+    """Return the joined numbers; the gguf library decodes blocks."""
     return np.concatenate([
         gguf.dequantize(np.asarray(part.data), gguf.GGMLQuantizationType[part.kind.name]) if isinstance(part, Blocks)
         else np.asarray(part) for part in parts
@@ -65,7 +65,7 @@ def codes_of(name: str, rows: int, inputs: int = INPUTS) -> Quantized:
 
 
 def float_codes(rows: int, inputs: int, group: int, nans: Sequence[tuple[int, int]] = ()) -> Quantized:
-    """Return codes of E4M3 with all numbers, and with codes that are none at some places."""
+    """Return codes of E4M3 with all numbers, and with NaN at some places."""
     rng = np.random.default_rng(rows)
     data = rng.integers(0, 256, (rows, inputs), np.uint8)
     data[:, :8] = np.arange(8) | 128 * (np.arange(rows)[:, None] & 1)  # the smallest
@@ -282,8 +282,8 @@ def test_rows_and_inputs_are_taken_in_whole_blocks() -> None:
     numbers, order = numbers_of([matrix]), np.array([8, 0, 0, 5])
     columns = np.concatenate([np.arange(64, 96), np.full(32, -1), np.arange(0, 32)])
     some = BlockRows.of(matrix).rows(order).columns(columns)
-    taken = np.where(columns < 0, 0, numbers[order][:, columns])
-    np.testing.assert_array_equal(numbers_of([Blocks(some.data, matrix.kind)]), taken)
+    expected = np.where(columns < 0, 0, numbers[order][:, columns])
+    np.testing.assert_array_equal(numbers_of([Blocks(some.data, matrix.kind)]), expected)
     for indices in (columns[:-1], columns[::-1], columns + 1, np.where(columns == 0, -1, columns)):
         assert in_blocks(indices, "Q4_1") is None
 

@@ -38,7 +38,7 @@ class TestTpu(Suite):
 
     @pytest.mark.parametrize("stages", [2, 3])
     def test_many_small_tiles_go_round_the_buffer(self, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Go round over several runs and grid steps, with empty runs between them."""
+        """Go round over several runs and grid steps, with empty runs in between."""
         small = {"row_tile": 32, "block_tile": 32, "row_stages": stages, "block_stages": stages}
         use(monkeypatch, replace(tuning.tuning(), step_rows=3, window_rows=64, **small))
         shape = Shape(pages_per_sequence=20, dtype="bfloat16", kv_heads=1, window=150)
@@ -52,7 +52,7 @@ class TestTpu(Suite):
 
 
 def use(monkeypatch: pytest.MonkeyPatch, sizes: tuning.Tuning) -> None:
-    """Use these sizes instead of those of tuning.json."""
+    """Use other sizes than tuning.json's."""
     monkeypatch.setattr(tuning, "_kinds", lambda: {"default": sizes})
 
 

@@ -1,4 +1,4 @@
-"""The real TPU compiler takes every TPU kernel, and whole steps with them, for chips that are absent."""
+"""The real TPU compiler takes every TPU kernel, and whole steps with them, for absent chips."""
 
 import math
 from collections.abc import Callable
@@ -42,11 +42,11 @@ PLAIN = WeightForm(BFLOAT16)
 def lowered(topology: str, function: Callable[..., Any], *shapes: Any, donated: tuple[int, ...] = ()) -> Any:
     """Lower a program for one chip. A compiled step would have no text, because jaxlib cannot parse libtpu's."""
     sharding = chip(topology)
-    placed = jax.tree.map(lambda x: Shape(x.shape, x.dtype, sharding=sharding), shapes)
+    arguments = jax.tree.map(lambda x: Shape(x.shape, x.dtype, sharding=sharding), shapes)
     with pytest.MonkeyPatch.context() as patch:
         sizes = {"default": tuning._kinds()[KINDS[topology]]}
         patch.setattr(tuning, "_kinds", lambda: sizes)
-        return jax.jit(function, donate_argnums=donated).lower(*placed)
+        return jax.jit(function, donate_argnums=donated).lower(*arguments)
 
 
 def compiled(topology: str, function: Callable[..., Any], *shapes: Any, donated: tuple[int, ...] = ()) -> Any:
@@ -55,13 +55,13 @@ def compiled(topology: str, function: Callable[..., Any], *shapes: Any, donated:
 
 
 def pool(head_dim: int, dtype: jnp.dtype, page_size: int = 64, kv_heads: int = 8, pages: int = 513) -> Shape:
-    """Return the shape of a pool that is much larger than all else in a program."""
+    """Return the shape of a pool, much larger than all else in a program."""
     return Shape(form.stored_shape((pages, 2, kv_heads, page_size, head_dim)), dtype)
 
 
 def size(pages: Shape) -> int:
-    held: int = math.prod(pages.shape) * pages.dtype.itemsize
-    return held
+    total: int = math.prod(pages.shape) * pages.dtype.itemsize
+    return total
 
 
 def assert_within(measured: float, stated: float) -> None:
@@ -129,12 +129,12 @@ def test_writing_compiles_in_place(topology: str, dtype: jnp.dtype, head_dim: in
 def test_a_page_is_copied_in_place(topology: str, head_dim: int) -> None:
     pages, page_id = pool(head_dim, BFLOAT16), Shape((), INT32)
     content = Shape(pages.shape[1:], pages.dtype)
-    write = compiled(topology, partial(api.write_page, implementation="tpu"), pages, page_id, content, donated=(0,))
-    assert write.memory_analysis().alias_size_in_bytes == size(pages)
-    assert write.memory_analysis().temp_size_in_bytes < size(pages) / 2
-    read = compiled(topology, partial(api.read_page, implementation="tpu"), pages, page_id)
-    assert read.memory_analysis().temp_size_in_bytes < size(pages) / 2
-    for program in (read, write):
+    writer = compiled(topology, partial(api.write_page, implementation="tpu"), pages, page_id, content, donated=(0,))
+    assert writer.memory_analysis().alias_size_in_bytes == size(pages)
+    assert writer.memory_analysis().temp_size_in_bytes < size(pages) / 2
+    reader = compiled(topology, partial(api.read_page, implementation="tpu"), pages, page_id)
+    assert reader.memory_analysis().temp_size_in_bytes < size(pages) / 2
+    for program in (reader, writer):
         assert_within(program.cost_analysis()["bytes accessed"], 2 * size(content))
 
 
@@ -143,8 +143,8 @@ def test_a_page_is_copied_in_place(topology: str, head_dim: int) -> None:
 def test_states_are_updated_in_place(topology: str, name: str) -> None:
     program = state_programs.TPU[name]
     memory = compiled(topology, program.function, *program.shapes, donated=(program.donated,)).memory_analysis()
-    assert memory.alias_size_in_bytes >= program.held
-    assert memory.temp_size_in_bytes < program.held / 2
+    assert memory.alias_size_in_bytes >= program.state_bytes
+    assert memory.temp_size_in_bytes < program.state_bytes / 2
 
 
 @ALL
@@ -210,13 +210,13 @@ def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket, weights: W
 
 
 def _check_step(topology: str, config: ModelConfig, bucket: Bucket, beside: int = 0) -> None:
-    program, held = _lowered_step(topology, config, bucket)
+    program, pool_bytes = _lowered_step(topology, config, bucket)
     text = program.as_text()
     used = ("rekindle_attend_blocks" in text, "rekindle_attend_rows" in text)
     assert used == (bucket.prefill_tokens > 0, bucket.decode_rows > 0)
     memory = program.compile().memory_analysis()
-    assert memory.alias_size_in_bytes >= held
-    assert memory.temp_size_in_bytes - beside < held * 3 / 4  # no room for a copy of the pools
+    assert memory.alias_size_in_bytes >= pool_bytes
+    assert memory.temp_size_in_bytes - beside < pool_bytes * 3 / 4  # no room for a copy of the pools
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ def test_a_step_with_each_kind_of_layer_compiles_at_its_true_widths(topology: st
     # For more than a few rows, XLA turns round weights whose inputs are no multiple of 128, of one layer at a time.
     turned = 2 * 32 * 3 * 2880 * 2880 if model == "gpt-oss-20b" and bucket.size > 1 else 0
     # Draws of many rows have several arrays of all their logits.
-    drawn = 12 * 4 * bucket.decode_rows * published(model).vocab_size
-    _check_step(topology, published(model), bucket, turned + drawn)
+    draws = 12 * 4 * bucket.decode_rows * published(model).vocab_size
+    _check_step(topology, published(model), bucket, turned + draws)
 
 
 @ALL

@@ -1,4 +1,4 @@
-"""Describe absent TPUs: the real compiler compiles for a topology that is given by name."""
+"""Describe absent TPUs: the real compiler compiles for a topology by its name."""
 
 import os
 from typing import Final
@@ -9,7 +9,7 @@ from jax.experimental import topologies
 
 V5E, V6E, V5P = "v5e:2x2", "v6e:2x2", "v5p:2x2x1"
 KINDS: Final = {V5E: "TPU v5 lite", V6E: "TPU v6 lite", V5P: "TPU v5"}
-"""The kind that a device of each topology reports."""
+"""The kind of each topology's devices."""
 
 # libtpu would look for a TPU, ask the network for its name, and admit one process at a time. All this is not needed.
 ENVIRONMENT: Final = {

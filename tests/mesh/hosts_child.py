@@ -1,4 +1,4 @@
-"""A process that leads sessions over hosts, and does what its test asks for, line by line."""
+"""A process with sessions over hosts, on the commands of its test, line by line."""
 
 import json
 import os
@@ -23,9 +23,9 @@ from tests.engine.small import FEW_PAGES
 OF_HOSTS: SettingsOptions = {**FEW_PAGES, "tensor": 2}
 
 
-def say(said: Any) -> None:
+def say(message: Any) -> None:
     """Write a line for the test."""
-    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
@@ -35,7 +35,7 @@ def prompt_of(model: Path) -> list[int]:
     return prompt
 
 
-def served(model: Path, hosts: rekindle.Hosts | None, kv_dtype: KvDtype | None = None) -> dict[str, Any]:
+def serve(model: Path, hosts: rekindle.Hosts | None, kv_dtype: KvDtype | None = None) -> dict[str, Any]:
     """Answer alone, in a mixed batch that preempts, and from the cache; over hosts, or on one device."""
     prompt = prompt_of(model)
     greedy: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
@@ -57,7 +57,7 @@ def served(model: Path, hosts: rekindle.Hosts | None, kv_dtype: KvDtype | None =
 
 
 def warm(model: Path, hosts: rekindle.Hosts) -> dict[str, Any]:
-    """Return what an answer took of the stores."""
+    """Return an answer, and the session's counts of compiled and loaded programs."""
     with rekindle.open_sync(model, progress=False, hosts=hosts, **OF_HOSTS) as session:
         answer = session.generate_sync(token_ids=prompt_of(model), max_tokens=24, ignore_eos=True)
         return {
@@ -68,17 +68,17 @@ def warm(model: Path, hosts: rekindle.Hosts) -> dict[str, Any]:
 
 
 def updated(model: Path, hosts: rekindle.Hosts | None) -> list[Any]:
-    """Return what is said with a model, with other weights, and why some cannot be used."""
-    said: list[Any] = []
+    """Return the answers of a model with other weights, and with its own again."""
+    answers: list[Any] = []
     with rekindle.open_sync(model, progress=False, hosts=hosts, **(OF_HOSTS if hosts else FEW_PAGES)) as session:
         for weights in (model.with_name("changed"), model):
             session.update_weights_sync(weights)
-            said.append(session.generate_sync(token_ids=prompt_of(model), max_tokens=9, ignore_eos=True).token_ids)
-    return said
+            answers.append(session.generate_sync(token_ids=prompt_of(model), max_tokens=9, ignore_eos=True).token_ids)
+    return answers
 
 
 def broken_off(model: Path, hosts: rekindle.Hosts) -> dict[str, Any]:
-    """Say that a request streams; return how that one and the next one end, and whether a local session can be had."""
+    """Report a streaming request; return the errors of it and of the next one, and a local session's answer."""
     prompt = prompt_of(model)
     session = rekindle.open_sync(model, progress=False, hosts=hosts, **OF_HOSTS)
     errors = []
@@ -92,11 +92,11 @@ def broken_off(model: Path, hosts: rekindle.Hosts) -> dict[str, Any]:
         session.generate_sync(token_ids=prompt)
     except rekindle.HostLost as error:
         errors.append(str(error))
-    shown = repr(session)
+    description = repr(session)
     session.close_sync()
     with rekindle.open_sync(model, progress=False, **FEW_PAGES) as local:
         tokens = local.generate_sync(token_ids=prompt, max_tokens=24, ignore_eos=True).token_ids
-    return {"errors": errors, "repr": shown, "tokens": tokens, "hosts": repr(hosts)}
+    return {"errors": errors, "repr": description, "tokens": tokens, "hosts": repr(hosts)}
 
 
 def main(address: str, model: Path) -> None:
@@ -107,13 +107,13 @@ def main(address: str, model: Path) -> None:
             case "update":
                 say([updated(model, None), updated(model, hosts)])
             case "one device":
-                say(served(model, None))
+                say(serve(model, None))
             case "hosts":
-                say(served(model, hosts))
+                say(serve(model, hosts))
             case "int8":
                 with warnings.catch_warnings():  # float32 pages are stored beside, and the parent makes warnings errors
                     warnings.filterwarnings("ignore", "the stored prefixes of", RuntimeWarning)
-                    say([served(model, each, "int8") for each in (None, hosts, hosts)])
+                    say([serve(model, each, "int8") for each in (None, hosts, hosts)])
             case "warm":
                 say(warm(model, hosts))
             case "break off":

@@ -48,35 +48,35 @@ SIZES = Sizes(9, 16, 8, 4, 5)
 DRAWN: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "seed": 3, "logprobs": 2, "prompt_logprobs": 1}
 
 
-def served(
+def serve(
     model: Path, tensor: int, data: int = 1, replicas: int = 1, kv_dtype: KvDtype | None = None
 ) -> dict[str, Any]:
     """Answer on so many devices: alone, in a batch that preempts, from the cache, and by chance."""
     prompt = np.load(model / "golden.npz")["greedy_prompt"].tolist()
-    asked: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
+    options: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
     settings: SettingsOptions = {
         **FEW_PAGES, "tensor": tensor, "data": data, "replicas": replicas, "kv_dtype": kv_dtype
     }  # fmt: skip
     with rekindle.open_sync(model, progress=False, **settings) as session:
-        alone = session.generate_sync(token_ids=prompt, **asked)
-        batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:], prompt[1:]], **asked)
-        again = session.generate_sync(token_ids=prompt, **asked)
-        many = session.generate_sync(token_ids=[prompt[place:] for place in range(6)], **asked)
-        adjusted = session.generate_sync(token_ids=prompt, frequency_penalty=0.7, logit_bias={5: 1.0}, **asked)
-        drawn = session.generate_sync(token_ids=prompt, max_tokens=12, ignore_eos=True, **DRAWN)
+        alone = session.generate_sync(token_ids=prompt, **options)
+        batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:], prompt[1:]], **options)
+        again = session.generate_sync(token_ids=prompt, **options)
+        many = session.generate_sync(token_ids=[prompt[place:] for place in range(6)], **options)
+        adjusted = session.generate_sync(token_ids=prompt, frequency_penalty=0.7, logit_bias={5: 1.0}, **options)
+        sampled = session.generate_sync(token_ids=prompt, max_tokens=12, ignore_eos=True, **DRAWN)
         states = [session.embed_sync(token_ids=[prompt, prompt[5:], [7] * 40], pooling=way) for way in ("last", "mean")]
         return {
             "states": np.stack(states).tolist(),
             "tokens": [each.token_ids for each in (alone, *batch, again, *many, adjusted)],
-            "drawn": drawn.token_ids,
-            "logprobs": [each.logprob for each in drawn.logprobs or ()],
+            "drawn": sampled.token_ids,
+            "logprobs": [each.logprob for each in sampled.logprobs or ()],
             "lanes": [lane.generated_tokens for lane in session.stats.lanes],
             **report_of(session, alone, again),
         }
 
 
 def exchanged(model: Path, replicas: int) -> dict[str, Any]:
-    """Open lanes, exchange their weights for others and back, and say what they answer and what they hold."""
+    """Open lanes, exchange their weights for others and back; return their answers, places and memory."""
     prompts = [[place, 7, 3] for place in range(2 * replicas)]
     settings: SettingsOptions = {**FEW_PAGES, "replicas": replicas, "restore": "off"}
     with rekindle.open_sync(model, progress=False, **settings) as session:
@@ -102,18 +102,18 @@ def apart(model: Path, prefill: int, decode: int, kv_dtype: KvDtype | None = Non
     sets: dict[str, Any] = {"prefill": names[:prefill], "decode": names[prefill:], "prefill_from": 16}
     settings: Any = {**FEW_PAGES, "num_pages": 16, "kv_dtype": kv_dtype, **(sets if prefill else {})}
     prompts = [[place + 3] * size for place, size in enumerate((40, 20, 5, 33))]
-    found, moved = [], []
+    tokens, moved = [], []
     for restore in ("off", "auto", "auto"):
         with rekindle.open_sync(model, progress=False, restore=restore, **settings) as session:
             answers = session.generate_sync(token_ids=prompts, max_tokens=12, ignore_eos=True)
-            drawn = session.generate_sync(token_ids=prompts[0], max_tokens=12, ignore_eos=True, **DRAWN)
+            sampled = session.generate_sync(token_ids=prompts[0], max_tokens=12, ignore_eos=True, **DRAWN)
             if restore == "auto":
                 session.save_sync(progress=False)
-            found.append([*(each.token_ids for each in answers), drawn.token_ids])
+            tokens.append([*(each.token_ids for each in answers), sampled.token_ids])
             moved.append(session.stats.scheduler.moved_pages)
     stats = session.stats
     return {
-        "tokens": found,
+        "tokens": tokens,
         "moved": moved,
         "compilations": stats.compilations,
         "unexpected": stats.unexpected_compilations,
@@ -121,12 +121,12 @@ def apart(model: Path, prefill: int, decode: int, kv_dtype: KvDtype | None = Non
     }
 
 
-def asked(options: dict[str, Any], patches: ExitStack) -> Any:
+def settings_of(options: dict[str, Any], patches: ExitStack) -> Any:
     """Return settings of `open`.
 
     Args:
-        options: other settings. Those of a mesh are "axes", the names and sizes, and "order", the ids of its devices.
-            With "memory", the devices pass for some with so many bytes of their own, as long as the patches are there.
+        options: other settings. A mesh has "axes", the names and sizes, and "order", the ids of its devices. With
+            "memory", each device seems to have so many bytes of its own, as long as the patches are there.
     """
     if "axes" in options:
         order = np.array([jax.devices()[place] for place in options.pop("order")])
@@ -139,10 +139,10 @@ def asked(options: dict[str, Any], patches: ExitStack) -> Any:
     return {**FEW_PAGES, "restore": "off", **options}
 
 
-def chosen(model: Path, options: dict[str, Any]) -> list[int] | str:
-    """Return the devices on which a model would be opened, or the error that is raised; see `asked`."""
+def choose(model: Path, options: dict[str, Any]) -> list[int] | str:
+    """Return the devices for a model, or the error's message; see `settings_of`."""
     with ExitStack() as patches:
-        settings, checkpoint = Settings(**asked(options, patches)), open_checkpoint(model)
+        settings, checkpoint = Settings(**settings_of(options, patches)), open_checkpoint(model)
         place = planning.fewest(checkpoint, settings, devices.places_of(settings))
         blueprint = Blueprint.of(checkpoint, settings, place)
         try:
@@ -152,12 +152,12 @@ def chosen(model: Path, options: dict[str, Any]) -> list[int] | str:
         return [device.id for device in place.devices]
 
 
-def opened(model: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Open a model, and say on which devices it is; see `asked`."""
+def open_model(model: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Open a model, and describe it and its devices; see `settings_of`."""
     prompt = np.load(model / "golden.npz")["greedy_prompt"].tolist()
     with (
         ExitStack() as patches,
-        rekindle.open_sync(model, progress=False, **asked(options, patches)) as session,
+        rekindle.open_sync(model, progress=False, **settings_of(options, patches)) as session,
     ):
         return {
             "place": [
@@ -183,14 +183,14 @@ def programs_of(model: Path, tensor: int, implementation: Implementation, data: 
     return Programs(open_checkpoint(model).config, SIZES, WeightForm(jnp.dtype("float32")), place, implementation)
 
 
-def sent(model: Path, tensor: int) -> list[int]:
-    """Return the bytes that `Wire` says of a step of four rows, of what is computed and of what is drawn."""
+def wire_bytes(model: Path, tensor: int) -> list[int]:
+    """Return the bytes of a step of four rows on the wire, of the layers and of the draws, and the number of sums."""
     wire = Wire.of(open_checkpoint(model).config, tensor)
     return [4 * wire.per_token, 4 * wire.per_sample, wire.sums]
 
 
 def elsewhere(model: Path, tensor: int) -> list[Any]:
-    """Call a program with pages on other devices, and return the error, and what was compiled for that."""
+    """Call a program with pages on other devices; return the error, and the numbers of compilations."""
     programs, others = programs_of(model, tensor, "xla"), Place(tuple(jax.devices()[tensor : 2 * tensor]))
     there = Programs(open_checkpoint(model).config, SIZES, WeightForm(jnp.dtype("float32")), others, "xla")
     executables = Executables(programs, 4)
@@ -204,7 +204,7 @@ def elsewhere(model: Path, tensor: int) -> list[Any]:
 
 
 def keys(model: Path) -> dict[str, list[str]]:
-    """Return the parts in which keys differ from that of two devices, for other meshes."""
+    """Return the parts in which keys for other meshes differ from the key of two devices."""
     one, two, *_ = jax.devices()
 
     def key(*devices: jax.Device) -> ProgramKey:
@@ -217,37 +217,37 @@ def keys(model: Path) -> dict[str, list[str]]:
 
 def precompiled(model: Path, tensor: int) -> list[Any]:
     """Compile programs by the command, and open the model without compiling any."""
-    with redirect_stdout(io.StringIO()) as said:
+    with redirect_stdout(io.StringIO()) as output:
         status = main(["precompile", str(model), "--mesh", f"tensor={tensor}", *OPTIONS.split(), "--quiet"])
     settings: SettingsOptions = {**SETTINGS, "restore": "require", "tensor": tensor}
     with rekindle.open_sync(model, progress=False, **settings) as session:
         session.generate_sync(token_ids=[1, 2, 3], max_tokens=4)
-        return [status, said.getvalue(), session.stats.compilations, session.stats.loads]
+        return [status, output.getvalue(), session.stats.compilations, session.stats.loads]
 
 
 def informed(model: Path, tensor: int) -> str:
-    """Return what `rekindle info` prints of a model on so many devices."""
-    with redirect_stdout(io.StringIO()) as said:
+    """Return the output of `rekindle info` about a model on so many devices."""
+    with redirect_stdout(io.StringIO()) as output:
         assert main(["info", str(model), "--mesh", f"tensor={tensor}"]) == 0
-    return said.getvalue()
+    return output.getvalue()
 
 
 def adapted(model: Path, tensor: int, data: int = 1, replicas: int = 1) -> dict[str, Any]:
     """Answer on so many devices with two adapters and without one, in one batch; the second adapter is replaced."""
     prompt = np.load(model / "golden.npz")["greedy_prompt"].tolist()
-    asked: dict[str, Any] = {"token_ids": prompt, "max_tokens": 12, "ignore_eos": True, "logprobs": 0}
+    request: dict[str, Any] = {"token_ids": prompt, "max_tokens": 12, "ignore_eos": True, "logprobs": 0}
     config, names = open_checkpoint(model).config, ["one", None, "two", "one"]
     adapters = [random_parts(config, 3, seed, scale=0.03) for seed in range(3)]
     settings: Any = {**FEW_PAGES, "num_pages": 16, "tensor": tensor, "data": data, "replicas": replicas}
-    found: dict[str, Any] = {"tokens": [], "logprobs": []}
+    result: dict[str, Any] = {"tokens": [], "logprobs": []}
     with rekindle.open_sync(model, progress=False, restore="off", max_adapter_rank=3, **settings) as session:
         for name, parts in (("one", adapters[0]), ("two", adapters[1]), ("two", adapters[2])):
             session.add_adapter_sync(name, tensors=tensors_of(parts), config=config_of(parts))
             if name == "two":
-                answers = [each.result() for each in [session.submit(adapter=name, **asked) for name in names]]
-                found["tokens"] += [each.token_ids for each in answers]
-                found["logprobs"] += [[each.logprob for each in answer.logprobs or ()] for answer in answers]
-    return found
+                answers = [each.result() for each in [session.submit(adapter=name, **request) for name in names]]
+                result["tokens"] += [each.token_ids for each in answers]
+                result["logprobs"] += [[each.logprob for each in answer.logprobs or ()] for answer in answers]
+    return result
 
 
 def steered(model: Path, tensor: int, data: int = 1, replicas: int = 1) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def steered(model: Path, tensor: int, data: int = 1, replicas: int = 1) -> dict[
 
 
 def refusal(model: Path, tensor: int, data: int = 1) -> str:
-    """Return the message of a session that cannot be opened on so many devices."""
+    """Return the error of a session on too many devices, or an empty text."""
     try:
         settings: SettingsOptions = {**FEW_PAGES, "tensor": tensor, "data": data}
         rekindle.open_sync(model, progress=False, **settings).close_sync()

@@ -21,11 +21,11 @@ from tests.families import COVERING
 pytestmark = [pytest.mark.wide, pytest.mark.skipif(sys.platform == "win32", reason="signals")]
 
 SECONDS = 60
-"""How long an end may take at most; jax's own heartbeat notices it after 100 seconds."""
+"""The most seconds for an end; jax's own heartbeat notices it after 100 seconds."""
 
 
 class Pair:
-    """A leader, which does what it is told, and its follower."""
+    """A leader under the test's commands, and its follower."""
 
     def __init__(self, model: Path):
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -34,13 +34,13 @@ class Pair:
         self.leader = started("-m", "tests.mesh.hosts_child", address, str(model))
 
     def ask(self, *questions: str) -> None:
-        """Tell the leader what to do."""
+        """Send commands to the leader."""
         assert self.leader.stdin is not None
         self.leader.stdin.write("".join(f"{question}\n" for question in questions))
         self.leader.stdin.flush()
 
     def answer(self) -> Any:
-        """Return what the leader says next."""
+        """Return the leader's next answer."""
         assert self.leader.stdout is not None
         while (line := self.leader.stdout.readline()).startswith("[Gloo]"):
             pass
@@ -55,7 +55,7 @@ def started(*command: str) -> "subprocess.Popen[str]":
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    """Wait for the end of a process, and return its status and what it wrote."""
+    """Wait for the end of a process; return its status and its outputs."""
     out, error = process.communicate(timeout=SECONDS)
     return process.returncode, out, error
 
@@ -73,7 +73,7 @@ def pair(model: Path) -> Iterator[Pair]:
 
 @pytest.fixture
 def model(families: Path, tmp_path: Path) -> Path:
-    """Return a model, beside which there is one with other weights."""
+    """Return a model; its sibling `changed` has other weights."""
     for name in ("model", "changed"):
         shutil.copytree(families / "llama-tied", tmp_path / name)
     weights = tmp_path / "changed" / "model.safetensors"
@@ -101,13 +101,13 @@ def test_two_processes_serve_as_one_and_either_may_be_killed(model: Path) -> Non
         alone, together = first.answer()
         assert alone == together, "weights are replaced in all processes"
         assert alone[0] != alone[1] == one["tokens"][0][:9]
-        shown, refused = first.answer()
-        assert "of 2 processes" in shown, "a device of each, unless it is said how many"
+        description, refused = first.answer()
+        assert "of 2 processes" in description, "a device of each, unless it is said how many"
         assert "one session at a time" in refused
         assert ended(first.leader)[0] == -signal.SIGKILL
-        status, said, error = ended(first.follower)
+        status, output, error = ended(first.follower)
         assert status == 1, "it ends by itself, and not by jax's abort"
-        assert "as process 1 of 2" in said
+        assert "as process 1 of 2" in output
         assert "is gone" in error
     with pair(model) as second:
         second.ask("warm", "break off")
@@ -116,13 +116,15 @@ def test_two_processes_serve_as_one_and_either_may_be_killed(model: Path) -> Non
         assert warm["loads"] > 0
         assert second.answer() == "streaming"
         second.follower.kill()
-        _, said, _ = ended(second.follower)
-        assert f"{warm['loads']} programs were loaded and 0 compiled" in said, "each process has its own, in one store"
-        lost = second.answer()
-        assert len(lost["errors"]) == 2, "the request that ran, and one that came after that"
-        assert all("process 1 of 2" in error and "is lost" in error for error in [*lost["errors"], lost["repr"]])
-        assert lost["tokens"] == one["tokens"][0], "the leader goes on, on its own device"
-        assert "lost" in lost["hosts"]
+        _, output, _ = ended(second.follower)
+        assert f"{warm['loads']} programs were loaded and 0 compiled" in output, (
+            "each process has its own, in one store"
+        )
+        report = second.answer()
+        assert len(report["errors"]) == 2, "the request that ran, and one that came after that"
+        assert all("process 1 of 2" in error and "is lost" in error for error in [*report["errors"], report["repr"]])
+        assert report["tokens"] == one["tokens"][0], "the leader goes on, on its own device"
+        assert "lost" in report["hosts"]
         assert second.leader.stdin is not None
         second.leader.stdin.close()
         second.leader.stdin = None
@@ -139,6 +141,6 @@ def test_every_part_of_a_decoder_is_shared_by_processes(family: str, families: P
         assert shared["tokens"] == one["tokens"]
         assert shared["tokens"][0] == np.load(model / "golden.npz")["greedy_new"].tolist()
         both.leader.communicate(timeout=SECONDS)
-        status, said, _ = ended(both.follower)
+        status, output, _ = ended(both.follower)
         assert status == 0
-        assert said.endswith("the leader has ended\n")
+        assert output.endswith("the leader has ended\n")

@@ -65,7 +65,7 @@ def asked_of_child(*questions: tuple[Any, ...]) -> list[Any]:
 def check(family: str, families: Path, meshes: list[tuple[int, int, int]]) -> None:
     """Check meshes, each as (tensor, data, lanes), of which the last is opened twice."""
     model, meshes = families / family, [*meshes, meshes[-1]]
-    one, *others = asked_of_child(*(("served", model, *mesh) for mesh in [(1, 1, 1), *meshes]))
+    one, *others = asked_of_child(*(("serve", model, *mesh) for mesh in [(1, 1, 1), *meshes]))
     expected = np.load(model / "golden.npz")["greedy_new"].tolist()
     assert one["tokens"][0] == expected
     assert one["from disk"] == 0
@@ -98,9 +98,9 @@ def test_tokens_of_every_family_are_those_of_one_device(family: str, families: P
 def test_pages_of_int8_are_divided_moved_and_found_like_others(families: Path) -> None:
     model = families / "llama-tied"
     one, two, again, apart, moved = asked_of_child(
-        ("served", model, 1, 1, 1, "int8"),
-        ("served", model, 2, 2, 1, "int8"),
-        ("served", model, 2, 2, 1, "int8"),
+        ("serve", model, 1, 1, 1, "int8"),
+        ("serve", model, 2, 2, 1, "int8"),
+        ("serve", model, 2, 2, 1, "int8"),
         ("apart", model, 0, 0, "int8"),
         ("apart", model, 2, 1, "int8"),
     )
@@ -167,7 +167,7 @@ def test_prompts_are_computed_by_other_devices_than_those_that_generate(families
 
 
 def bytes_sent(text: str, tensor: int) -> tuple[float, float]:
-    """Return what each device of a ring sends in a program: of sums over all devices, and of what is gathered."""
+    """Return the bytes from each device of a ring in a program: of sums over all devices, and of gathers."""
     sizes = {"all-reduce": 0.0, "all-gather": 0.0}
     for shapes, kind in re.findall(r"= (.*?) (all-reduce|all-gather)\(", text):
         for shape in re.findall(r"f32\[([\d,]*)\]", shapes):
@@ -177,7 +177,7 @@ def bytes_sent(text: str, tensor: int) -> tuple[float, float]:
 
 def test_a_step_reduces_twice_a_layer_and_one_device_not_at_all(families: Path) -> None:
     model, layers = families / "llama-tied", 3
-    one, several, native, groups, refused, refused_groups, foreign, differing, (computed, drawn, sums) = asked_of_child(
+    one, several, native, groups, refused, refused_groups, foreign, differing, (computed, draws, sums) = asked_of_child(
         ("program", model, 1, "xla"),
         ("program", model, 4, "xla"),
         ("program", model, 4, "cpu"),
@@ -186,21 +186,21 @@ def test_a_step_reduces_twice_a_layer_and_one_device_not_at_all(families: Path) 
         ("refusal", model, 3, 3),
         ("elsewhere", model, 2),
         ("keys", model),
-        ("sent", model, 4),
+        ("wire_bytes", model, 4),
     )
     assert not any(word in one for word in ("all-reduce", "all-gather", "replica_groups", "partition-id"))
     for text in (several, native, groups):
         assert text.count(" all-reduce(") == 2 * layers + 1, "two a layer, and the embedding's"
         assert text.count(" all-gather(") == 1, "of logits"
     for text in (several, native):
-        assert bytes_sent(text, 4) == (computed, drawn)
+        assert bytes_sent(text, 4) == (computed, draws)
     assert sums == 2 * layers + 1
     apart = set(re.findall(r"replica_groups=\S+?}}", groups))
     assert apart == {"replica_groups={{0,1},{2,3}}"}, "each group for itself"
     assert "tensor=9 needs as many devices from" in refused
     assert "data=3 times tensor=3 needs as many devices from" in refused_groups
-    said, compilations, unexpected = foreign
-    assert re.match(r"the program 'gather' runs on cpu:0 to 1, but pages\[0\] is on .*3: move it", said)
+    error, compilations, unexpected = foreign
+    assert re.match(r"the program 'gather' runs on cpu:0 to 1, but pages\[0\] is on .*3: move it", error)
     assert (compilations, unexpected) == (1, 0), "nothing is compiled for devices that are not the session's"
     assert differing == {
         "same": [],
@@ -226,7 +226,7 @@ def test_the_program_of_one_device_is_that_of_the_step_alone(families: Path) -> 
 
 
 def computed(text: str) -> list[str]:
-    """Return what a lowered program computes, line by line, without its name and where its arguments are."""
+    """Return the operations of a lowered program, line by line, without its name and the places of its arguments."""
     about = ("module @", "sdy.mesh @empty_mesh", "func.func public @main")
     return [line for line in text.splitlines() if not line.lstrip().startswith(about)]
 
@@ -234,22 +234,22 @@ def computed(text: str) -> list[str]:
 @pytest.mark.parametrize("family", WIRED)
 def test_the_bytes_on_the_wire_are_those_of_the_compiled_program(family: str, families: Path) -> None:
     model, tensor = families / family, 4
-    text, (computed, drawn, sums) = asked_of_child(("program", model, tensor, "xla"), ("sent", model, tensor))
-    assert bytes_sent(text, tensor) == (computed, drawn)
+    text, (computed, draws, sums) = asked_of_child(("program", model, tensor, "xla"), ("wire_bytes", model, tensor))
+    assert bytes_sent(text, tensor) == (computed, draws)
     assert text.count(" all-reduce(") <= sums, "the compiler may join some"
 
 
 def test_a_model_is_on_the_fewest_devices_that_it_fits_or_on_those_of_a_mesh(families: Path) -> None:
     model, kb, order = families / "llama-tied", 1000, [5, 3, 1, 0]
-    spread, turned, cpu, *chosen = asked_of_child(
-        ("opened", model, {"memory": 650 * kb}),
-        ("opened", model, {"axes": {"tensor": 4}, "order": order}),
-        ("chosen", model, {}),
-        *(("chosen", model, {"memory": memory * kb}) for memory in (1200, 1000, 650, 560)),
-        ("chosen", model, {"memory": 650 * kb, "device": "cpu"}),
-        ("chosen", model, {"memory": 650 * kb, "device": "cpu:3"}),
-        ("chosen", model, {"memory": 400 * kb}),
-        ("chosen", model, {"axes": {"model": 1, "tensor": 2}, "order": [2, 3]}),
+    spread, turned, cpu, *choices = asked_of_child(
+        ("open_model", model, {"memory": 650 * kb}),
+        ("open_model", model, {"axes": {"tensor": 4}, "order": order}),
+        ("choose", model, {}),
+        *(("choose", model, {"memory": memory * kb}) for memory in (1200, 1000, 650, 560)),
+        ("choose", model, {"memory": 650 * kb, "device": "cpu"}),
+        ("choose", model, {"memory": 650 * kb, "device": "cpu:3"}),
+        ("choose", model, {"memory": 400 * kb}),
+        ("choose", model, {"axes": {"model": 1, "tensor": 2}, "order": [2, 3]}),
     )
     assert cpu == [0], "the devices of a CPU share its memory"
     assert (spread["place"], spread["tensor"]) == ([0, 1, 2, 3], 4)
@@ -263,11 +263,11 @@ def test_a_model_is_on_the_fewest_devices_that_it_fits_or_on_those_of_a_mesh(fam
         assert answer["memory"]["weights"] * 4 == answer["weights"]
         assert "on each of 4 devices" in answer["text"]
         assert "from each device to decode a token" in answer["text"]
-    *places, platform, named, too_large, over = chosen
+    *places, platform, single, too_large, over = choices
     assert places == [[*range(count)] for count in (1, 2, 4, 8)]
     assert platform == [0, 1, 2, 3]
-    assert "it does not fit on cpu:3: its weights" in named
-    assert "the device has 650 kB in all" in named
+    assert "it does not fit on cpu:3: its weights" in single
+    assert "the device has 650 kB in all" in single
     assert "it does not fit on cpu:0 to 7: its weights" in too_large
     assert "the 8 devices have 3.2 MB in all" in too_large
     assert over == [2, 3]
@@ -275,17 +275,17 @@ def test_a_model_is_on_the_fewest_devices_that_it_fits_or_on_those_of_a_mesh(fam
 
 def test_several_steps_of_a_tick_are_those_of_one_device_in_every_group(families: Path) -> None:
     model = families / "llama-tied"
-    (answer,) = asked_of_child(("opened", model, {"tensor": 2, "data": 2, "decode_steps": 3}))
+    (answer,) = asked_of_child(("open_model", model, {"tensor": 2, "data": 2, "decode_steps": 3}))
     assert answer["tokens"] == np.load(model / "golden.npz")["greedy_new"].tolist()[:6]
 
 
 def test_programs_of_a_mesh_are_compiled_ahead_and_found(families: Path) -> None:
-    (status, said, compilations, loads), text = asked_of_child(
+    (status, output, compilations, loads), text = asked_of_child(
         ("precompiled", families / "llama-tied", 4), ("informed", families / "llama-tied", 4)
     )
     assert status == 0
-    assert "devices   4 of 8 cpu, tensor=4; float32" in said
-    assert "7: 7 compiled" in said
+    assert "devices   4 of 8 cpu, tensor=4; float32" in output
+    assert "7: 7 compiled" in output
     assert (compilations, loads) == (0, 7)
     rows = {line[:14].strip(): line[14:] for line in text.splitlines()}
     assert re.fullmatch(r"\d+ kB of weights, .* for a step, .* of pages, .* together, of 4 devices", rows["on each"])

@@ -1,4 +1,4 @@
-"""Make a tiny model with a tokenizer, and kernels that have it open."""
+"""Make a tiny model with a tokenizer, and kernels with it open."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ SETTINGS = {
     "prefill_buckets": [32],
     "decode_buckets": [2],
 }
-"""Settings with few programs, because each costs seconds, and a context so long that a request can take a minute."""
+"""Settings with few programs, because each costs seconds, and a long context, for requests of up to a minute."""
 
 PRELUDE = """
 import asyncio, json, threading, time
@@ -51,7 +51,7 @@ def generating():
 
 @pytest.fixture(scope="session")
 def tiny_model(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a model of llama-tied's weights whose vocabulary has the words `w3` to `w511`, with a long context."""
+    """Make a model of llama-tied's weights with a vocabulary of the words `w3` to `w511`, and a long context."""
     directory = tmp_path_factory.mktemp("models") / "tiny"
     shutil.copytree(families / "llama-tied", directory, copy_function=shutil.copyfile)
     config = directory / "config.json"
@@ -66,7 +66,7 @@ def tiny_model(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="session")
 def prelude(tiny_model: Path, families: Path) -> str:
-    """Return the first cell of every notebook, which names what later cells need."""
+    """Return the first cell of every notebook, with the names for later cells."""
     golden = np.load(families / "llama-tied" / "golden.npz")
     prompt, new = golden["greedy_prompt"].tolist(), golden["greedy_new"].tolist()
     return PRELUDE.format(settings=SETTINGS, prompt=prompt, golden=new, model=repr(str(tiny_model)))
@@ -93,10 +93,10 @@ def fresh(kernel: str, prelude: str, tmp_path: Path) -> Iterator[Notebook]:
 
 @pytest.fixture(scope="session")
 def notebook(kernel: str, prelude: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    """Start a kernel whose first cells open `session`; every test leaves it idle."""
+    """Start a kernel, and open `session` in its first cells; every test leaves it idle."""
     home = tmp_path_factory.mktemp("notebook")
     with open_notebook(home / "kernel.log", COMMAND, environment(kernel, home / "ipython")) as notebook:
         notebook.run(prelude)
         assert notebook.run("session = await open_tiny()") == ""
         yield notebook
-        assert notebook.said_elsewhere() == ""
+        assert notebook.stray_output() == ""

@@ -1,4 +1,4 @@
-"""Drive a real Jupyter kernel as a front end does, and hear what its cells say."""
+"""Drive a real Jupyter kernel as a front end does, and receive the outputs of its cells."""
 
 import queue
 import time
@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE
 SILENCE = PATIENCE
 """Seconds of a kernel's silence after which the test fails: far more than any cell here takes."""
 LAST_SECONDS = 40.0
-"""Seconds that a kernel has to end by itself: far more than it takes, and far less than its longest request."""
+"""Seconds for a kernel's end by itself: far more than it takes, and far less than its longest request."""
 
 
 @dataclass
@@ -24,10 +24,10 @@ class Cell:
     """One executed cell.
 
     Attributes:
-        stdout, stderr: everything that it printed.
-        displays: how many things it displayed, its value and widgets included.
-        error: the name of the exception that ended it, or "".
-        traceback: the traceback of that exception.
+        stdout, stderr: its printed text.
+        displays: the number of its displays, its value and widgets included.
+        error: the name of its exception, or "".
+        traceback: the traceback of the exception.
     """
 
     stdout: str = ""
@@ -38,7 +38,7 @@ class Cell:
 
 
 class Running:
-    """A cell that has been sent to the kernel."""
+    """A cell in execution."""
 
     def __init__(self, notebook: "Notebook", code: str):
         self._notebook = notebook
@@ -60,11 +60,11 @@ class Running:
             The cell, and when the interrupt was sent and answered, on the clock of `time.monotonic`, which all
             processes share.
         """
-        sent = time.monotonic()
+        start = time.monotonic()
         self._notebook.manager.interrupt_kernel()
         self._reply(SILENCE)
         answered = time.monotonic()
-        return self._outputs(), sent, answered
+        return self._outputs(), start, answered
 
     def end(self) -> Cell:
         """Wait for the end of the cell."""
@@ -107,14 +107,14 @@ class Notebook:
     """A running kernel and its front end.
 
     Attributes:
-        heard: all messages, in order, whichever cell they belong to.
-        stray: the messages that do not belong to the cell that was being read, such as a late print of an earlier one.
+        messages: the messages of all cells, in order.
+        stray: the messages of other cells than the one in execution, such as a late print of an earlier one.
     """
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient, log: Path):
         self.manager = manager
         self.client = client
-        self.heard: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self.stray: list[dict[str, Any]] = []
         self._log = log
         self._greeting = log.read_text(errors="replace")
@@ -153,7 +153,7 @@ class Notebook:
     def hear(self, timeout: float) -> dict[str, Any]:
         """Return the kernel's next message; raise `queue.Empty` after so many seconds of silence."""
         message: dict[str, Any] = self.client.get_iopub_msg(timeout=timeout)
-        self.heard.append(message)
+        self.messages.append(message)
         return message
 
     def start(self, code: str) -> Running:
@@ -164,15 +164,15 @@ class Notebook:
         """Execute a cell that must end without an error and write nothing to stderr.
 
         Returns:
-            What it printed.
+            Its printed text.
         """
         cell = self.start(code).end()
         assert not cell.error, cell.traceback
         assert cell.stderr == "", cell.stderr
         return cell.stdout
 
-    def said_elsewhere(self) -> str:
-        """Return what was said outside of cells: in the kernel's log, and late by earlier cells."""
+    def stray_output(self) -> str:
+        """Return the text outside of cells: the kernel's log, and late prints of earlier cells."""
         self.run("import gc; gc.collect()")  # Python warns of a coroutine that was never awaited when it is dropped
         while True:
             try:
@@ -183,7 +183,7 @@ class Notebook:
         return self.log() + "".join(late)
 
     def log(self) -> str:
-        """Return what the process wrote, without what it writes at every start."""
+        """Return the process's log, without its greeting at every start."""
         text = self._log.read_text(errors="replace")
         return text.replace(self._greeting, "") if self._greeting else text
 
@@ -195,10 +195,10 @@ def open_notebook(
     """Start a fresh kernel, and kill it at the end if it is still there.
 
     Args:
-        log: the file for what the process does not write to the notebook.
+        log: the file for the process's own output.
         command: starts the kernel; `{connection_file}` stands for the file that names its ports.
         environment: the environment variables of the process.
-        patience: the seconds that it has to end by itself when it is restarted or shut down.
+        patience: the seconds for its end at a restart or shutdown.
     """
     manager = KernelManager(shutdown_wait_time=2 * patience)  # the second half is for ending it with a signal
     assert manager.kernel_spec is not None

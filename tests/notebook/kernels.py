@@ -1,4 +1,4 @@
-"""The kernels that the tests run on: the installed one, and the older one that Colab ships."""
+"""The kernels of the tests: the installed one, and Colab's older one."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ def environment(kernel: str, home: Path) -> Mapping[str, str]:
 
     Args:
         kernel: CURRENT or COLAB.
-        home: the place of IPython's profile and history, so that the user's own startup files do not run.
+        home: the place of IPython's profile and history, without the user's own startup files.
     """
     roots = [Path(package.__file__ or "").parents[1] for package in (rekindle, rekindle_kernels)]
     overlay = [_colab_packages()] if kernel == COLAB else []

@@ -12,25 +12,25 @@ class Page:
     """The outputs of all cells from now on.
 
     Attributes:
-        outputs: what each output shows, by display id, in the order in which they were displayed.
-        versions: everything that each output has shown.
-        cells: the id of the cell that each output belongs to.
-        widgets: the state of each widget that is open, by the id of its comm.
+        outputs: the current content of each output, by display id, in the order of display.
+        versions: all contents of each output so far.
+        cells: the id of each output's cell.
+        widgets: the state of each open widget, by the id of its comm.
     """
 
     def __init__(self, notebook: Notebook):
         self._notebook = notebook
-        self._read = len(notebook.heard)
+        self._position = len(notebook.messages)
         self.outputs: dict[str, Bundle] = {}
         self.versions: dict[str, list[Bundle]] = {}
         self.cells: dict[str, list[str]] = {}
         self.widgets: dict[str, Bundle] = {}
 
     def catch_up(self) -> None:
-        """Read what the notebook has heard."""
-        for message in self._notebook.heard[self._read :]:
+        """Read the notebook's new messages."""
+        for message in self._notebook.messages[self._position :]:
             self._take(message)
-        self._read = len(self._notebook.heard)
+        self._position = len(self._notebook.messages)
 
     def listen(self) -> None:
         """Wait for one more message, and read it."""
@@ -55,14 +55,14 @@ class Page:
 
     @property
     def cards(self) -> list[str]:
-        """The ids of the outputs that show a generation, complete or growing."""
-        return [output for output, shown in self.outputs.items() if "<b>Generation</b>" in shown.get("text/html", "")]
+        """The ids of the outputs with a generation, complete or growing."""
+        return [output for output, bundle in self.outputs.items() if "<b>Generation</b>" in bundle.get("text/html", "")]
 
     @property
     def buttons(self) -> list[str]:
-        """The comm ids of the buttons that are shown and whose widgets are open."""
-        shown = [shown[VIEW]["model_id"] for shown in self.outputs.values() if VIEW in shown]
-        return [comm for comm in shown if comm in self.widgets]
+        """The comm ids of the visible buttons with open widgets."""
+        models = [bundle[VIEW]["model_id"] for bundle in self.outputs.values() if VIEW in bundle]
+        return [comm for comm in models if comm in self.widgets]
 
 
 def click(notebook: Notebook, button: str, subshell: str | None = None) -> None:
@@ -80,7 +80,7 @@ def click(notebook: Notebook, button: str, subshell: str | None = None) -> None:
 
 
 def subshell(notebook: Notebook) -> str:
-    """Make a subshell, in a kernel that has them, and return its id."""
+    """Make a subshell, in a kernel with subshells, and return its id."""
     client = notebook.client
     client.control_channel.send(client.session.msg("create_subshell_request", {}))
     while True:

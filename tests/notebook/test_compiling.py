@@ -1,4 +1,4 @@
-"""A program that compiles on the engine's thread holds up only those who wait for it."""
+"""A program's compilation on the engine's thread holds up only its own requests."""
 
 import json
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ await lazy.generate(token_ids=PROMPT, max_tokens=2)
 turning.cancel()
 print(json.dumps([turns.count(number) for number in range(lazy.stats.compilations - compiled)]))
 """
-"""Code that counts how often the loop turned during each of the compilations that one request waits for."""
+"""Code to count the turns of the loop during each compilation for one request."""
 
 
 @pytest.fixture
 def lazy(notebook: Notebook) -> Iterator[None]:
-    """Open a session `lazy` that has compiled nothing yet."""
+    """Open a session `lazy` without any compiled program."""
     assert (
         notebook.run(
             "lazy = await open_tiny(precompile='lazy', restore='off', progress=False); print(lazy.stats.programs)"

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.notebook
 
 THREADS = "[thread for thread in threading.enumerate() if thread.name == 'rekindle-dashboard']"
 ENDED = f"for thread in {THREADS}: thread.join({PATIENCE})\nprint({THREADS})"
-"""Code that waits for the dashboard's thread, which goes on for an instant after its last message."""
+"""Code to wait for the dashboard's thread, which goes on for an instant after its last message."""
 LOOKS = 6
 
 
 class Front:
-    """A front end whose last cell shows a dashboard, whose outputs are the only ones of its kernel."""
+    """A front end with a dashboard in its last cell, and no other outputs."""
 
     def __init__(self, notebook: Notebook, code: str):
         self.notebook = notebook
@@ -45,17 +45,17 @@ class Front:
         return [child.removeprefix("IPY_MODEL_") for child in self.widgets.states[box]["children"]]
 
     def looks(self) -> list[float]:
-        """Return when the dashboard's numbers changed."""
+        """Return the times of changes of the dashboard's numbers."""
         return [when for when, output, _ in self.widgets.updates if output == self._snapshot]
 
-    def left(self) -> bool:
-        """Return whether the buttons were taken away."""
+    def buttons_gone(self) -> bool:
+        """Return True once the buttons are gone."""
         return VIEW not in self.buttons
 
     def moves(self) -> None:
         """Return once the dashboard's numbers have changed `LOOKS` times from now on."""
-        seen = len(self.looks())
-        self.widgets.read_until(lambda: len(self.looks()) >= seen + LOOKS)
+        count = len(self.looks())
+        self.widgets.read_until(lambda: len(self.looks()) >= count + LOOKS)
 
 
 @pytest.fixture
@@ -86,10 +86,10 @@ def test_it_moves_while_a_cell_awaits_blocks_or_has_ended(front: Front) -> None:
 
 
 def test_a_click_pauses_the_engine_and_another_resumes_it(front: Front) -> None:
-    pause = front.widgets.found(description="Pause")
+    pause = front.widgets.find(description="Pause")
     for description, paused in (("Resume", True), ("Pause", False)):
         front.widgets.click(pause)
-        front.widgets.read_until(lambda: front.widgets.found(description=description) == pause)  # noqa: B023
+        front.widgets.read_until(lambda: front.widgets.find(description=description) == pause)  # noqa: B023
         assert front.notebook.run("print(session.paused)") == f"{paused}\n"
 
 
@@ -112,7 +112,7 @@ def test_it_stops_when_its_output_is_closed_and_leaves_no_widget(cell: str, fron
     widgets.read_until(lambda: widgets.states[front.row]["_view_count"] == 1)
     front.notebook.client.execute(cell)
     widgets.change(front.row, _view_count=0)
-    widgets.read_until(front.left)
+    widgets.read_until(front.buttons_gone)
     assert "running when the dashboard stopped" in front.snapshot["text/html"]
     widgets.read_until(lambda: not widgets.states)
     assert front.notebook.run(ENDED) == "[]\n"
@@ -122,7 +122,7 @@ def test_it_ends_with_its_session_and_says_so(notebook: Notebook) -> None:
     notebook.run("from rekindle.testing import fake_session; other = fake_session()")
     front = Front(notebook, "other.dashboard()")
     notebook.client.execute("await other.close()")
-    front.widgets.read_until(front.left)
+    front.widgets.read_until(front.buttons_gone)
     assert front.snapshot["text/plain"].startswith("fake (int): closed")
     assert notebook.run(ENDED) == "[]\n"
 

@@ -12,7 +12,7 @@ from tests.notebook.kernels import COMMAND, CURRENT, environment
 pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 
 OPENING = 300
-"""Seconds after which a cell fails: 30 times what opening a model takes on a machine at rest."""
+"""Seconds until a cell fails: 30 times the opening of a model on a machine at rest."""
 DEVICES = "--xla_force_host_platform_device_count=4"
 """The guide on devices gets four devices of a CPU."""
 

@@ -9,17 +9,17 @@ from tests.notebook.driver import Notebook
 pytestmark = pytest.mark.notebook
 
 A_GLANCE = 13
-"""Lines that an error may take where one line of a cell led to it."""
+"""The most lines of an error from one line of a cell."""
 LAST = "`%tb Plain` shows the whole traceback."
 
 
-def shown(notebook: Notebook, code: str) -> list[str]:
-    """Run a cell, and return the lines of the errors that it shows, those of `%tb` included."""
-    before = len(notebook.heard)
+def error_lines(notebook: Notebook, code: str) -> list[str]:
+    """Run a cell, and return the lines of its errors, `%tb`'s included."""
+    before = len(notebook.messages)
     notebook.start(code).end()
     parts = [
         part
-        for message in notebook.heard[before:]
+        for message in notebook.messages[before:]
         if message["msg_type"] == "error"
         for part in message["content"]["traceback"]
     ]
@@ -38,7 +38,7 @@ def shown(notebook: Notebook, code: str) -> list[str]:
     }.items(),
 )
 def test_an_error_shows_the_line_of_the_cell_and_the_message(notebook: Notebook, cell: str, message: str) -> None:
-    lines = shown(notebook, cell)
+    lines = error_lines(notebook, cell)
     assert len(lines) <= A_GLANCE
     assert f"----> 1 {cell}" in lines
     assert lines[-1] == LAST
@@ -48,12 +48,12 @@ def test_an_error_shows_the_line_of_the_cell_and_the_message(notebook: Notebook,
 
 
 def test_the_whole_traceback_is_shown_on_request(notebook: Notebook) -> None:
-    short = shown(notebook, "await session.generate('w3', temprature=1)")
-    assert shown(notebook, "%tb") == short
-    whole = shown(notebook, "%tb Plain")
+    short = error_lines(notebook, "await session.generate('w3', temprature=1)")
+    assert error_lines(notebook, "%tb") == short
+    whole = error_lines(notebook, "%tb Plain")
     assert sum("rekindle/" in line for line in whole) > 2
     assert not any(LAST in line for line in whole)
-    assert shown(notebook, "%tb") == short
+    assert error_lines(notebook, "%tb") == short
 
 
 def test_an_interrupt_shows_the_line_of_the_cell_and_what_it_kept(notebook: Notebook) -> None:
@@ -64,4 +64,4 @@ def test_an_interrupt_shows_the_line_of_the_cell_and_what_it_kept(notebook: Note
         assert len(lines) <= A_GLANCE
         assert f"----> 2 {call}(token_ids=PROMPT, **LONG)" in lines
         assert "the text so far is in `generation` of this error" in lines[-2]
-        assert sum("rekindle/" in line for line in shown(notebook, "%tb Plain")) > 2
+        assert sum("rekindle/" in line for line in error_lines(notebook, "%tb Plain")) > 2

@@ -1,4 +1,4 @@
-"""A notebook that a tool such as papermill executes has outputs that need neither widgets nor a kernel."""
+"""A notebook executed by papermill or the like has static outputs, without need of widgets or a kernel."""
 
 from pathlib import Path
 from typing import Any
@@ -36,17 +36,17 @@ def test_what_is_shown_is_static_html(kernel: str, tmp_path: Path, monkeypatch: 
         monkeypatch.setenv(name, value)
     manager: Any = KernelManager()
     manager.kernel_spec.argv = list(COMMAND)
-    made: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])  # type: ignore[no-untyped-call]
-    nbclient.NotebookClient(made, km=manager, timeout=PATIENCE).execute(cleanup_kc=True)
+    notebook: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])  # type: ignore[no-untyped-call]
+    nbclient.NotebookClient(notebook, km=manager, timeout=PATIENCE).execute(cleanup_kc=True)
     manager.shutdown_kernel(now=True)
     manager.cleanup_resources()
-    opened, shown, displayed, value, board, drawn, _, moving, bar, _ = (cell.outputs for cell in made.cells)
-    assert [each for each in opened if each.data["text/plain"]] == [], "a slow import leaves a removed line"
+    opening, request, displayed, value, board, cache, _, moving, bar, _ = (cell.outputs for cell in notebook.cells)
+    assert [each for each in opening if each.data["text/plain"]] == [], "a slow import leaves a removed line"
     assert "100.0% computed of 3 tokens" in moving[0].data["text/plain"], "as it was after the last cell"
     assert bar[0].data["text/plain"] == "compiling: 3 of 3 programs, 0 s"
-    for outputs in (shown, displayed, value, board, drawn, moving[:1], bar):
-        said = [output.data for output in outputs if "data" in output and output.data.get("text/html") != ""]
-        assert all("application/vnd.jupyter.widget-view+json" not in data for data in said)
-        assert any("text/html" in data or "image/svg+xml" in data for data in said), outputs
-    for outputs in (shown, displayed, value):
+    for outputs in (request, displayed, value, board, cache, moving[:1], bar):
+        bundles = [output.data for output in outputs if "data" in output and output.data.get("text/html") != ""]
+        assert all("application/vnd.jupyter.widget-view+json" not in data for data in bundles)
+        assert any("text/html" in data or "image/svg+xml" in data for data in bundles), outputs
+    for outputs in (request, displayed, value):
         assert any("ended: length, 5 tokens" in output.data.get("text/html", "") for output in outputs)

@@ -10,9 +10,9 @@ pytestmark = pytest.mark.notebook
 
 
 def assert_ended(status: int, kernel: str) -> None:
-    """Check that the kernel ended by itself and without a crash, while its request had most of a minute to go.
+    """Check the exit of the kernel: by itself, without a crash, with most of a minute to go for its request.
 
-    ipykernel 6.17.1 does not, in any notebook that has imported absl, as flax and orbax do: absl closes the kernel's
+    ipykernel 6.17.1 does not end in a notebook with an import of absl, as by flax and orbax: absl closes the kernel's
     stderr at exit, which waits for ever. A front end then ends it by force.
     """
     assert status == 0 or (kernel == COLAB and status < 0)
@@ -31,8 +31,8 @@ def test_a_kernel_restarts_while_it_generates_and_ends_while_a_session_is_open(
     assert_ended(status, kernel)
 
     fresh.run(prelude)
-    opened = fresh.run("session = await open_tiny(precompile='lazy', progress=False); print(session.stats.programs)")
-    assert opened == "1\n"
+    output = fresh.run("session = await open_tiny(precompile='lazy', progress=False); print(session.stats.programs)")
+    assert output == "1\n"
     seconds, status = fresh.shutdown()
     record_property("shutdown", (round(seconds, 2), status))
     assert_ended(status, kernel)

@@ -1,4 +1,4 @@
-"""The stop button ends what a cell waits for at once, and nothing else."""
+"""The stop button ends the wait of a cell at once, and nothing else."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def see(event, seconds, **more):
 jax.monitoring.register_event_duration_secs_listener(see)
 """
 BEFORE_OPEN = 3
-"""The programs that `open` waits for: those that make the state, compute a prompt, and compute a token."""
+"""The programs of `open`: to make the state, to compute a prompt, and to compute a token."""
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)

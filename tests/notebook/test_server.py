@@ -33,8 +33,8 @@ PAGES = 2 * 64
 def test_a_cell_that_blocks_is_served_by_its_own_kernel_out_of_the_same_cache(notebook: Notebook) -> None:
     notebook.run(ASK)
     assert notebook.run("server = await session.serve(port=0)") == ""
-    told = notebook.run("print(complete(PROMPT, max_tokens=len(GOLDEN))['choices'][0]['text'])")
-    assert told == notebook.run("print(''.join(f'w{token}' for token in GOLDEN))")
+    text = notebook.run("print(complete(PROMPT, max_tokens=len(GOLDEN))['choices'][0]['text'])")
+    assert text == notebook.run("print(''.join(f'w{token}' for token in GOLDEN))")
 
     notebook.run("documents = [[first + place % 400 for place in range(140)] for first in (3, 4)]")
     notebook.run("cached = complete(documents[0], max_tokens=2)['usage']['prompt_tokens_details']['cached_tokens']")

@@ -23,7 +23,7 @@ def grab(*arguments, **options):
 
 session._client.submit = grab
 """
-"""Code that puts all requests into `grabbed` from now on, however soon they end."""
+"""Code to put all new requests into `grabbed`, however soon they end."""
 LET_GO = "del session._client.submit"
 
 
@@ -34,35 +34,35 @@ def page(notebook: Notebook) -> Iterator[Page]:
 
 
 def card(page: Page) -> str:
-    """Return the id of the only output that shows a generation."""
+    """Return the id of the only output with a generation."""
     page.catch_up()
     (output,) = page.cards
     return output
 
 
-def drawn(page: Page) -> dict[str, Any]:
-    """Return what that output shows, by MIME type."""
+def card_content(page: Page) -> dict[str, Any]:
+    """Return the content of the card, by MIME type."""
     return page.outputs[card(page)]
 
 
 def wait_for(page: Page, text: str) -> None:
-    """Wait until the card says this."""
+    """Wait for a text on the card."""
     page.catch_up()
-    while not page.cards or text not in drawn(page)["text/plain"]:
+    while not page.cards or text not in card_content(page)["text/plain"]:
         page.listen()
 
 
 def wait_until_drawn(page: Page) -> None:
-    """Wait until there is an output, and the widgets that it shows: a request may be faster than its drawing."""
+    """Wait for an output and its widgets: a request may be faster than its drawing."""
     page.catch_up()
-    while not any("Generation" in str(shown) or "Answers" in str(shown) for shown in page.outputs.values()):
+    while not any("Generation" in str(bundle) or "Answers" in str(bundle) for bundle in page.outputs.values()):
         page.listen()
 
 
 def wait_until_static(page: Page) -> None:
     """Wait until no widget is left and no saved output needs one."""
     page.catch_up()
-    while page.widgets or [shown for shown in page.outputs.values() if VIEW in shown]:
+    while page.widgets or [bundle for bundle in page.outputs.values() if VIEW in bundle]:
         page.listen()
 
 
@@ -73,14 +73,14 @@ def test_show_draws_one_output_which_in_the_end_is_the_generations_own(notebook:
     assert len(page.versions[card(page)]) >= 2
     assert len({cell for cells in page.cells.values() for cell in cells}) == 1
     own = notebook.run("print(json.dumps(grabbed[0].generation._repr_mimebundle_()))")
-    assert drawn(page) == json.loads(own)
-    assert "less likely" in drawn(page)["text/html"]
+    assert card_content(page) == json.loads(own)
+    assert "less likely" in card_content(page)["text/html"]
     wait_until_static(page)
 
 
 def test_show_sync_draws_it_too_and_an_error_is_raised(notebook: Notebook, page: Page) -> None:
     assert notebook.run("await asyncio.sleep(0); session.show_sync(**EXPECTED)") == ""
-    assert drawn(page)["text/plain"].splitlines()[-1].startswith("[ended: length, 24 tokens; prompt ")
+    assert card_content(page)["text/plain"].splitlines()[-1].startswith("[ended: length, 24 tokens; prompt ")
     assert not any(page.widgets)
     assert notebook.start("await session.show('')").end().error == "InvalidRequest"
     wait_until_static(page)
@@ -89,9 +89,9 @@ def test_show_sync_draws_it_too_and_an_error_is_raised(notebook: Notebook, page:
 def test_a_long_text_is_not_sent_again_and_again(notebook: Notebook, page: Page) -> None:
     notebook.run("await session.show(token_ids=PROMPT, max_tokens=500, ignore_eos=True)")
     assert len(page.versions[card(page)]) >= 3
-    sizes = [len(json.dumps(shown)) for shown in page.versions[card(page)]]
+    sizes = [len(json.dumps(bundle)) for bundle in page.versions[card(page)]]
     assert max(sizes[:-1]) < 6000
-    assert drawn(page)["text/plain"].splitlines()[-1].startswith("[ended: length, 500 tokens; prompt ")
+    assert card_content(page)["text/plain"].splitlines()[-1].startswith("[ended: length, 500 tokens; prompt ")
 
 
 def test_a_text_is_drawn_once_in_the_time_between_two_drawings(notebook: Notebook, page: Page) -> None:
@@ -111,7 +111,7 @@ def test_a_text_is_drawn_once_in_the_time_between_two_drawings(notebook: Noteboo
 def test_an_interrupt_leaves_what_came_and_that_it_was_cancelled(wait: str, notebook: Notebook, page: Page) -> None:
     stop(notebook, "generating()", wait, lambda name, value: None)
     wait_for(page, "\n[cancelled, ")
-    assert drawn(page)["text/plain"].startswith("w91w201")
+    assert card_content(page)["text/plain"].startswith("w91w201")
     wait_until_static(page)
     assert_usable(notebook)
 
@@ -234,7 +234,7 @@ def test_a_displayed_request_ends_as_its_result_does(notebook: Notebook, page: P
     wait_for(page, "[ended")
     wait_until_static(page)
     own = notebook.run("print(json.dumps((await handle)._repr_mimebundle_()))")
-    assert drawn(page) == json.loads(own)
+    assert card_content(page) == json.loads(own)
     notebook.run("handle.display(); handle.display()")
     page.catch_up()
     assert [page.outputs[output] for output in page.cards] == [json.loads(own)] * 3
@@ -245,8 +245,8 @@ def test_without_widgets_it_is_shown_all_the_same(notebook: Notebook, page: Page
     notebook.run("import sys; widgets = sys.modules['ipywidgets']; sys.modules['ipywidgets'] = None")
     assert notebook.run("await session.show(**EXPECTED)") == ""
     notebook.run("sys.modules['ipywidgets'] = widgets")
-    assert drawn(page)["text/plain"].splitlines()[-1].startswith("[ended: length, 24 tokens; prompt ")
-    assert not [shown for versions in page.versions.values() for shown in versions if VIEW in shown]
+    assert card_content(page)["text/plain"].splitlines()[-1].startswith("[ended: length, 24 tokens; prompt ")
+    assert not [bundle for versions in page.versions.values() for bundle in versions if VIEW in bundle]
 
 
 @pytest.mark.wide

@@ -1,4 +1,4 @@
-"""Cells that run on trio, each on a loop of its own, use the same sessions."""
+"""Cells on trio, each on a loop of its own, use the same sessions."""
 
 from collections.abc import Iterator
 

@@ -17,10 +17,10 @@ pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 
 TUTORIAL = Path(__file__).parents[2] / "tutorials" / "06_warm_restart.ipynb"
 RESTART = "restart"
-"""The tag of the cell that tells the reader to restart the kernel and to run the cells above it again."""
+"""The tag of the cell with the call to restart the kernel and to run the cells above it again."""
 PROGRAMS, PAGE = 9, 64
 OPENING = 300
-"""Seconds of silence after which a cell fails: 30 times what compiling takes on a machine at rest."""
+"""Seconds of silence until a cell fails: 30 times a compilation on a machine at rest."""
 TELL = """
 import json
 print(json.dumps({
@@ -35,7 +35,7 @@ print(json.dumps({
 
 @pytest.fixture
 def notebook(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    """Start a kernel that finds the downloaded model, and nothing that another test has compiled."""
+    """Start a kernel with the downloaded model, and without programs of another test."""
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     (cache / "models").symlink_to(smollm2_path.parent.resolve())
@@ -48,7 +48,7 @@ def notebook(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def cells_around_restart() -> tuple[list[Any], list[Any]]:
-    """Return the code cells that the reader runs again after a restart, and those below."""
+    """Return the code cells to run again after a restart, and the cells below."""
     cells = json.loads(TUTORIAL.read_text(encoding="utf-8"))["cells"]
     (place,) = (place for place, cell in enumerate(cells) if RESTART in cell["metadata"].get("tags", ()))
     above, below = ([cell for cell in part if cell["cell_type"] == "code"] for part in (cells[:place], cells[place:]))
@@ -56,16 +56,16 @@ def cells_around_restart() -> tuple[list[Any], list[Any]]:
 
 
 def run_all(notebook: Notebook, cells: list[Any]) -> dict[str, Any]:
-    """Run the cells above the restart; return what their session reports."""
+    """Run the cells above the restart; return the report of their session."""
     for cell in cells:
         notebook.run("".join(cell["source"]))
-    told: dict[str, Any] = json.loads(notebook.run(TELL))
-    return told
+    report: dict[str, Any] = json.loads(notebook.run(TELL))
+    return report
 
 
 def test_what_readers_see_above_the_restart_is_of_a_second_run() -> None:
-    shown = [output["data"]["text/plain"] for cell in cells_around_restart()[0] for output in cell["outputs"]]
-    opening, answer, restored = ("".join(text) for text in shown)
+    texts = [output["data"]["text/plain"] for cell in cells_around_restart()[0] for output in cell["outputs"]]
+    opening, answer, restored = ("".join(text) for text in texts)
     assert re.search(r"open after [\d.]+ s \([\d.]+ s cold\)", opening)
     assert re.search(r"cached: \d+ on disk", answer)
     assert f"{PROGRAMS} programs loaded, 0 compiled" in restored

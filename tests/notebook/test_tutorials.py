@@ -1,4 +1,4 @@
-"""The first tutorial runs in cells on trio too, and what it says of its results is so.
+"""The first tutorial runs in cells on trio too, and its claims about its results are true.
 
 `make tutorials` runs all tutorials in cells on asyncio. The others check themselves, by asserts in their cells.
 """
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 MARK = "# %%"
 OPENING = 300
-"""Seconds after which the first cell, which compiles, fails: 30 times what it takes on a machine at rest."""
+"""Seconds until the first cell, with its compilation, fails: 30 times its duration on a machine at rest."""
 
 CHECKS = """
 assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 3
@@ -62,7 +62,7 @@ assert after == answer
 found = counts.device_hit_tokens + counts.host_hit_tokens + counts.disk_hit_tokens
 assert counts.prompt_tokens == counts.computed_tokens + found
 """
-"""What the first tutorial says of its results. Its own cells are calls and what they return, for newcomers."""
+"""The first tutorial's claims about its results. Its own cells are calls and their results, for newcomers."""
 
 
 def code_cells(tutorial: str) -> list[str]:
@@ -83,4 +83,4 @@ def test_the_first_tutorial_runs_on_trio_and_does_what_it_says(tmp_path: Path, m
             notebook.run(cell)
         assert notebook.run("print(await library())") == "trio\n"
         notebook.run(CHECKS)
-        assert notebook.said_elsewhere() == ""
+        assert notebook.stray_output() == ""

@@ -57,13 +57,13 @@ print(sum(answer.cached_tokens for answer in found))
 
 
 def run_all(notebook: Notebook, prelude: str) -> dict[str, Any]:
-    """Run the notebook from the first cell to the last; return what it reports."""
+    """Run the notebook from the first cell to the last; return its report."""
     notebook.run(LISTEN)
     notebook.run(prelude)
     notebook.run("session = await open_tiny()")
     notebook.run(ASK)
-    told: dict[str, Any] = json.loads(notebook.run(TELL))
-    return told
+    report: dict[str, Any] = json.loads(notebook.run(TELL))
+    return report
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_kernel_that_is_killed_while_it_generates_and_saves_leaves_nothing_tha
         fresh.run(prelude)
         fresh.run("session = await open_tiny(progress=False)")
         fresh.run(ASK)
-        same, found = fresh.run(COMPARE).split()
+        same, hits = fresh.run(COMPARE).split()
         assert same == "True"
-        assert int(found) >= PAGES * PAGE
+        assert int(hits) >= PAGES * PAGE
     assert fresh.log() == ""

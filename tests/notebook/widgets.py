@@ -12,14 +12,14 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 @dataclass
 class Widgets:
-    """The widgets of one kernel that were made since this object began to read.
+    """The new widgets of one kernel, since this object began to read.
 
     Attributes:
-        states: the states of the widgets that are open, by id.
-        changes: all changes since the widgets were made: (when it was sent, the id, what changed).
-        closed: the ids of the widgets that were closed.
-        outputs: what is shown now, by display id.
-        updates: all changes of outputs: (when it was sent, the display id, what is shown since).
+        states: the states of the open widgets, by id.
+        changes: all changes since the widgets' creation: (date, id, new state).
+        closed: the ids of the closed widgets.
+        outputs: the current bundles, by display id.
+        updates: all changes of outputs: (date, display id, new bundle).
     """
 
     notebook: Notebook
@@ -30,13 +30,13 @@ class Widgets:
     updates: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
 
     def read_until(self, condition: Callable[[], bool]) -> None:
-        """Read what the kernel says until the condition holds."""
+        """Read the kernel's messages until the condition holds."""
         ends = time.monotonic() + SILENCE
         while not condition():
             assert time.monotonic() < ends, f"it did not come to it: {self.states}"
             self._take(self.notebook.client.get_iopub_msg(timeout=SILENCE))
 
-    def found(self, **state: object) -> str:
+    def find(self, **state: object) -> str:
         """Return the id of the only open widget with this state; "" if there is none."""
         ids = [one for one, has in self.states.items() if state.items() <= has.items()]
         assert len(ids) < 2, f"{len(ids)} widgets have {state}"
@@ -55,19 +55,19 @@ class Widgets:
         client.shell_channel.send(client.session.msg("comm_msg", {"comm_id": widget, "data": data}))
 
     def _take(self, message: dict[str, Any]) -> None:
-        content, sent = message["content"], message["header"]["date"].timestamp()
+        content, date = message["content"], message["header"]["date"].timestamp()
         match message["msg_type"]:
             case "comm_open":
                 self.states[content["comm_id"]] = dict(content["data"]["state"])
             case "comm_msg" if content["data"]["method"] == "update":
                 state = content["data"]["state"]
-                self.changes.append((sent, content["comm_id"], state))
+                self.changes.append((date, content["comm_id"], state))
                 self.states[content["comm_id"]].update(state)
             case "comm_close":
                 self.closed.append(content["comm_id"])
                 del self.states[content["comm_id"]]
             case "display_data" | "update_display_data" as kind:
-                display_id, shown = content["transient"]["display_id"], content["data"]
+                display_id, bundle = content["transient"]["display_id"], content["data"]
                 if kind == "update_display_data":
-                    self.updates.append((sent, display_id, shown))
-                self.outputs[display_id] = shown
+                    self.updates.append((date, display_id, bundle))
+                self.outputs[display_id] = bundle

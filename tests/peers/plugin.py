@@ -21,7 +21,7 @@ from unittest.mock import MagicMock
 import pytest
 
 HEAVY = ("vllm", "torch", "transformers", "wget", "mteb", "PIL", "tests.models", "tests.conftest")
-"""Packages and modules of which a stand-in is imported if they are not there."""
+"""Packages and modules with a stand-in where they are missing."""
 OUTCOMES: list[dict[str, str]] = []
 ANSWERS: list[str] = []
 """The refusals of the server in the current test."""
@@ -46,7 +46,7 @@ class _StandIn(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         if name == "get_tokenizer":
-            return lambda *given, **options: ServerTokenizer()
+            return lambda *arguments, **options: ServerTokenizer()
         if name[:1].isupper() and name.endswith("Response"):
             return type(name, (_Answer,), {})
         if name[:1].isupper() and name.endswith(("Error", "Exception")):
@@ -67,13 +67,13 @@ class ServerTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True, **options: object) -> list[int]:
         body = {"prompt": text, "add_special_tokens": add_special_tokens}
-        found: list[int] = self._ask("/tokenize", body)["tokens"]
-        return found
+        tokens: list[int] = self._ask("/tokenize", body)["tokens"]
+        return tokens
 
     def decode(self, tokens: int | Sequence[int], **options: object) -> str:
-        listed = [tokens] if isinstance(tokens, int) else list(tokens)
-        found: str = self._ask("/detokenize", {"tokens": listed})["prompt"]
-        return found
+        ids = [tokens] if isinstance(tokens, int) else list(tokens)
+        text: str = self._ask("/detokenize", {"tokens": ids})["prompt"]
+        return text
 
     def apply_chat_template(self, messages: Any, **options: Any) -> Any:
         body = {"messages": messages, "add_generation_prompt": options.get("add_generation_prompt", False)}
@@ -99,7 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _listen_to_httpx() -> None:
-    """Note each refusal that a client of httpx receives."""
+    """Note each refusal to a client of httpx."""
     import httpx
 
     former, former_async = httpx.Client.send, httpx.AsyncClient.send
@@ -120,7 +120,7 @@ def _listen_to_httpx() -> None:
 
 
 def _listen_to_requests() -> None:
-    """Note each refusal that a client of requests receives."""
+    """Note each refusal to a client of requests."""
     import requests
 
     former = requests.Session.send
@@ -183,5 +183,5 @@ def _reason(info: pytest.ExceptionInfo[BaseException]) -> str:
     """Return the server's last refusal if the error is about it, or else the first line of the error."""
     text = str(info.value).strip().splitlines()
     line = f"{info.typename}: {text[0] if text else ''}"
-    shown = ANSWERS[-1] if ANSWERS and ANSWERS[-1][:3] in line else line
-    return re.sub(r"\b\d{2,}\b(?! (GET|POST|DELETE|OPTIONS))", "N", shown)
+    reason = ANSWERS[-1] if ANSWERS and ANSWERS[-1][:3] in line else line
+    return re.sub(r"\b\d{2,}\b(?! (GET|POST|DELETE|OPTIONS))", "N", reason)

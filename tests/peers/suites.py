@@ -1,4 +1,4 @@
-"""The suites: where their tests are, and what takes the place of their fixtures."""
+"""The suites: the places of their tests, and the stand-ins for their fixtures."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 HERE = Path(__file__).parent
 A_NAME = re.compile(r'^(?:MODEL_NAME|MODEL|model_name) = ("[^"]+")$', re.MULTILINE)
-"""The line of a module of vLLM's tests that names its model."""
+"""The line of a model's name in a module of vLLM's tests."""
 NAMES = re.compile(r'"(?:(?:[A-Z][\w.-]*|openai-community)/[\w.-]+|claude-[\w.-]+)"(?=[,\]\)])')
 """Models of the hub and of Anthropic in vLLM's tests."""
 ANY_NAME = re.compile(r'(model=|"model": )"[^"]+"')
@@ -21,8 +21,8 @@ class Copied:
     """A copy of a project's tests.
 
     Attributes:
-        root: the folder that their imports begin at.
-        start: the folder that pytest starts in.
+        root: the folder of their imports.
+        start: the working directory of pytest.
     """
 
     root: Path
@@ -35,7 +35,7 @@ class Suite:
 
     Attributes:
         name: the project.
-        tests: the files about the API, as far as a model or a private route is not all that they are about.
+        tests: the files about the API, without files about a model or a private route alone.
         options: further options of pytest.
         copy: copies the tests of a checkout into a folder, for a name of the model.
         environment: returns the environment for an address and a name of the model.

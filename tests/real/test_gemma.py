@@ -53,7 +53,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @contextmanager
-def opened(model: Path, **settings: Any) -> Iterator[rekindle.Session]:
+def open_session(model: Path, **settings: Any) -> Iterator[rekindle.Session]:
     small: Any = {"progress": False, "max_context": 1024, "max_running": 4, "precompile": "lazy"}
     with rekindle.open_sync(model, **small, **settings) as session:
         yield session
@@ -88,7 +88,7 @@ def test_200_strings_have_the_tokens_of_sentencepiece(checkpoint: Checkpoint) ->
 @pytest.mark.timeout(1200)
 def test_packed_weights_restarts_and_html(model: Path) -> None:
     """Check one session and the next in turn: a model of this size takes a while to open."""
-    with opened(model) as session:
+    with open_session(model) as session:
         packed = logprobs(session)
         assert np.abs(packed - EXPECTED).mean() < 2e-3, "inputs of packed products have 16 bits"
         first, again = greedy(session), greedy(session)
@@ -98,15 +98,15 @@ def test_packed_weights_restarts_and_html(model: Path) -> None:
         assert answer.text.startswith("</s> $40</p>\n<p>Price: <s>$"), "an HTML tag is text"
         assert answer.finish_reason == "length"
         session.save_sync()
-    with opened(model) as session:  # lazily, the first pages from disk compile their copy
+    with open_session(model) as session:  # lazily, the first pages from disk compile their copy
         assert greedy(session).cached_tokens == 896
-    with opened(model) as session:
+    with open_session(model) as session:
         restarted = greedy(session)
         assert restarted.token_ids == first.token_ids
         assert restarted.cached_tokens == 896
         assert (session.restored.compiled, session.restored.tokens >= 896) == (0, True)
         np.testing.assert_array_equal(logprobs(session), packed)
-    with opened(model, weights="dequantized", host_cache_bytes=0, disk_cache_bytes=0) as session:
+    with open_session(model, weights="dequantized", host_cache_bytes=0, disk_cache_bytes=0) as session:
         dequantized = logprobs(session)
         assert np.abs(dequantized - EXPECTED).max() < 2e-3
         assert np.abs(dequantized - packed).mean() < 2e-3

@@ -1,4 +1,4 @@
-"""A notebook's process: it opens kept replicas, asks them, says what it got, and waits to be killed."""
+"""A notebook's process: it opens kept replicas, asks them, reports the answer, and waits to be killed."""
 
 import json
 import sys
@@ -17,18 +17,18 @@ def main(address: str, model: str, prompt: list[int]) -> None:
     began = time.perf_counter()
     where = rekindle.Ray(2, address=address, keep=True)
     session = rekindle.open_sync(model, replicas=where, progress=False, dtype="float32", **SMALL)
-    opened = time.perf_counter()
+    ready = time.perf_counter()
     answer = session.generate_sync(token_ids=prompt, max_tokens=8, ignore_eos=True)
-    said: dict[str, Any] = {
+    report: dict[str, Any] = {
         "tokens": answer.token_ids,
         "cached": answer.cached.total,
         "found": session.restored.nodes,
         "compiled": session.stats.compilations,
         "jax": xla_bridge.backends_are_initialized(),
-        "seconds": [opened - began, time.perf_counter() - opened],
+        "seconds": [ready - began, time.perf_counter() - ready],
     }
     session.submit(token_ids=prompt[::-1], max_tokens=200, ignore_eos=True)  # which is left behind
-    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.write(json.dumps(report) + "\n")
     sys.stdout.flush()
     time.sleep(1000)
 

@@ -50,21 +50,21 @@ def replicas(cluster: str, model: Path) -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def expected(model: Path, prompts: list[list[int]]) -> list[list[Any]]:
-    """Return what one engine in this process gives for each call, by prompt."""
+    """Return the outcomes of one engine in this process for each call, by prompt."""
     with rekindle.open_sync(model, **OPTIONS) as alone:
         return [
-            [told(alone.generate_sync(token_ids=prompt, ignore_eos=True, **call)) for prompt in prompts]
+            [outcome_of(alone.generate_sync(token_ids=prompt, ignore_eos=True, **call)) for prompt in prompts]
             for call in CALLS
         ]
 
 
-def told(answer: rekindle.Generation) -> Any:
+def outcome_of(answer: rekindle.Generation) -> Any:
     return answer.token_ids, answer.finish_reason, answer.logprobs, answer.prompt_logprobs
 
 
-def asked(session: Session, prompts: list[list[int]]) -> list[list[Any]]:
+def ask_all(session: Session, prompts: list[list[int]]) -> list[list[Any]]:
     handles = [[session.submit(token_ids=prompt, ignore_eos=True, **call) for prompt in prompts] for call in CALLS]
-    return [[told(handle.result()) for handle in row] for row in handles]
+    return [[outcome_of(handle.result()) for handle in row] for row in handles]
 
 
 def processes(cluster: str) -> dict[str, int]:
@@ -73,7 +73,7 @@ def processes(cluster: str) -> dict[str, int]:
 
 
 def test_tokens_are_those_of_one_engine(replicas: Session, prompts: list[list[int]], expected: list[list[Any]]) -> None:
-    assert asked(replicas, prompts) == expected
+    assert ask_all(replicas, prompts) == expected
     until_blocking(lambda: all(lane.ended for lane in replicas.stats.lanes), "both have served")
     assert len(replicas.cache.lanes) == 2
 
@@ -83,7 +83,7 @@ def die(cluster: str, replicas: Session, prompts: list[list[int]], expected: lis
     name, process = random.choice(sorted(processes(cluster).items()))
     delay = threading.Timer(random.random() * 0.5, os.kill, (process, signal.SIGKILL))
     delay.start()
-    assert asked(replicas, prompts) == expected
+    assert ask_all(replicas, prompts) == expected
     delay.join()
     until_blocking(lambda: processes(cluster).get(name) not in (None, process), "the replica is there again")
 
@@ -135,9 +135,9 @@ def test_a_notebook_that_is_killed_finds_its_replicas_and_their_prefixes(
             assert child.stdout is not None
             answers.append(json.loads(child.stdout.readline()))
             child.kill()
-        kept = {name: process for name, process in processes(cluster).items() if name.startswith("qwen3-")}
-        before = before or kept
-        assert {name: process for name, process in kept.items() if name in before} == before
+        current = {name: process for name, process in processes(cluster).items() if name.startswith("qwen3-")}
+        before = before or current
+        assert {name: process for name, process in current.items() if name in before} == before
     first, second = answers
     assert first["tokens"] == second["tokens"]
     assert first["found"] == 0

@@ -40,7 +40,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Said:
+class Answer:
     """An answer as a client reads it.
 
     Attributes:
@@ -65,7 +65,7 @@ class Api(Protocol):
         """Return the body for a wish."""
         ...
 
-    def whole(self, found: Any) -> Said:
+    def whole(self, payload: Any) -> Answer:
         """Return the answer in the JSON of a whole one."""
         ...
 
@@ -87,12 +87,12 @@ def arguments(text: str) -> Any:
 def named_events(reply: Reply) -> list[dict[str, Any]]:
     """Return the events of a stream, whose names are the types of their data."""
     assert reply.headers["content-type"].startswith("text/event-stream")
-    found = []
+    events = []
     for event in reply.body.decode().removesuffix("\n\n").split("\n\n"):
         name, data = event.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    return events
 
 
 def calls_in(deltas: Sequence[Any]) -> list[dict[str, Any]]:
@@ -124,11 +124,11 @@ class Chats:
             body |= {"continue_final_message": True, "add_generation_prompt": False}
         return body | ({"stream": True, "stream_options": {"include_usage": True}} if wish.streams else {})
 
-    def whole(self, found: Any) -> Said:
-        (choice,), usage = found["choices"], found["usage"]
+    def whole(self, payload: Any) -> Answer:
+        (choice,), usage = payload["choices"], payload["usage"]
         message = choice["message"]
         calls = [each["function"] for each in message.get("tool_calls", ())]
-        return Said(
+        return Answer(
             message.get("reasoning_content") or "",
             message["content"] or "",
             [(each["name"], arguments(each["arguments"])) for each in calls],
@@ -165,17 +165,17 @@ class Responses:
             body["tool_choice"] = "required" if wish.required else "auto"
         return body
 
-    def whole(self, found: Any) -> Said:
+    def whole(self, payload: Any) -> Answer:
         texts = {"reasoning": "", "message": ""}
         calls = []
-        for item in found["output"]:
+        for item in payload["output"]:
             if item["type"] == "function_call":
                 calls.append((item["name"], arguments(item["arguments"])))
             else:
                 texts[item["type"]] += "".join(part["text"] for part in item["content"])
-        end = "length" if found["status"] == "incomplete" else "tool_calls" if calls else "stop"
-        usage = found["usage"]
-        return Said(texts["reasoning"], texts["message"], calls, end, (usage["input_tokens"], usage["output_tokens"]))
+        end = "length" if payload["status"] == "incomplete" else "tool_calls" if calls else "stop"
+        usage = payload["usage"]
+        return Answer(texts["reasoning"], texts["message"], calls, end, (usage["input_tokens"], usage["output_tokens"]))
 
     def joined(self, reply: Reply) -> Any:
         events = named_events(reply)
@@ -212,19 +212,19 @@ class Messages:
             body["tool_choice"] = {"type": kind, "disable_parallel_tool_use": wish.one_call}
         return body
 
-    def whole(self, found: Any) -> Said:
+    def whole(self, payload: Any) -> Answer:
         texts = {"thinking": "", "text": ""}
         calls = []
-        for block in found["content"]:
+        for block in payload["content"]:
             if block["type"] == "tool_use":
                 calls.append((block["name"], block["input"]))
             else:
                 texts[block["type"]] += block[block["type"]]
-        usage = found["usage"]
+        usage = payload["usage"]
         prompt = sum(usage[name] for name in usage if name.endswith("input_tokens"))
         ends = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length"}
-        end = ends[found["stop_reason"]]
-        return Said(texts["thinking"], texts["text"], calls, end, (prompt, usage["output_tokens"]))
+        end = ends[payload["stop_reason"]]
+        return Answer(texts["thinking"], texts["text"], calls, end, (prompt, usage["output_tokens"]))
 
     def joined(self, reply: Reply) -> dict[str, Any]:
         first, *middle, end, stop = named_events(reply)
@@ -281,22 +281,22 @@ class OllamaChats:
         tools = [{"type": "function", "function": FUNCTION}] if wish.has_tool else []
         return {"messages": messages, "tools": tools, "options": options, "stream": wish.streams}
 
-    def whole(self, found: Any) -> Said:
-        message = found["message"]
+    def whole(self, payload: Any) -> Answer:
+        message = payload["message"]
         calls = [(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls", ())]
-        end = "tool_calls" if calls and found["done_reason"] == "stop" else found["done_reason"]
-        tokens = (found["prompt_eval_count"], found["eval_count"])
-        return Said(message.get("thinking", ""), message["content"], calls, end, tokens)
+        end = "tool_calls" if calls and payload["done_reason"] == "stop" else payload["done_reason"]
+        tokens = (payload["prompt_eval_count"], payload["eval_count"])
+        return Answer(message.get("thinking", ""), message["content"], calls, end, tokens)
 
     def joined(self, reply: Reply) -> Any:
         assert reply.headers["content-type"] == "application/x-ndjson"
-        found = [json.loads(line) for line in reply.body.decode().splitlines()]
-        assert [each["done"] for each in found] == [False] * (len(found) - 1) + [True]
+        events = [json.loads(line) for line in reply.body.decode().splitlines()]
+        assert [each["done"] for each in events] == [False] * (len(events) - 1) + [True]
         message: dict[str, Any] = {}
-        for each in found:
+        for each in events:
             for name, value in each["message"].items():
                 message[name] = message[name] + value if name in message and name != "role" else value
-        return {**found[-1], "message": message}
+        return {**events[-1], "message": message}
 
     def error(self, reply: Reply) -> str:
         return str(json.loads(reply.body.decode().splitlines()[-1])["error"])

@@ -74,7 +74,7 @@ def note(tier: str) -> dict[str, Any]:
 def test_one_tier_is_called_in_turn_where_all_passed() -> None:
     turns = []
     for _ in tiers.TIERS:
-        turns += tiers.due()
+        turns += tiers.due_tiers()
         commit()
     assert sorted(turns) == sorted(tiers.TIERS)
 
@@ -88,14 +88,14 @@ def test_one_tier_is_called_in_turn_where_all_passed() -> None:
     ],
 )
 def test_a_change_calls_for_what_it_touches_until_that_passed(name: str, expected: set[str]) -> None:
-    (in_turn,) = tiers.due()
+    (in_turn,) = tiers.due_tiers()
     Path(name).write_text("changed\n")
-    assert set(tiers.due()) == expected | {in_turn}
+    assert set(tiers.due_tiers()) == expected | {in_turn}
     for tier in expected:
         run(tier)
-    assert tiers.due() == [in_turn]
+    assert tiers.due_tiers() == [in_turn]
     Path(name).write_text(FILES[name])
-    assert set(tiers.due()) == expected | {in_turn}, "what passed before is not what passed last"
+    assert set(tiers.due_tiers()) == expected | {in_turn}, "what passed before is not what passed last"
 
 
 def test_new_moved_and_deleted_files_are_changes() -> None:
@@ -111,12 +111,12 @@ def test_inputs_that_change_during_a_run_have_not_passed(capsys: pytest.CaptureF
     Path("toolkit/rekindle/core/scheduler/planner.py").write_text("plan = 2\n")
     tiers.passes("test-engine")
     assert "changed while it ran" in capsys.readouterr().out
-    assert "test-engine" in tiers.due()
+    assert "test-engine" in tiers.due_tiers()
 
 
 def test_what_runs_every_test_calls_for_every_tier() -> None:
     Path("tests/conftest.py").write_text("changed\n")
-    assert set(tiers.due()) == set(tiers.TIERS)
+    assert set(tiers.due_tiers()) == set(tiers.TIERS)
 
 
 def test_every_tier_is_a_target_with_inputs_that_exist() -> None:
@@ -163,7 +163,7 @@ def test_a_check_leaves_what_would_end_too_late_and_begins_with_it_next_time(
 ) -> None:
     Path("README.md").write_text("changed\n")
     targets()
-    (in_turn,) = set(tiers.due()) - {"docs", "tutorials"}
+    (in_turn,) = set(tiers.due_tiers()) - {"docs", "tutorials"}
     digests = json.loads(tiers.PASSED.read_text())
     for tier, seconds in {"tutorials": 900, "docs": 100, in_turn: 200}.items():
         digests[tier] |= {"seconds": seconds, "seconds_of_test": tiers.TYPICAL_TEST}
@@ -171,15 +171,15 @@ def test_a_check_leaves_what_would_end_too_late_and_begins_with_it_next_time(
     assert tiers.run(tiers.MINUTES * 60 - 600) == 0
     assert set(ran()) == {"docs", in_turn}, "shorter ones still fit"
     assert "tutorials: about 15 min" in capsys.readouterr().out.partition("LEFT")[2]
-    assert tiers.due()[0] == "tutorials"
+    assert tiers.due_tiers()[0] == "tutorials"
     Path("README.md").write_text(FILES["README.md"])
-    assert tiers.due()[0] == "tutorials", "a tier that was left is due until it passes"
+    assert tiers.due_tiers()[0] == "tutorials", "a tier that was left is due until it passes"
     run("tutorials", 900)
-    assert "tutorials" not in tiers.due()[:1]
+    assert "tutorials" not in tiers.due_tiers()[:1]
 
 
 def test_a_check_ends_with_the_tier_that_fails() -> None:
-    targets(failing := tiers.due()[0])
+    targets(failing := tiers.due_tiers()[0])
     assert tiers.run(0.0) != 0
     assert ran() == [failing]
     assert tiers.run(tiers.MINUTES * 60) == 0, "it has no time for that"
@@ -187,6 +187,6 @@ def test_a_check_ends_with_the_tier_that_fails() -> None:
 
 def test_notes_without_seconds_are_those_of_before() -> None:
     tiers.PASSED.write_text(json.dumps({tier: tiers.digest(tier) for tier in tiers.TIERS}))
-    assert len(tiers.due()) == 1
+    assert len(tiers.due_tiers()) == 1
     run("test-mesh")
     assert note("test-mesh")["digest"] == tiers.digest("test-mesh")

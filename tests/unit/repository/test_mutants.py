@@ -64,13 +64,13 @@ def test_changed_files_of_the_product_can_be_read_and_have_as_many_lines() -> No
     assert len(mutations) > 50
     for mutation in mutations:
         mutant = mutation.applied(source)
-        assert ast.dump(ast.parse(mutant)) != ast.dump(ast.parse(source)), mutation.told(source)
+        assert ast.dump(ast.parse(mutant)) != ast.dump(ast.parse(source)), mutation.describe(source)
         assert len(mutant.splitlines()) == len(source.splitlines())
 
 
 def test_a_mutation_is_told_with_its_line_before_and_after() -> None:
     source = b"a = 5\nif a < b:\n    c()\n"
-    assert [mutation.told(source) for mutation in Mutations(source)][1] == "2\n  - if a < b:\n  + if a <= b:"
+    assert [mutation.describe(source) for mutation in Mutations(source)][1] == "2\n  - if a < b:\n  + if a <= b:"
 
 
 def test_the_holders_of_a_file_are_those_of_its_innermost_folder_nearest_first() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rekindle.server import app
 from rekindle.session.session import Session
-from tests.unit.apis import APIS, CHATS, FUNCTION, MESSAGES, OLLAMA, RESPONSES, Api, Said, Wish
+from tests.unit.apis import APIS, CHATS, FUNCTION, MESSAGES, OLLAMA, RESPONSES, Answer, Api, Wish
 from tests.unit.asgi import Caller, ask
 from tests.unit.scripted import Serve, scripted_session
 from tests.unit.sessions import submitted
@@ -28,7 +28,7 @@ each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
 each_with_one_call = pytest.mark.parametrize("api", WITH_ONE_CALL, ids=lambda api: api.path)
 
 
-async def both(session: Session, api: Api, wish: Wish) -> list[Said]:
+async def both(session: Session, api: Api, wish: Wish) -> list[Answer]:
     """Return the whole answer to a wish, and the one of a stream."""
     whole = await ask(app(session), api.path, api.body(wish))
     assert whole.status == 200, whole.body
@@ -36,7 +36,7 @@ async def both(session: Session, api: Api, wish: Wish) -> list[Said]:
     return [api.whole(whole.json), api.whole(api.joined(streamed))]
 
 
-def texts_of(answers: Sequence[Said]) -> list[tuple[str, str, str]]:
+def texts_of(answers: Sequence[Answer]) -> list[tuple[str, str, str]]:
     return [(each.reasoning, each.content, each.end) for each in answers]
 
 
@@ -47,7 +47,7 @@ async def test_an_answer_is_the_one_of_the_session(monkeypatch: pytest.MonkeyPat
         tools = [{"type": "function", "function": FUNCTION}]
         own = await session.generate(list(wish.messages), tools=tools, max_tokens=None)
         for answer in await both(session, api, wish):
-            assert answer == Said(
+            assert answer == Answer(
                 "the user asks",
                 "Let me see.",
                 [ROME, ROME],
