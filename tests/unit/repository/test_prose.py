@@ -30,6 +30,14 @@ def test_all_docstrings_together_have_few_pronouns() -> None:
     assert prose.rate <= MOST_PRONOUNS
 
 
+def test_the_tests_have_few_pronouns_and_few_participles_as_names() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules(("tests",))}
+    prose = Prose.of("\n".join(text for tree in trees.values() for _, text in docstrings(tree)))
+    assert prose.rate <= MOST_PRONOUNS
+    participles = [each for path in trees for each in findings_of(path) if each.rule == "a participle for a name"]
+    assert len(participles) <= 0.005 * sum(len(list(names(tree))) for tree in trees.values())
+
+
 def test_exceptions_are_few_and_needed() -> None:
     assert len(EXCEPTIONS) <= 30
     for exception in EXCEPTIONS:
