@@ -144,6 +144,18 @@ def test_any_tokens_joined_are_their_decoding(name: str, data: st.DataObject) ->
         assert_decoded(tokenizer, ids, skip)
 
 
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [
+        ("byte-level", [169, 94]),
+        *((name, [len(PIECES) + 0xED, len(PIECES) + 0xA1]) for name in ("byte-fallback", "gemma")),
+    ],
+)
+def test_half_of_a_surrogate_is_no_incomplete_character(name: str, ids: list[int]) -> None:
+    assert decoded(TOKENIZERS[name], ids)[1] == b""
+    assert_decoded(TOKENIZERS[name], ids)
+
+
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_tokens_of_the_default_model_joined_are_their_decoding(

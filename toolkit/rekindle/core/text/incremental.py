@@ -56,7 +56,9 @@ class _ByteLevel:
         return self._utf8.decode(byte_level_bytes(self._tokenizer, token_id))
 
     def finish(self) -> tuple[str, bytes]:
-        return "", self._utf8.getstate()[0]
+        held = self._utf8.getstate()[0]
+        incomplete = _incomplete(held)
+        return "" if incomplete else held.decode(errors="replace"), incomplete
 
 
 class _Windows:
@@ -85,7 +87,7 @@ class _Windows:
         last = list(takewhile(self._is_byte, reversed(self._window)))[::-1]
         utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         utf8.decode(b"".join(token_bytes(self._tokenizer, token) for token in last))
-        incomplete = utf8.getstate()[0]
+        incomplete = _incomplete(utf8.getstate()[0])
         if incomplete:  # each of its bytes is one token
             del self._window[-len(incomplete) :]
         return self._take(final=True), incomplete
@@ -100,3 +102,8 @@ class _Windows:
             return ""
         self._before, self._window = self._window, []
         return piece
+
+
+def _incomplete(held: bytes) -> bytes:
+    """Return the bytes held back by Python's decoder, unless they begin a surrogate: no byte completes one in UTF-8."""
+    return b"" if held[:1] == b"\xed" and held[1:] >= b"\xa0" else held
