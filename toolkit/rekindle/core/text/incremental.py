@@ -56,9 +56,9 @@ class _ByteLevel:
         return self._utf8.decode(byte_level_bytes(self._tokenizer, token_id))
 
     def finish(self) -> tuple[str, bytes]:
-        held = self._utf8.getstate()[0]
-        incomplete = _incomplete(held)
-        return "" if incomplete else held.decode(errors="replace"), incomplete
+        pending = self._utf8.getstate()[0]
+        incomplete = _incomplete(pending)
+        return "" if incomplete else pending.decode(errors="replace"), incomplete
 
 
 class _Windows:
@@ -104,6 +104,6 @@ class _Windows:
         return piece
 
 
-def _incomplete(held: bytes) -> bytes:
+def _incomplete(pending: bytes) -> bytes:
     """Return the bytes held back by Python's decoder, unless they begin a surrogate: no byte completes one in UTF-8."""
-    return b"" if held[:1] == b"\xed" and held[1:] >= b"\xa0" else held
+    return b"" if pending[:1] == b"\xed" and pending[1:] >= b"\xa0" else pending
