@@ -25,7 +25,8 @@ connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
 body = json.dumps({"prompt": PROMPT, "max_tokens": 60000, "ignore_eos": True, "stream": True})
 connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
 reply = connection.getresponse()
-first = json.loads(reply.readline().removeprefix(b"data: "))["choices"][0]["text"]
+events = iter(reply.readline, b"")  # of a slow first token, comments go before
+first = json.loads(next(line for line in events if line.startswith(b"data: "))[6:])["choices"][0]["text"]
 """
 PAGES = 2 * 64
 
