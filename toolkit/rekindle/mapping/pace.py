@@ -1,8 +1,6 @@
 """Progress of a map: finished items, token rate and remaining time."""
 
-from time import perf_counter
-
-from rekindle.core.concurrency.progress import Progress, duration_text
+from rekindle.core.concurrency.progress import Progress
 from rekindle.mapping.in_flight import InFlight
 from rekindle.notebook.batch_progress import BatchProgress
 
@@ -33,6 +31,5 @@ class MapPace:
         """Return the finished items, the current token rate, and the remaining time."""
         computed, remaining = self._done - self._stored, ""
         if self._total is not None and computed and self._done < self._total:
-            seconds = (self._total - self._done) * (perf_counter() - self._pace.began) / computed
-            remaining = f"{duration_text(seconds)} left"
+            remaining = self._pace.remaining(self._total - self._done, computed)
         return self._pace.report(self._done, self._total, self._in_flight.tokens, remaining)

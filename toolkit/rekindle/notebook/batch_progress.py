@@ -85,6 +85,10 @@ class BatchProgress:
         self._rates = Rates()
         self._rates.look(self.began, 0)
 
+    def remaining(self, missing: float, computed: float) -> str:
+        """Return the remaining time as text, at the speed so far; both amounts are in one unit."""
+        return f"{duration_text(missing * (perf_counter() - self.began) / computed)} left"
+
     def report(self, done: int, total: int | None, tokens: int, remaining: str) -> Progress:
         """Return the progress: the number of answers, the speed if known, and the text of the remaining time."""
         rate = self._rates.look(perf_counter(), tokens).now
@@ -117,8 +121,7 @@ class BatchPace:
         if waiting := self._awaited():
             remaining = waiting.stage
         elif tokens and running and (missing := self._missing(running, tokens, ended)) is not None:
-            seconds = missing * (perf_counter() - self._progress.began) / tokens
-            remaining = f"{'' if ended else 'at most '}{duration_text(seconds)} left"
+            remaining = f"{'' if ended else 'at most '}{self._progress.remaining(missing, tokens)}"
         return self._progress.report(len(self._run.ends.items), len(self._run), tokens, remaining)
 
     def line(self) -> str:

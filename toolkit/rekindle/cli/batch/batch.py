@@ -38,14 +38,14 @@ def batch(arguments: Namespace) -> int:
     source, output = Path(arguments.requests), Path(arguments.answers)
     if arguments.window is not None:
         integer("window", arguments.window, 1, MOST_IN_FLIGHT)
-    with _files_told():
+    with _file_errors():
         check_output(source, output)
         contents = check_lines(source)
     model = arguments.model or _model_in(source, contents, [*arguments.name, *dict(arguments.adapter)])
     names = list(dict.fromkeys([*arguments.name, short_name(model), model]))
     _check_models(source, contents, [*names, *dict(arguments.adapter)])
     answers = BatchAnswers(output, {"model": short_name(model), "names": ", ".join(names)})
-    with _open(arguments, model) as session, _files_told():
+    with _open(arguments, model) as session, _file_errors():
         return _answer(arguments, session, names, answers, contents.count)
 
 
@@ -146,7 +146,7 @@ def _check_models(source: Path, contents: BatchContents, names: Sequence[str]) -
 
 
 @contextmanager
-def _files_told() -> Iterator[None]:
+def _file_errors() -> Iterator[None]:
     """Raise an error of the operating system about a file as one with a message."""
     try:
         yield

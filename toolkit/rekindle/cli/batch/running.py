@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from time import perf_counter
 from typing import Any
 
 import anyio
@@ -11,7 +10,7 @@ from starlette.types import ASGIApp
 from rekindle.cli.batch.answers import BUSY, BatchAnswers
 from rekindle.cli.batch.asking import ask
 from rekindle.cli.batch.lines import BatchLine
-from rekindle.core.concurrency.progress import Progress, duration_text
+from rekindle.core.concurrency.progress import Progress
 from rekindle.notebook.batch_progress import BatchProgress, LateBar
 from rekindle.session.session import Session
 
@@ -99,8 +98,7 @@ class BatchRun:
         def report() -> Progress:
             computed, remaining = self.done - self.stored, ""
             if computed and self.done < self._count:
-                seconds = (self._count - self.done) * (perf_counter() - pace.began) / computed
-                remaining = f"{duration_text(seconds)} left"
+                remaining = pace.remaining(self._count - self.done, computed)
             tokens = self._session.stats.scheduler.generated_tokens - before
             return pace.report(self.done, self._count, tokens, remaining)
 
