@@ -541,8 +541,8 @@ async def test_requests_are_answered_and_counted_by_model() -> None:
         text = (await ask(server, "/metrics")).body.decode()
         samples = [line for line in text.splitlines() if line.startswith("rekindle_requests_total")]
         assert samples == [
-            'rekindle_requests_total{finish_reason="length",model="a"} 1',
-            'rekindle_requests_total{finish_reason="length",model="b"} 2',
+            'rekindle_requests_total{finish_reason="length",model="a"} 1.0',
+            'rekindle_requests_total{finish_reason="length",model="b"} 2.0',
         ]
         assert text.count("# TYPE rekindle_requests_total counter") == 1
         assert (await ask(server, "/health")).status == 200

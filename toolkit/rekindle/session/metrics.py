@@ -1,13 +1,13 @@
-"""Metrics of a session in Prometheus text format.
+"""Metrics of a session in Prometheus text format, registered nowhere."""
 
-The format has three lines of text per number, so the module uses no library: metrics work without an extra, and nothing
-is registered globally.
-"""
+from collections.abc import Iterator, Mapping
 
-from collections.abc import Iterator, Mapping, Sequence
+from prometheus_client import Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
 
-from rekindle.client.latencies import Histogram, Latencies
-from rekindle.core.scheduler.stats import SchedulerStats, Stats
+from rekindle.client.latencies import Latencies
+from rekindle.core.scheduler.stats import Stats
 
 _GAUGES: Mapping[str, str] = {
     "waiting": "Requests in the waiting queue.",
@@ -48,51 +48,47 @@ _HISTOGRAMS: Mapping[str, tuple[str, str]] = {
 """Histograms: (name, help text) by attribute of `Latencies`."""
 
 
-def metrics_text(stats: Stats, latencies: Latencies) -> str:
-    """Return all metrics in Prometheus text format, each with its help and type lines."""
-    return "".join(f"{line}\n" for line in _lines(stats, latencies))
+class SessionMetrics(Collector):
+    """Collector of the metrics of a session.
 
+    Args:
+        stats: its counters.
+        latencies: its times, counted on by another thread.
+    """
 
-def _lines(stats: Stats, latencies: Latencies) -> Iterator[str]:
-    for name, text in _GAUGES.items():
-        yield from _number(name, "gauge", text, getattr(stats.scheduler, name))
-    yield from _number("programs", "gauge", "Compiled programs in memory.", stats.programs)
-    for name, text in _COUNTERS.items():
-        yield from _number(f"{name}_total", "counter", text, getattr(stats.scheduler, name))
-    if len(stats.lanes) > 1:
-        yield from _of_lanes(stats.lanes)
-    yield from _number("program_loads_total", "counter", "Programs loaded from the store.", stats.loads)
-    yield from _number("compilations_total", "counter", "Programs compiled.", stats.compilations)
-    yield from _head("requests_total", "counter", "Requests that ended, by their finish reason.")
-    for reason, count in sorted(latencies.ended.copy().items()):
-        yield f'rekindle_requests_total{{finish_reason="{reason}"}} {count}'
-    for attribute, (name, text) in _HISTOGRAMS.items():
-        yield from _histogram(name, text, getattr(latencies, attribute))
+    def __init__(self, stats: Stats, latencies: Latencies):
+        self._stats, self._latencies = stats, latencies
 
+    def text(self) -> str:
+        """Return the metrics in Prometheus text format, each with its help and type lines."""
+        return generate_latest(self).decode()
 
-def _of_lanes(lanes: Sequence[SchedulerStats]) -> Iterator[str]:
-    """Yield the metrics of each lane; the prefix "lane_" distinguishes them from the sums over lanes."""
-    for kind, helps in (("gauge", _GAUGES), ("counter", _COUNTERS)):
-        for name, text in helps.items():
-            of_lane = f"lane_{name}" if kind == "gauge" else f"lane_{name}_total"
-            yield from _head(of_lane, kind, f"Per lane: {text[0].lower()}{text[1:]}")
-            for number, lane in enumerate(lanes):
-                yield f'rekindle_{of_lane}{{lane="{number}"}} {getattr(lane, name)}'
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; the prefix "lane_" distinguishes the ones of each lane from the sums over several."""
+        stats, latencies = self._stats, self._latencies
+        yield GaugeMetricFamily("rekindle_programs", "Compiled programs in memory.", stats.programs)
+        yield CounterMetricFamily("rekindle_program_loads", "Programs loaded from the store.", stats.loads)
+        yield CounterMetricFamily("rekindle_compilations", "Programs compiled.", stats.compilations)
+        yield from self._scheduled(GaugeMetricFamily, _GAUGES)
+        yield from self._scheduled(CounterMetricFamily, _COUNTERS)
+        text = "Requests that ended, by their finish reason."
+        ended = CounterMetricFamily("rekindle_requests", text, labels=["finish_reason"])
+        for reason, count in sorted(latencies.ended.copy().items()):
+            ended.add_metric([reason], count)
+        yield ended
+        for attribute, (name, text) in _HISTOGRAMS.items():
+            histogram = getattr(latencies, attribute)
+            buckets = [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in histogram.up_to]
+            yield HistogramMetricFamily(f"rekindle_{name}", text, buckets, histogram.sum)
 
-
-def _number(name: str, kind: str, text: str, value: int) -> Iterator[str]:
-    yield from _head(name, kind, text)
-    yield f"rekindle_{name} {value}"
-
-
-def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[str]:
-    yield from _head(name, "histogram", text)
-    count = 0
-    for bound, count in histogram.up_to:
-        yield f'rekindle_{name}_bucket{{le="{"+Inf" if bound == float("inf") else bound}"}} {count}'
-    yield f"rekindle_{name}_sum {histogram.sum}"
-    yield f"rekindle_{name}_count {count}"
-
-
-def _head(name: str, kind: str, text: str) -> tuple[str, str]:
-    return f"# HELP rekindle_{name} {text}", f"# TYPE rekindle_{name} {kind}"
+    def _scheduled(
+        self, family: type[GaugeMetricFamily | CounterMetricFamily], texts: Mapping[str, str]
+    ) -> Iterator[Metric]:
+        """Yield metrics of the scheduler, and of several lanes."""
+        for name, text in texts.items():
+            yield family(f"rekindle_{name}", text, getattr(self._stats.scheduler, name))
+            if len(self._stats.lanes) > 1:
+                by_lane = family(f"rekindle_lane_{name}", f"Per lane: {text[0].lower()}{text[1:]}", labels=["lane"])
+                for number, lane in enumerate(self._stats.lanes):
+                    by_lane.add_metric([str(number)], getattr(lane, name))
+                yield by_lane

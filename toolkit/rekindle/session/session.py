@@ -69,7 +69,6 @@ from rekindle.session import prefix as prefixes
 from rekindle.session.about import ASLEEP, About, Memory, facts_of
 from rekindle.session.engine_view import EngineView
 from rekindle.session.fingerprint import base_of, fingerprint_of
-from rekindle.session.metrics import metrics_text
 from rekindle.session.operations import explaining
 from rekindle.session.operations.adapters import AdapterOperations, AdapterSource
 from rekindle.session.operations.engine import Operations
@@ -972,7 +971,9 @@ class Session:
         Counters have the names of `stats` with the prefix "rekindle_". Histograms cover the seconds until a request
         leaves the queue, until its first token, between its tokens, and until its end.
         """
-        return metrics_text(self.stats, self._client.latencies)
+        from rekindle.session.metrics import SessionMetrics
+
+        return SessionMetrics(self.stats, self._client.latencies).text()
 
     @awaitable("await session.close()")
     def close(self) -> Waits[None]:

@@ -1,34 +1,32 @@
 """Metrics of several models in one text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-HEAD = "# HELP "
+from prometheus_client import Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 
-def joined(texts: Mapping[str, str]) -> str:
-    """Return the metrics of several sessions in Prometheus text format, with the label `model`.
+class JoinedMetrics(Collector):
+    """Collector of the metrics of several sessions, with the label `model`.
 
     Args:
-        texts: the metrics of each session in this format, by the model's name.
+        texts: the metrics of each session in Prometheus text format, by the model's name.
     """
-    families: dict[str, list[str]] = {}
-    for model, text in texts.items():
-        for head, samples in _families(text):
-            families.setdefault(head, []).extend(_labelled(sample, model) for sample in samples)
-    return "".join(head + "".join(samples) for head, samples in families.items())
 
+    def __init__(self, texts: Mapping[str, str]):
+        self._texts = texts
 
-def _families(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the two lines of help and type of each metric, and its samples."""
-    for part in text.split(HEAD)[1:]:
-        help_line, type_line, *samples = part.splitlines(keepends=True)
-        yield HEAD + help_line + type_line, samples
+    def text(self) -> str:
+        """Return the metrics in Prometheus text format."""
+        return generate_latest(self).decode()
 
-
-def _labelled(sample: str, model: str) -> str:
-    """Return a sample with one more label."""
-    name, _, value = sample.rpartition(" ")
-    value_of = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
-    label = 'model="{}"'.format("".join(value_of.get(letter, letter) for letter in model))
-    labels = f"{name[:-1]},{label}}}" if name.endswith("}") else f"{name}{{{label}}}"
-    return f"{labels} {value}"
+    def collect(self) -> Iterable[Metric]:
+        """Return each metric with the samples of all sessions."""
+        metrics = dict[str, Metric]()
+        for model, text in self._texts.items():
+            for each in text_string_to_metric_families(text):
+                metric = metrics.setdefault(each.name, Metric(each.name, each.documentation, each.type))
+                for sample in each.samples:
+                    metric.add_sample(sample.name, {**sample.labels, "model": model}, sample.value)
+        return metrics.values()

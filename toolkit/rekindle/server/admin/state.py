@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from rekindle.server.admin.metrics import joined
+from rekindle.server.admin.metrics import JoinedMetrics
 from rekindle.server.admin.openapi import openapi
 from rekindle.server.anthropic.answer import model_object, models_page
 from rekindle.server.common.errors import ApiError, api_error_of, unavailable
@@ -83,7 +83,7 @@ class StateRoutes:
     async def metrics(self, request: Request) -> Response:
         """Serve GET /metrics: counters and histograms for Prometheus."""
         texts = {model.base: model.session.metrics_text() for model in self._models.open_models()}
-        text = joined(texts) if len(self._models.bases) > 1 else "".join(texts.values())
+        text = JoinedMetrics(texts).text() if len(self._models.bases) > 1 else "".join(texts.values())
         return PlainTextResponse(text, headers={"content-type": METRICS_TYPE})
 
 
