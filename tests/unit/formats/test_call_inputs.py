@@ -11,7 +11,8 @@ from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.formats.rendering.chat import render
 from rekindle.formats.responses.formats import format_of
 from rekindle.formats.responses.grammars.common import TERMINALS
-from rekindle.formats.responses.grammars.inputs import input_rules
+from rekindle.formats.responses.grammars.inputs import input_schema, regex_of_grammar
+from rekindle.formats.responses.grammars.terms import json_of, regex_literal
 from rekindle.formats.responses.reading.reader import TemplateReading
 from rekindle.formats.responses.tool_choice import tool_choice_grammar
 from tests.unit.chat_forms import FORMS, tokenizer_of
@@ -36,7 +37,7 @@ name: /.{1,9}/
 line: ("+" | "-") /[^+\n]{0,5}/ LF
 LF: /\n/
 """
-SUM = 'start: term ("+" term)~0..3\nterm: NUMBER | "(" start ")" | "\\n"\nNUMBER: "0".."9"'
+SUM = 'start: term ("+" term)~0..3\nterm: NUMBER | "(" NUMBER ["." NUMBER] ")" | "-\\n-" | "b"i\nNUMBER: "0".."9"'
 BYTES = LLTokenizer("byte")
 
 
@@ -75,66 +76,61 @@ def test_what_the_grammar_allows_is_read_with_an_input_of_its_own(name: str, def
         (r'start: /\s\S\w[\n"]./s', [' "a"\n', "\t\\b\n\x02", '  a"x']),
         (r'start: "\x01".."\x20" /\x{22}\u{5c}/', ['\x02"\\', ' "\\', 'a"\\']),
         (r'start: /(?i:a"b)\/[]"]/', ['A"B/"', 'a"b/]', 'a"b/x']),
-        ('start: A\nA: /[a-z"]+/ & /.*".*/', ['a"b', "ab", '"']),
-        ("start: item*\nitem: NUMBER\nNUMBER: /[0-9]/\n%ignore / /", ["1 2", "12", "1a"]),
+        ('start: A ["(" A{2,3} ")"]\nA: /[a-z"]/ // a letter', ["a", 'b(a")', "a(b)", "a(bbb)", "a(bbbb)"]),
+        ("start: /a b/x", ["ab", "a b"]),
     ],
 )
-def test_a_grammar_is_the_same_over_the_characters_of_a_string(definition: str, texts: list[str]) -> None:
-    for in_json in (True, False):
-        grammar = "\n".join(['start: "<" a', *input_rules(definition, "a", '">', in_json=in_json)])
-        for text in texts:
-            inside = json.dumps(text, ensure_ascii=False)[1:-1] if in_json else text
-            assert takes(grammar, f'<{inside}">') == takes(definition, text), (in_json, text)
+def test_a_grammar_has_the_regular_expression_of_its_texts(definition: str, texts: list[str]) -> None:
+    pattern = regex_of_grammar(definition)
+    assert pattern is not None
+    schema = json_of({"type": "string", "pattern": f"^(?:{pattern})$"})
+    for text in texts:
+        assert takes(f"start: {schema}", json.dumps(text, ensure_ascii=False)) == takes(definition, text), text
+        assert takes(f"start: {regex_literal(pattern)}", text) == takes(definition, text), text
 
 
 @pytest.mark.parametrize("terminal", TERMINALS)
 def test_imported_terminals_are_those_of_the_library(terminal: str) -> None:
     imported = f"start: X\n%import common.{terminal} -> X"
-    texts = [
-        "",
-        "1",
-        "-1",
-        "a",
-        "Z_1",
-        "1.",
-        ".5",
-        "+1.5e-3",
-        "2e9",
-        "e",
-        "\n",
-        "\r\n\n",
-        "\r",
-        " \t",
-        '"a\\"b"',
-        "g",
-        "\f",
-    ]
-    texts += ["_", "1a", "fF0"]
-    rules = {in_json: input_rules(imported, "a", '">', in_json=in_json) for in_json in (True, False)}
-    for text in texts:
-        for in_json in (True, False):
-            inside = json.dumps(text, ensure_ascii=False)[1:-1] if in_json else text
-            grammar = "\n".join(['start: "<" a', *rules[in_json]])
-            assert takes(grammar, f'<{inside}">') == takes(imported, text), (in_json, text)
+    pattern = regex_of_grammar(imported)
+    assert pattern is not None
+    numbers = ["1", "-1", "1.", ".5", "+1.5e-3", "2e9", "e", "Z_1", "a", "g", "_", "1a0", "fF0"]
+    others = ("", "\n", "\r\n\n", "\r", " \t", "\f", '"a\\"b"')
+    for text in (*numbers, *others):
+        assert takes(f"start: {regex_literal(pattern)}", text) == takes(imported, text), text
 
 
 def test_a_sum_as_in_the_documentation_of_custom_tools_is_an_input() -> None:
     definition = 'start: expr\nexpr: term (SP "+" SP term)* -> add | term\nterm: INT\nSP: " "\n%import common (INT, WS)'
-    grammar = "\n".join(['start: "<" a', *input_rules(definition, "a", '">', in_json=True)])
-    assert takes(grammar, '<1 + 22 + 3">')
-    assert not takes(grammar, '<1 +">')
+    pattern = regex_of_grammar(definition)
+    assert pattern is not None
+    grammar = f"start: {regex_literal(pattern)}"
+    assert takes(grammar, "1 + 22 + 3")
+    assert not takes(grammar, "1 +")
 
 
 @pytest.mark.parametrize(
-    ("definition", "reason"),
+    "definition",
     [
-        ('start: "a" | "(" start /[^)]+/ ")"', "recursion or %ignore"),
-        ('start: %json {"type": "string"}', "cannot have '%json'"),
-        ("start: X\n%import common.NOTHING -> X", "imports common.NOTHING; it can import DIGIT"),
-        ("start: ~/a/", "cannot have '~'"),
-        ("start: /a b/x", "with free spaces"),
+        'start: "a" | "(" start /[^)]+/ ")"',
+        'start: a\na: "x" b?\nb: "y" a?',
+        "start: item*\nitem: /[0-9]/\n%ignore / /",
+        '%ignore / /\nstart: "a" // begins',
+        "start: /a/\nunused: /b/\n%ignore / /",
+        "start: X\n%import common.NOTHING -> X",
+        'start: %json {"type": "string"}',
+        "start: A\nA: /a+/ & /aa/",
+        "start: A\nA: ~/a/",
+        "start: <|im_end|>",
+        'start[lazy]: /.*"/',
+        "start: a0\n" + "\n".join(f"a{each}: a{each + 1} a{each + 1}" for each in range(30)) + '\na30: "a"',
+        "start: a0\n" + "\n".join(f"a{each}: a{each + 1}" for each in range(2000)) + '\na2000: "a"',
     ],
 )
-def test_what_a_call_cannot_have_is_refused_by_name(definition: str, reason: str) -> None:
-    with pytest.raises(InvalidRequest, match=reason):
-        input_rules(definition, "a", '"', in_json=True)
+def test_a_grammar_without_a_regular_expression_is_required_by_nobody(definition: str) -> None:
+    assert regex_of_grammar(definition) is None
+
+
+def test_errors_name_what_a_required_input_cannot_have() -> None:
+    with pytest.raises(InvalidRequest, match="its grammar has recursion, %ignore, or another part"):
+        input_schema('start: "a" start?', PARAMETERS)

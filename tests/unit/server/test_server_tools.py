@@ -82,10 +82,7 @@ def test_a_custom_tool_is_told_as_a_function_of_a_text(nested: bool) -> None:
     assert names(read(nested, tools=[lark])) == ["l"]
     for choice in ("required", tool("l", "custom", nested=nested)):
         offer = read(nested, tools=[lark, digits, plain], tool_choice=choice)
-        required = {"l": 'start: "a"+', "d": "start: /[0-9]+/"}
-        assert offer.options["tool_grammars"] == (required if choice == "required" else {"l": 'start: "a"+'})
-    paths = tool("p", "custom", nested=nested, format=grammar("regex", r"/a\/b", nested=nested))
-    assert read(nested, tools=[paths], tool_choice="required").options["tool_grammars"] == {"p": r"start: /\/a\/b/"}
+        assert offer.options["tool_grammars"] == {"l": 'start: "a"+'}  # the schema of "d" has its pattern
     assert "tool_grammars" not in read(nested, tools=[lark, digits]).options
 
 
@@ -134,15 +131,50 @@ async def test_the_input_of_a_custom_tool_comes_back_if_it_fits(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
-async def test_a_required_input_follows_its_grammar(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+@pytest.mark.parametrize(
+    ("syntax", "definition"),
+    [
+        ("lark", 'start: "begin" LF line+\nline: "+" /[^\\n]*/ LF\nLF: /\\n/'),
+        ("regex", r"begin\n(\+[^\n]*\n)+"),
+    ],
+)
+async def test_a_required_input_follows_its_grammar(
+    monkeypatch: pytest.MonkeyPatch, path: str, syntax: str, definition: str
+) -> None:
     nested = path == CHAT
-    definition = 'start: "begin" LF line+\nline: "+" /[^\\n]*/ LF\nLF: /\\n/'
-    run = tool("run", "custom", nested=nested, format=grammar("lark", definition, nested=nested))
+    run = tool("run", "custom", nested=nested, format=grammar(syntax, definition, nested=nested))
     body = {("messages" if nested else "input"): [USER], "tools": [run], "tool_choice": "required"}
     with scripted_session(monkeypatch, lambda prompt: called("begin+the end\n")) as session:
         whole = (await ask(app(session), path, body)).json
     entry = whole["choices"][0]["message"]["tool_calls"][0]["custom"] if nested else whole["output"][0]
     assert entry["input"] == "begin\n+the end\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@pytest.mark.parametrize(("text", "fits"), [("((a))", True), ("((a)", False)])
+async def test_a_required_input_of_a_recursive_grammar_is_checked_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, path: str, text: str, fits: bool
+) -> None:
+    nested = path == CHAT
+    run = tool("run", "custom", nested=nested, format=grammar("lark", 'start: "a" | "(" start ")"', nested=nested))
+    body = {("messages" if nested else "input"): [USER], "tools": [run], "tool_choice": "required"}
+    with scripted_session(monkeypatch, lambda prompt: called(text)) as session:
+        whole = (await ask(app(session), path, body)).json
+        reply = await ask(app(session), path, {**body, "stream": True})
+    lines = [line.removeprefix("data: ") for line in reply.body.decode().splitlines() if line.startswith("data: ")]
+    events = [json.loads(line) for line in lines if line != "[DONE]"]
+    if nested:
+        message = whole["choices"][0]["message"]
+        found = message["tool_calls"][0]["custom"]["input"] if fits else message["content"]
+        deltas = [event["choices"][0]["delta"] for event in events]
+        streamed = "".join(each.get("content") or "" for each in deltas)
+    else:
+        (item,) = whole["output"]
+        found = item["input"] if fits else item["content"][0]["text"]
+        streamed = "".join(each["delta"] for each in events if each["type"] == "response.output_text.delta")
+    assert found.replace("\n", "") == (text if fits else called(text))
+    assert streamed == ("" if fits else found)
 
 
 def test_past_calls_of_custom_tools_are_calls_of_functions() -> None:

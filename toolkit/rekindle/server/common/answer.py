@@ -41,8 +41,9 @@ class Answer:
         readable = [place for place, each in enumerate(calls) if each.error is None]
         if one_call and readable:
             calls = calls[: readable[0] + 1]
-        text = source.content + "".join(each.text for each in calls if each.error is not None)
-        return cls(source.reasoning, _content(text, call), [each for each in calls if each.error is None])
+        rejected = (_rejected(*each, call) for each in zip(source.tool_calls, calls, strict=False))
+        text = _content(source.content, call) + "".join(rejected)
+        return cls(source.reasoning, text, [each for each in calls if each.error is None])
 
 
 class AnswerParts:
@@ -102,8 +103,8 @@ class AnswerParts:
         if self._one_call and self._open_ids:
             pieces = [piece for piece in pieces if piece.id in self._open_ids]
         self._open_ids.update(piece.id for piece in pieces)
-        if call is not None and call.id not in self._open_ids:
-            text = _content(call.text, self._call) if call.error is not None else ""
+        if call is not None and part.call is not None and call.id not in self._open_ids:
+            text = _rejected(part.call, call, self._call)
             return [Part("content", text)] if text else []
         complete = call if call is not None and call.error is None else None
         self.calls += complete is not None
@@ -141,6 +142,13 @@ def _content(text: str, call: Call) -> str:
     The rest of such an answer is the cut beginning of a further call.
     """
     return "" if call.needs_calls else text
+
+
+def _rejected(parsed: ToolCall, checked: ToolCall, call: Call) -> str:
+    """Return the text of a malformed call, or of a call whose input is outside of its tool's grammar."""
+    if checked.error is None:
+        return ""
+    return _content(checked.text, call) if parsed.error is not None else checked.text
 
 
 def _checked(call: ToolCall, custom: Mapping[str, CustomTool]) -> ToolCall:

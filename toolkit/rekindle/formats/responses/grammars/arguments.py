@@ -33,7 +33,7 @@ def argument_rules(name: str, tool: str, schema: Mapping[str, Any], form: CallFo
     for candidate in _candidates(schema):
         try:
             parts = _arguments(name, candidate, form, TextTerms({}))
-            if _is_served("\n".join([f"start: {name}", *parts])):
+            if is_served("\n".join([f"start: {name}", *parts])):
                 return list(_arguments(name, candidate, form, terms))
         except Exception:  # a schema may be malformed in any way, such as a list in place of an object
             continue
@@ -44,7 +44,7 @@ def schema_of_arguments(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the schema of a tool for arguments in JSON, as far as a grammar can enforce it; see `argument_rules`."""
     for candidate in _candidates(schema):
         try:
-            if _is_served(f"start: {json_of(candidate)}"):
+            if is_served(f"start: {json_of(candidate)}"):
                 return candidate
         except Exception:  # as in `argument_rules`
             continue
@@ -71,7 +71,7 @@ _SERVED: Final[Recent[str, bool]] = Recent(1 << 22)
 """Verdicts about grammars, within so many characters of grammars."""
 
 
-def _is_served(grammar: str) -> bool:
+def is_served(grammar: str) -> bool:
     """Return True if a grammar can be parsed."""
     is_served = _SERVED.get(grammar)
     if is_served is None:
@@ -86,7 +86,7 @@ def _is_served(grammar: str) -> bool:
 
 def _is_pattern(pattern: str) -> bool:
     """Return True if a `pattern` can be parsed."""
-    return _is_served(f"start: {json_of({'type': 'string', 'pattern': pattern})}")
+    return is_served(f"start: {json_of({'type': 'string', 'pattern': pattern})}")
 
 
 def _arguments(name: str, schema: Mapping[str, Any], form: CallForm, terms: TextTerms) -> Iterable[str]:

@@ -5,13 +5,12 @@ from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.constraint import Constraint
-from rekindle.core.text.constraints.parser import parse_bytes
 from rekindle.formats.responses.grammars.answers import call_or_value, term_of
-from rekindle.formats.responses.grammars.arguments import argument_rules
+from rekindle.formats.responses.grammars.arguments import argument_rules, is_served
 from rekindle.formats.responses.grammars.call_forms import CallForm
-from rekindle.formats.responses.grammars.inputs import input_of_call
+from rekindle.formats.responses.grammars.inputs import input_schema
 from rekindle.formats.responses.grammars.notations import Notation
-from rekindle.formats.responses.grammars.terms import TextTerms, literal, without
+from rekindle.formats.responses.grammars.terms import TextTerms, json_of, literal, without
 
 NO_INPUTS: Final[Mapping[str, str]] = {}
 
@@ -69,10 +68,8 @@ def call_grammar(
         arguments = f"arguments_{place}"
         parts = (terms.of(form.before + name + form.between), arguments, terms.of(form.after))
         rules.append(f"call_{place}: {' '.join(filter(None, parts))}")
-        if name in inputs:
-            rules += _input(inputs[name], name, arguments, schema, form, terms)
-        else:
-            rules += argument_rules(arguments, name, schema, form, terms)
+        own = _input(inputs[name], name, schema) if name in inputs else schema
+        rules += argument_rules(arguments, name, own, form, terms)
     return "\n".join(rules) + "\n"
 
 
@@ -93,16 +90,15 @@ def _reasoning_rules(begin: str, end: str, in_reasoning: bool, terms: TextTerms)
     yield "thought: thoughts /\\s*/" if in_reasoning else f"thought: ({terms.of(begin)} thoughts /\\s*/)?"
 
 
-def _input(
-    grammar: str, tool: str, name: str, schema: Mapping[str, Any], form: CallForm, terms: TextTerms
-) -> Sequence[str]:
-    """Return the rules for the arguments of a tool with a grammar; see `input_of_call`."""
+def _input(grammar: str, tool: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema for the arguments of a tool with a grammar; see `input_schema`."""
     try:
-        rules = input_of_call(grammar, name, schema, form, terms)
-        parse_bytes("grammar", grammar, "the grammar")
+        own = input_schema(grammar, schema)
     except InvalidRequest as error:
         raise InvalidRequest.of("tools", f"a call of {tool!r:.80} cannot be required: {error}") from error
-    return rules
+    if not is_served(f"start: {json_of(own)}"):
+        raise InvalidRequest.of("tools", f"a call of {tool!r:.80} cannot be required: its grammar is too large")
+    return own
 
 
 def _check_names(notation: Notation, tools: Mapping[str, Mapping[str, Any]]) -> None:

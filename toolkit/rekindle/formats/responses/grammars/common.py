@@ -4,8 +4,6 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from rekindle.core.errors import InvalidRequest
-
 _INT: Final = "[0-9]+"
 _DECIMAL: Final = r"(?:[0-9]+\.[0-9]*|\.[0-9]+)"
 _EXPONENT: Final = f"[eE][+-]?{_INT}"
@@ -39,17 +37,12 @@ _IMPORT: Final = re.compile(
 
 
 def with_definitions(grammar: str) -> str:
-    """Return a grammar with the definitions of its imports from `common`.
-
-    Raises:
-        InvalidRequest: an unknown terminal.
-    """
+    """Return a grammar with the definitions of its imports from `common`, as far as they are known."""
     return _IMPORT.sub(_definitions, grammar)
 
 
 def _definitions(match: re.Match[str]) -> str:
     names = [match[1]] if match[1] else re.findall(r"\w+", match[3])
-    for name in names:
-        if name not in TERMINALS:
-            raise InvalidRequest(f"a grammar imports common.{name}; it can import {', '.join(TERMINALS)}")
+    if not set(names) <= set(TERMINALS):
+        return match[0]
     return "\n".join(f"{match[2] or name}: /{TERMINALS[name]}/" for name in names)

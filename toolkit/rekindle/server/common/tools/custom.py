@@ -7,7 +7,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.core.text.constraints.parser import parse_bytes
 from rekindle.core.text.constraints.recent import LEAST, Recent
-from rekindle.formats.responses.grammars.terms import regex_literal
+from rekindle.formats.responses.grammars.inputs import regex_of_grammar
 from rekindle.server.common.fields import Fields
 
 INPUT: Final = "input"
@@ -34,11 +34,10 @@ class CustomTool:
         return bool(matcher.consume_tokens(list(text.encode("utf-8", "surrogatepass"))) and matcher.is_accepting())
 
     @property
-    def lark(self) -> str:
-        """Grammar of the input in Lark's syntax; empty for any text."""
-        if self.syntax == "regex" and self.definition:
-            return f"start: {regex_literal(self.definition)}"
-        return self.definition
+    def forced_grammar(self) -> str | None:
+        """Lark grammar of required calls; None for a recursive one, and for an expression, which `function` has."""
+        is_forced = self.syntax == "lark" and regex_of_grammar(self.definition) is not None
+        return self.definition if is_forced else None
 
     def function(self, name: str, description: str) -> dict[str, Any]:
         """Return the tool as a function of one text."""

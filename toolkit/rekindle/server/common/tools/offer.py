@@ -63,8 +63,8 @@ def read_tools(body: Fields, *, nested: bool, later: Sequence[Any] = ()) -> Tool
     options: dict[str, Any] = {"tools": tools, "tool_choice": mode}
     if mode not in ("auto", "none"):
         required = [mode] if mode in names else allowed or names
-        grammars = {name: offer.custom[name].lark for name in required if name in offer.custom}
-        grammars = {name: grammar for name, grammar in grammars.items() if grammar}
+        forced = {name: offer.custom[name].forced_grammar for name in required if name in offer.custom}
+        grammars = {name: grammar for name, grammar in forced.items() if grammar is not None}
         options |= {"tool_grammars": grammars} if grammars else {}
     return Tools(options, offer.custom, offer.namespaced)
 
