@@ -26,7 +26,7 @@ _DEEPEST: Final = 100
 
 
 def input_schema(grammar: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of the arguments of a tool, whose only one is a text that follows a Lark grammar.
+    """Return the schema of the arguments of a tool with one argument, a text that follows a Lark grammar.
 
     Args:
         grammar: the grammar of the text.
@@ -50,11 +50,11 @@ def input_schema(grammar: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def regex_of_grammar(grammar: str) -> str | None:
-    """Return the regular expression of the texts of a Lark grammar that can be parsed.
+    """Return the regular expression of the texts of a valid Lark grammar.
 
     Returns:
-        The expression, or None for a grammar with recursion, `%ignore`, intersections, JSON schemas or special tokens,
-        and for one whose expression would be very long.
+        The expression. None for a grammar with recursion, `%ignore`, intersections, JSON schemas or special tokens, and
+        for a very long expression.
     """
     before, *parts = _HEADER.split(with_definitions(grammar))
     rules = dict(zip(parts[::2], parts[1::2], strict=True))

@@ -35,7 +35,7 @@ class CustomTool:
 
     @property
     def forced_grammar(self) -> str | None:
-        """Lark grammar of required calls; None for a recursive one, and for an expression, which `function` has."""
+        """Lark grammar of required calls; None for recursion, and for an expression (see `function`)."""
         is_forced = self.syntax == "lark" and regex_of_grammar(self.definition) is not None
         return self.definition if is_forced else None
 
