@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.tools.calling import FunctionCall
 from rekindle.tools.kinds import kind_of
 from rekindle.tools.tool import schemas_of, tools_of
 
@@ -218,11 +219,14 @@ def test_what_cannot_be_told_to_a_model_is_refused_in_words(tools: Any, message:
 
 def test_arguments_are_what_the_annotations_say() -> None:
     (tool,) = tools_of([weather])
-    assert tool.arguments({"city": "Rome", "unit": "kelvin"}) == {"city": "Rome", "unit": Unit.KELVIN}
+    assert tool.begin is not None
+    assert tool.begin({"city": "Rome", "unit": "kelvin"}) == FunctionCall(
+        weather, {"city": "Rome", "unit": Unit.KELVIN}
+    )
     with pytest.raises(ValueError, match="no city and an unknown town"):
-        tool.arguments({"town": "Rome"})
+        tool.begin({"town": "Rome"})
     with pytest.raises(ValueError, match="city: expected string, got 3"):
-        tool.arguments({"city": 3})
+        tool.begin({"city": 3})
 
 
 def test_methods_and_schemas_are_tools_too() -> None:
@@ -233,5 +237,5 @@ def test_methods_and_schemas_are_tools_too() -> None:
 
     schema = {"type": "function", "function": {"name": "now", "parameters": {}}}
     method, tool = tools_of([Shop().price, schema])
-    assert (method.name, tool.name, tool.function) == ("price", "now", None)
-    assert list(method.parameters) == ["what"]
+    assert (method.name, tool.name, tool.begin) == ("price", "now", None)
+    assert list(method.schema["function"]["parameters"]["properties"]) == ["what"]

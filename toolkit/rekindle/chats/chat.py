@@ -21,7 +21,8 @@ from rekindle.core.words import quantity
 from rekindle.formats.rendering.chat import check_messages, copy_messages
 from rekindle.results.generation import Generation
 from rekindle.tools.running import OnStep, Rounds
-from rekindle.tools.tool import AnyTool, Tool, tools_of
+from rekindle.tools.tool import Tool
+from rekindle.tools.toolset import ChatTool, Toolset
 
 NewMessages = str | Sequence[Mapping[str, Any]] | None
 """New messages of a turn: a user message as a str, a list of messages, or None if the last message awaits an answer."""
@@ -67,7 +68,7 @@ class Chat:
     Args:
         requests: the requests of the session.
         messages: the conversation so far.
-        tools: the tools for the model. `say` and `show` execute its calls of Python functions.
+        tools: the tools for the model. `say` and `show` execute its calls of functions and of tools of MCP servers.
         options: the default options of each turn.
     """
 
@@ -75,11 +76,11 @@ class Chat:
         self,
         requests: Requests,
         messages: Sequence[Mapping[str, Any]] = (),
-        tools: Sequence[AnyTool] | None = None,
+        tools: Sequence[ChatTool] | None = None,
         options: TurnOptions = {},  # noqa: B006  # never modified
     ):
         self._requests = requests
-        self._tools: tuple[Tool, ...] = () if tools is None else tools_of(tools)
+        self._toolset = Toolset(tools)
         self._options = options
         self._states = [State(tuple(messages))]
         self._in_turn = False
@@ -95,11 +96,11 @@ class Chat:
     def say(self, said: NewMessages = None, **options: Unpack[TurnOptions]) -> Waits[Generation]:
         """Add messages to the conversation, wait for the model's answer, and add the answer too.
 
-        Calls of Python functions are executed as in `session.run_tools`, until the model answers without calls;
-        `messages` has all steps. After 10 answers with calls, the last one is returned with its calls unanswered. A
-        call of a tool passed as a JSON schema ends the turn: execute it, and pass its result to the next `say` as a
-        message with the role "tool". Leaving the wait early, by an interrupt or a timeout, cancels the turn. The
-        conversation keeps the text so far, if the answer has begun; `undo` drops it.
+        Calls of Python functions and of tools of MCP servers are executed as in `session.run_tools`, until the model
+        answers without calls; `messages` has all steps. After 10 answers with calls, the last one is returned with its
+        calls unanswered. A call of a tool passed as a JSON schema ends the turn: execute it, and pass its result to the
+        next `say` as a message with the role "tool". Leaving the wait early, by an interrupt or a timeout, cancels the
+        turn. The conversation keeps the text so far, if the answer has begun; `undo` drops it.
 
         Args:
             said: a user message as a str, or a list of messages; None if the last message awaits an answer, such as
@@ -144,14 +145,14 @@ class Chat:
             InvalidRequest: as in `say`.
             Others: as in `session.generate`, raised by the loop.
         """
-        messages, turn = self._begin(said, options)
+        messages, turn = self._begin(said, options, self._toolset.tools)
         self._streamed = StreamedTurn(turn.ask(messages), messages, turn)
         return Stream(self._streamed.handle)
 
     def fork(self) -> "Chat":
         """Return an independent copy of the conversation. Nothing is computed, because the copy shares cached pages."""
         copy = Chat(self._requests, (), None, self._options)
-        copy._tools, copy._states = self._tools, [*self._states[:-1], self._now]
+        copy._toolset, copy._states = self._toolset, [*self._states[:-1], self._now]
         return copy
 
     def undo(self) -> None:
@@ -224,8 +225,9 @@ class Chat:
         on_step: OnStep = lambda step: None,
     ) -> Waits[Generation]:
         __tracebackhide__ = True  # hides this frame from notebook tracebacks
-        messages, turn = self._begin(new_messages, options)
-        rounds = self._rounds(messages, turn, draw, on_step)
+        tools = yield from self._toolset.wait_listed()
+        messages, turn = self._begin(new_messages, options, tools)
+        rounds = self._rounds(messages, tools, turn, draw, on_step)
         self._in_turn = True
         try:
             run = yield from rounds.run()
@@ -240,12 +242,16 @@ class Chat:
         finally:
             self._in_turn = False
 
-    def _rounds(self, messages: Sequence[Mapping[str, Any]], turn: Turn, draw: Draw, on_step: OnStep) -> Rounds:
+    def _rounds(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool], turn: Turn, draw: Draw, on_step: OnStep
+    ) -> Rounds:
         """Return the rounds of a turn; without functions to call there is a single round."""
-        tools = {tool.name: tool for tool in self._tools}
-        return Rounds(messages, tools, ROUNDS, lambda history: turn.answer(history, draw), on_step)
+        by_name = {tool.name: tool for tool in tools}
+        return Rounds(messages, by_name, ROUNDS, lambda history: turn.answer(history, draw), on_step)
 
-    def _begin(self, new_messages: NewMessages, options: TurnOptions) -> tuple[list[Mapping[str, Any]], Turn]:
+    def _begin(
+        self, new_messages: NewMessages, options: TurnOptions, tools: Sequence[Tool]
+    ) -> tuple[list[Mapping[str, Any]], Turn]:
         """Return the conversation with the new messages, and the turn that requests its next answer."""
         check_keywords(options, TURN_DEFAULTS)
         self._check_idle()
@@ -254,7 +260,7 @@ class Chat:
         if not messages or (new_messages is None and messages[-1].get("role") == "assistant"):
             raise InvalidRequest("nothing waits for an answer; say something: chat.say('...')")
         turn_options: Any = {**self._options, **options}
-        return messages, Turn(self._requests, [tool.schema for tool in self._tools], turn_options, state.turn_tokens)
+        return messages, Turn(self._requests, [tool.schema for tool in tools], turn_options, state.turn_tokens)
 
     def _add(self, messages: Sequence[Mapping[str, Any]], answer: Generation, turn: Turn) -> None:
         self._states.append(State((*messages, self._message(answer)), turn.turn_tokens))

@@ -1,6 +1,6 @@
 """Session methods for conversations and tool runs: `chat` and `run_tools`, with checks of their arguments."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Never, Unpack
 
@@ -18,7 +18,8 @@ from rekindle.formats.rendering.chat import check_messages, copy_messages
 from rekindle.notebook.live_text import Cell
 from rekindle.results.tool_run import ToolRun
 from rekindle.tools.running import Rounds, callable_tools
-from rekindle.tools.tool import AnyTool
+from rekindle.tools.tool import Tool
+from rekindle.tools.toolset import CallableTool, ChatTool
 
 LONGEST_SYSTEM = 10**7
 """Maximum length of a system message in characters."""
@@ -32,7 +33,7 @@ def chat(
     *turn: Never,
     system: str | None = None,
     messages: Messages | None = None,
-    tools: Sequence[AnyTool] | None = None,
+    tools: Sequence[ChatTool] | None = None,
     **options: Unpack[TurnOptions],
 ) -> Chat:
     """Start a conversation with a history of turns: `chat = session.chat()`, then `await chat.say("...")`.
@@ -41,8 +42,9 @@ def chat(
         *turn: nothing; a user message is for `say`.
         system: the text of a system message at the start.
         messages: the first messages, after the system message.
-        tools: the tools for the model. Calls of Python functions are executed as in `run_tools`; calls of tools passed
-            as JSON schemas are left to the caller.
+        tools: the tools for the model. Calls of Python functions, and of the tools of MCP servers by their clients, are
+            executed as in `run_tools`; calls of tools passed as JSON schemas are left to the caller. A server is asked
+            for its tools at the first turn.
         **options: default sampling parameters and chat template variables of all turns. Others come from the model, and
             for the default model from the recommendation of its card: temperature 0.2, top_p 0.9, with min_p
             0.7 and frequency_penalty 0.2. With `sampling_defaults="neutral"` in `open`, chats are greedy, as
@@ -80,7 +82,7 @@ def chat(
 def run_tools(
     session: HasRequests,
     messages: Messages,
-    tools: Sequence[Callable[..., Any]],
+    tools: Sequence[CallableTool],
     *,
     limit: int = 10,
     show: bool | None = None,
@@ -94,14 +96,16 @@ def run_tools(
     thread.
 
     If a function raises an error, the error becomes the result of the call for the model. The same applies to calls of
-    unknown functions, and to arguments that do not match the annotations.
+    unknown functions, and to arguments that do not match the annotations. The model also reads the errors of an MCP
+    server: of a tool, of a call beyond the client's time limit, and that the server is gone.
 
     Leaving the wait early cancels the request or abandons the running function. An interrupt carries the finished steps
     as its attribute `steps`.
 
     Args:
         messages: the conversation, as in `generate`.
-        tools: annotated functions; their docstrings are part of the prompt.
+        tools: annotated functions, with docstrings as parts of the prompt; and clients of MCP servers
+            (`mcp.ClientSession` or `mcp.Client`, entered in this event loop), with all their tools.
         limit: the maximum number of answers. If the last one still has calls, `stop` of the result is "limit".
         show: whether to draw each answer and result as it arrives. The default is True in a notebook.
         **options: sampling parameters and chat template variables.
@@ -110,22 +114,28 @@ def run_tools(
         A `rekindle.ToolRun` with all answers, calls and results.
 
     Raises:
-        InvalidRequest: a function cannot be described to the model, such as one without annotations, or as in
-            `generate`.
+        InvalidRequest: a function cannot be described to the model, such as one without annotations; two tools have
+            one name; an MCP server does not list its tools, or is called by `run_tools_sync` in the thread of its
+            event loop; or as in `generate`.
         Others: as in `generate`.
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     cell = (yield from way()) if draws(show) else None
-    run = yield from _rounds(session._requests, messages, tools, limit, options, cell).run()
+    check_keywords(options, TURN_DEFAULTS)
+    check_messages(messages)
+    callables = yield from callable_tools(tools)
+    run = yield from _rounds(session._requests, messages, callables, limit, options, cell).run()
     return run if cell is None else replace(run, drawn_in=markup.cell())  # prevents a second display in the same cell
 
 
 def _rounds(
-    requests: Requests, messages: Any, functions: Any, limit: int, options: TurnOptions, cell: Cell | None
+    requests: Requests,
+    messages: Messages,
+    tools: Mapping[str, Tool],
+    limit: int,
+    options: TurnOptions,
+    cell: Cell | None,
 ) -> Rounds:
-    check_keywords(options, TURN_DEFAULTS)
-    check_messages(messages)
-    tools = callable_tools(functions)
     turn = Turn(requests, [tool.schema for tool in tools.values()], options)
     on_step = (lambda step: None) if cell is None else draw_results
     rounds = checks.integer("limit", limit, 1, MOST_ROUNDS)

@@ -57,10 +57,29 @@ class FunctionCall:
         return self.function(**self.arguments)
 
 
+class ToolFailed(Exception):
+    """Error of a tool, in words for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """Result of a tool with a text of its own for the model.
+
+    Attributes:
+        content: the text.
+        value: the result for the caller.
+    """
+
+    content: str
+    value: Any
+
+
 def result_text(value: Any) -> str:
     """Return a function's result as text for the model: a str unchanged, an error as its message, others as JSON."""
     if isinstance(value, str):
         return value
+    if isinstance(value, ToolFailed):
+        return f"error: {value}"
     if isinstance(value, Exception):
         return f"error: {type(value).__name__}: {value}"
     return json.dumps(value, ensure_ascii=False, default=_plain)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
@@ -35,9 +35,14 @@ def pydantic_kind(model: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
 
     The parser raises pydantic's ValidationError, a subclass of ValueError.
     """
-    schema: dict[str, Any] = model.model_json_schema()
-    definitions = schema.pop("$defs", {})
-    return _without_references(schema, definitions, ()), model.model_validate
+    return without_references(model.model_json_schema()), model.model_validate
+
+
+def without_references(schema: Mapping[str, Any]) -> Any:
+    """Return a JSON schema with its references to its own definitions resolved, so that another schema may hold it."""
+    definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
+    rest = {key: value for key, value in schema.items() if key not in ("definitions", "$defs")}
+    return _without_references(rest, definitions, ())
 
 
 def _without_references(schema: Any, definitions: dict[str, Any], within: tuple[str, ...]) -> Any:
@@ -56,5 +61,6 @@ def _without_references(schema: Any, definitions: dict[str, Any], within: tuple[
         if name in within:
             return {"type": "object"}
         rest = {key: value for key, value in schema.items() if key != "$ref"}
-        return _without_references({**definitions[name], **rest}, definitions, (*within, name))
+        definition = definitions.get(name, {})  # another document's: any value
+        return _without_references({**definition, **rest}, definitions, (*within, name))
     return {key: _without_references(value, definitions, within) for key, value in schema.items()}

@@ -4,14 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rekindle.core.concurrency import interrupts
-from rekindle.core.concurrency.waits import Waits
+from rekindle.core.concurrency.waits import Waits, WaitStep
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.words import quantity
 from rekindle.formats.response import ToolCall, tool_messages
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import Stop, ToolResult, ToolRun, ToolStep
-from rekindle.tools.calling import FunctionCall, result_text
-from rekindle.tools.tool import Tool, tools_of
+from rekindle.tools.calling import ToolOutput, result_text
+from rekindle.tools.tool import Tool
+from rekindle.tools.toolset import Toolset
 
 Respond = Callable[[Sequence[Mapping[str, Any]]], Waits[Generation]]
 """Returns the operation that waits for the model's answer to a conversation."""
@@ -19,20 +20,20 @@ OnStep = Callable[[ToolStep], None]
 """Callback for each step, after its calls have ended."""
 
 
-def callable_tools(tools: Any) -> dict[str, Tool]:
-    """Return tools by name, checked to be functions.
+def callable_tools(items: Any) -> Waits[dict[str, Tool]]:
+    """Return functions and the tools of MCP servers by name, after asking the servers.
 
     Raises:
-        InvalidRequest: a tool is a JSON schema, or as in `tools_of`.
+        InvalidRequest: a tool is a JSON schema, or as in `Toolset`.
     """
-    checked = tools_of(tools)
-    for place, tool in enumerate(checked):
-        if tool.function is None:
+    toolset = Toolset(items)
+    for place, part in enumerate(toolset.parts):
+        if isinstance(part, Tool) and part.begin is None:
             raise InvalidRequest(
-                f"run_tools calls functions, and tools[{place}] ({tool.name}) is a JSON schema; give the function, or "
+                f"run_tools calls functions, and tools[{place}] ({part.name}) is a JSON schema; give the function, or "
                 "call it yourself for the tool_calls of generate()"
             )
-    return {tool.name: tool for tool in checked}
+    return {tool.name: tool for tool in (yield from toolset.wait_listed())}
 
 
 class Rounds:
@@ -88,10 +89,12 @@ class Rounds:
     def _result(self, call: ToolCall) -> Waits[ToolResult]:
         """Execute a call; the result of an invalid call is its error."""
         try:
-            function_call = self._function_call(call)
+            step = self._step(call)
         except ValueError as error:
             return ToolResult(call, f"error: {error}", error=error)
-        outcome = yield function_call
+        outcome = yield step
+        if isinstance(outcome, ToolOutput):
+            return ToolResult(call, outcome.content, outcome.value)
         if isinstance(outcome, Exception):
             return ToolResult(call, result_text(outcome), error=outcome)
         try:
@@ -100,8 +103,8 @@ class Rounds:
             content = f"error: the result of {call.name} cannot be written as JSON: {error}"
             return ToolResult(call, content, error=error)
 
-    def _function_call(self, call: ToolCall) -> FunctionCall:
-        """Return the function call of a tool call.
+    def _step(self, call: ToolCall) -> WaitStep:
+        """Return the step that executes a tool call.
 
         Raises:
             ValueError: the call cannot be parsed, the function does not exist, or the arguments do not match.
@@ -109,10 +112,10 @@ class Rounds:
         if call.error is not None:
             raise ValueError(f"the call cannot be read: {call.error}")
         tool = self._tools.get(call.name)
-        if tool is None or tool.function is None:
+        if tool is None or tool.begin is None:
             raise ValueError(f"there is no function {call.name!r}; there are {', '.join(self._tools)}")
         try:
-            return FunctionCall(tool.function, tool.arguments(call.arguments))
+            return tool.begin(call.arguments)
         except ValueError as error:
             raise ValueError(f"{call.name} cannot take these arguments: {error}") from error
 
@@ -124,7 +127,7 @@ class Rounds:
             return "answer"
         if answer.finish_reason in ("length", "repetition"):  # the last call may be cut
             return "length"
-        elsewhere = {name for name, tool in self._tools.items() if tool.function is None}
+        elsewhere = {name for name, tool in self._tools.items() if tool.begin is None}
         if len(elsewhere) == len(self._tools) or any(call.name in elsewhere for call in answer.tool_calls):
             return "calls"
         return "limit" if rounds == self._limit else None

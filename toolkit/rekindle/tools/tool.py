@@ -5,13 +5,17 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from rekindle.core.concurrency.waits import WaitStep
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.formats.rendering.chat import check_tools
+from rekindle.tools.calling import FunctionCall
 from rekindle.tools.docstring import docstring_of
 from rekindle.tools.kinds import UnsupportedAnnotation, ValueKind, kind_of, object_schema, parse_object
+from rekindle.tools.mcp.sessions import client_of
 
 AnyTool = Mapping[str, Any] | Callable[..., Any]
 """Tool as passed by the caller: a JSON schema, or an annotated function."""
@@ -26,22 +30,15 @@ class Tool:
     Attributes:
         name: the name of the function in the prompt.
         schema: the JSON schema of the function in the prompt.
-        function: the Python function; None for a JSON schema.
-        parameters: (kind, is required) of each parameter, by name; empty for a JSON schema.
+        begin: returns the step of a call with these arguments; None for a JSON schema. The outcome of the step is the
+            result or an error. Raises ValueError for a missing or unknown argument, or one of the wrong kind.
+        owner: the name of the MCP server of the tool; empty for functions and schemas.
     """
 
     name: str
     schema: Mapping[str, Any]
-    function: Callable[..., Any] | None
-    parameters: Mapping[str, tuple[ValueKind, bool]]
-
-    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call, parsed by the function's annotations.
-
-        Raises:
-            ValueError: an argument is missing, unknown or of the wrong kind; the message names the argument.
-        """
-        return parse_object(self.parameters, values)
+    begin: Callable[[Mapping[str, Any]], WaitStep] | None
+    owner: str = ""
 
 
 def tools_of(items: Any) -> tuple[Tool, ...]:
@@ -51,18 +48,32 @@ def tools_of(items: Any) -> tuple[Tool, ...]:
         InvalidRequest: an item is neither a function nor a JSON schema, or a function has a parameter without
             annotation, or two functions have the same name.
     """
+    check_list(items)
+    tools = tuple(tool_of(f"tools[{place}]", each) for place, each in enumerate(items))
+    check_names(tools)
+    return tools
+
+
+def check_list(items: Any) -> None:
+    """Raise InvalidRequest for an argument `tools` that is not a list with items."""
     if callable(items) and not isinstance(items, Mapping):
         raise InvalidRequest(
             f"tools must be a list of functions or JSON schemas, got {preview(items)}; put it in a list"
         )
     if not isinstance(items, Sequence) or not items or isinstance(items, str | bytes):
         check_tools(items)
-    tools = tuple(_tool(f"tools[{place}]", each) for place, each in enumerate(items))
-    names = [tool.name for tool in tools if tool.function is not None]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidRequest(f"tools must have different names, and {names.count(name)} are called {name!r}")
-    return tools
+
+
+def check_names(tools: Sequence[Tool]) -> None:
+    """Raise InvalidRequest for two tools with one name, unless the caller executes them."""
+    owners: dict[str, list[str]] = {}
+    for tool in tools:
+        if tool.begin is not None:
+            owners.setdefault(tool.name, []).append(f"one of {tool.owner}" if tool.owner else "a function")
+    for name, each in owners.items():
+        if len(each) > 1:
+            whose = f" ({', '.join(each)})" if any(owner != "a function" for owner in each) else ""
+            raise InvalidRequest(f"tools must have different names, and {len(each)} are called {name!r}{whose}")
 
 
 def schemas_of(items: Any) -> list[Mapping[str, Any]]:
@@ -72,12 +83,25 @@ def schemas_of(items: Any) -> list[Mapping[str, Any]]:
     return schemas
 
 
-def _tool(place: str, tool: Any) -> Tool:
+def tool_of(place: str, tool: Any) -> Tool:
+    """Return the tool of a function or a JSON schema.
+
+    Args:
+        place: the place of the tool for errors, such as "tools[0]".
+
+    Raises:
+        InvalidRequest: as in `tools_of`.
+    """
+    if client_of(tool) is not None:
+        raise InvalidRequest(
+            f"{place} is a client of an MCP server, whose tools are listed and called by run_tools and by chats; other "
+            "calls take functions and JSON schemas"
+        )
     if isinstance(tool, Mapping) or not callable(tool):
         schema: Any = tool if isinstance(tool, Mapping) else {}
         check_tools([tool])
         function = schema.get("function", schema)
-        return Tool(str(function.get("name", "")) if isinstance(function, Mapping) else "", schema, None, {})
+        return Tool(str(function.get("name", "")) if isinstance(function, Mapping) else "", schema, None)
     if isinstance(tool, type):
         raise InvalidRequest(
             f"{place} must be a function or the JSON schema of one, got the class {tool.__name__}; write a function "
@@ -92,7 +116,13 @@ def _tool(place: str, tool: Any) -> Tool:
         text = docstring.parameters.get(parameter)
         schemas[parameter] = ({**kind.schema, "description": text} if text else kind.schema), required
     definition = {"name": name, "description": docstring.summary, "parameters": object_schema(schemas)}
-    return Tool(name, {"type": "function", "function": definition}, tool, parameters)
+    return Tool(name, {"type": "function", "function": definition}, partial(_function_call, tool, parameters))
+
+
+def _function_call(
+    function: Callable[..., Any], parameters: Mapping[str, tuple[ValueKind, bool]], values: Mapping[str, Any]
+) -> FunctionCall:
+    return FunctionCall(function, parse_object(parameters, values))
 
 
 def _parameters(place: str, function: Callable[..., Any]) -> dict[str, tuple[ValueKind, bool]]:

@@ -11,9 +11,11 @@ EXAMPLES: Final = (
     "rekindle chat",
     'rekindle chat owner/name --system "Answer in one sentence." --temperature 0.7',
     "rekindle chat --load trip.json",
+    "rekindle chat owner/name --mcp servers.json",
     r"printf 'What is the capital of France?\n/stats\n' | rekindle chat --quiet",
 )
 MAX_TOKENS: Final = 1024
+TOOL_SECONDS: Final = 60.0
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -22,6 +24,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-m", "--model", dest="named", metavar="MODEL", help="MODEL, as in `rekindle generate`")
     parser.add_argument("-s", "--system", metavar="TEXT", help="a system message at the beginning")
     parser.add_argument("--load", metavar="FILE", help="continue a conversation from the command /save")
+    text = "start the MCP servers of a file with `mcpServers`, and let the model call their tools; may be repeated"
+    parser.add_argument("--mcp", metavar="FILE", action="append", default=[], help=text)
+    parser.add_argument("--yes", action="store_true", help="run the calls of tools without asking")
+    text = f"the longest time of one call, and of the start of a server ({TOOL_SECONDS:g})"
+    parser.add_argument("--tool-timeout", type=float, metavar="SECONDS", default=TOOL_SECONDS, help=text)
     text = "neither read nor keep the lines and the conversation of this chat for later ones"
     parser.add_argument("--no-history", action="store_true", help=text)
     parser.add_argument("--quiet", action="store_true", help="no progress and no notes on stderr")

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from rekindle.chats.card import chat_text
 from rekindle.cli.chat.branches import undone_text
+from rekindle.cli.chat.mcp.listing import tools_text
 from rekindle.cli.chat.talk import Talk
 from rekindle.core.errors import InvalidRequest, StorageError, likely
 from rekindle.core.words import quantity, seconds
@@ -187,6 +188,10 @@ def _cached_text(answer: Generation) -> str:
     return f"{answer.cached.total:,} of {quantity(answer.usage.prompt_tokens, 'prompt token')} cached{where}"
 
 
+def _tools(talk: Talk, argument: str) -> None:
+    talk.screen.show(tools_text(talk.sources))
+
+
 def _exit(talk: Talk, argument: str) -> None:
     raise Leave
 
@@ -224,6 +229,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "load": Command(_load, "FILE", "continue the conversation of a file"),
     "resume": Command(_resume, "", "continue the last conversation of an earlier start"),
     "stats": Command(_stats, "", "print the figures of the last answer"),
+    "tools": Command(_tools, "", "list the tools of the MCP servers"),
     "exit": Command(_exit, "", "leave"),
 }
 ALIASES: Final = {"": "help", "bye": "exit", "quit": "exit", "q": "exit", "h": "help"}

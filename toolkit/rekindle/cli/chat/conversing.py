@@ -1,7 +1,7 @@
 """A chat in the terminal, with answers on stdout and notes on stderr."""
 
 from argparse import Namespace
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from rekindle.cli import requirements, sampling
@@ -10,6 +10,9 @@ from rekindle.cli.chat.branches import messages_text
 from rekindle.cli.chat.commands import Leave
 from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines, open_lines
+from rekindle.cli.chat.mcp.config import read_servers
+from rekindle.cli.chat.mcp.permission import Permission
+from rekindle.cli.chat.mcp.servers import Servers
 from rekindle.cli.chat.screen import Screen
 from rekindle.cli.chat.talk import Talk
 from rekindle.core.errors import InvalidRequest, RekindleError, SessionError
@@ -28,11 +31,17 @@ def chat(arguments: Namespace) -> int:
     lines = open_lines(commands.names(), coloured=screen.coloured, keeps=keeps)
     if arguments.chat_template is None and requirements.lacks_template(model, arguments.revision):
         raise _no_template(model)
-    with sampling.open_session(arguments, model, "background") as session:
+    configs = read_servers(arguments.mcp)
+    permission = Permission(lines, screen, asks=not arguments.yes)
+    if configs and not (arguments.yes or lines.interactive):
+        arguments.refuse("nobody can be asked before a tool of --mcp runs, as there is no terminal: add --yes")
+    with ExitStack() as stack:
+        sources = stack.enter_context(Servers(configs, arguments.tool_timeout, permission, screen.note)).sources
+        session = stack.enter_context(sampling.open_session(arguments, model, "background"))
         if session.tokenizer is None or session.tokenizer.chat_template is None:
             raise _no_template(session.name)
         last_chat = LastChat(session.name) if keeps and lines.interactive else None
-        talk = Talk(session, lines, screen, options, last_chat)
+        talk = Talk(session, lines, screen, options, last_chat, sources)
         if lines.interactive:
             screen.show(_ready(session))
         if loaded is not None:

@@ -32,6 +32,13 @@ class Lines(Protocol):
             KeyboardInterrupt: the person began the message anew.
         """
 
+    def ask(self, question: str) -> str:
+        """Return the answer to a question, which is no message; "" at the end of the lines.
+
+        Raises:
+            KeyboardInterrupt: the person answered with an interrupt.
+        """
+
 
 def open_lines(commands: list[str], *, coloured: bool, keeps: bool) -> Lines:
     """Return the lines of a terminal, or of standard input if it is no terminal.
@@ -66,6 +73,13 @@ class PlainLines:
             except EOFError:
                 break
         return unquoted(message)
+
+    def ask(self, question: str) -> str:
+        """Return the answer to a question, as in `Lines`."""
+        try:
+            return self._line(question)
+        except EOFError:
+            return ""
 
     def _line(self, prompt: str) -> str:
         if self.interactive:
@@ -113,6 +127,15 @@ class TerminalLines:
     def read(self, text: str = "") -> str:
         """Return the next message, as in `Lines`."""
         return unquoted(self._session.prompt(default=text))
+
+    def ask(self, question: str) -> str:
+        """Return the answer to a question, as in `Lines`; the history of messages does not have it."""
+        from prompt_toolkit import PromptSession
+
+        try:
+            return PromptSession[str](question).prompt()
+        except EOFError:
+            return ""
 
 
 def _keys() -> Any:

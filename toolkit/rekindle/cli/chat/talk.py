@@ -1,18 +1,23 @@
 """A chat in the terminal: messages, answers, and what stops them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from rekindle.chats.chat import Chat
+from rekindle.chats.chat import ROUNDS, Chat
 from rekindle.cli.chat.branches import Branches
 from rekindle.cli.chat.keys import hidden_keys
 from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines
 from rekindle.cli.chat.screen import Screen
+from rekindle.client.handle import Handle, Stream
+from rekindle.core.concurrency.waits import Waits, blocked
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.words import quantity
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
+from rekindle.tools.sources import ToolSource
+
+STOPPED: Final = "stopped; the chat has the answer so far (/undo drops it)"
 
 
 class Talk:
@@ -21,6 +26,7 @@ class Talk:
     Args:
         options: the sampling options of all answers.
         last_chat: the file of the last conversation; None without one.
+        sources: the sources of tools.
 
     Attributes:
         session: the session.
@@ -29,6 +35,7 @@ class Talk:
         branches: the conversations.
         answer: the last answer; None before the first.
         earlier: the messages of the last conversation of an earlier start.
+        sources: as above.
     """
 
     def __init__(
@@ -38,9 +45,10 @@ class Talk:
         screen: Screen,
         options: SamplingOptions,
         last_chat: LastChat | None = None,
+        sources: Sequence[ToolSource] = (),
     ):
         self.session, self.lines, self.screen, self._options = session, lines, screen, options
-        self._last_chat = last_chat
+        self._last_chat, self.sources = last_chat, sources
         self.earlier = [] if last_chat is None else last_chat.read()
         self.branches = Branches(self.chat_of([]))
         self.answer: Generation | None = None
@@ -56,7 +64,7 @@ class Talk:
         Raises:
             InvalidRequest: the messages are invalid.
         """
-        return self.session.chat(messages=messages, **self._options) if messages else self.session.chat(**self._options)
+        return self.session.chat(messages=messages or None, tools=self.sources or None, **self._options)
 
     def say(self, text: str | None) -> bool:
         """Print the answer to a message as it arrives; return whether the conversation has grown.
@@ -70,38 +78,57 @@ class Talk:
             KeyboardInterrupt: an interrupt came, and no person types the messages.
             RekindleError: the request failed, and the conversation is unchanged.
         """
-        stream = self.chat.stream(text)
+        before = len(self.chat)
+        try:
+            answer = blocked(self.chat._turn(text, {}, self._draw))
+        except KeyboardInterrupt:
+            self.screen.end()
+            if not self.lines.interactive:
+                raise
+            if len(self.chat) == before:
+                self.screen.note("stopped before the first word; the chat is as before")
+                return False
+            self.screen.note(STOPPED)
+            self.keep()
+        else:
+            self._end(answer)
+        return True
+
+    def _draw(self, handle: Handle) -> Waits[Generation]:
+        """Print an answer as it arrives; return it, or its part if an interrupt stops it.
+
+        Raises:
+            KeyboardInterrupt: an interrupt came before the first word, or no person types the messages.
+        """
+        yield from ()  # an operation without waits of its own: the terminal blocks
+        stream, record = Stream(handle), handle.record
         try:
             with hidden_keys():
                 self.screen.wait()
                 for part in stream.parts():
-                    self.screen.part(part)
+                    if part.kind != "tool_call" or not self.sources:  # a call is shown before it runs
+                        self.screen.part(part)
         except KeyboardInterrupt:
             stream.close()
-            self.screen.end()
             if not self.lines.interactive:
                 raise
-            record = stream.handle.record
             if record.generation is None or record.cancelling:
-                return self._keep(text, record.so_far())
+                answer = record.so_far()
+                if not answer.text:
+                    raise
+                self.screen.end()
+                return answer
+            self.screen.end()
             self.screen.note("the answer had just ended, and the chat has all of it")
         self.screen.end()
-        self._end(stream.handle.result())
-        return True
-
-    def _keep(self, text: str | None, answer: Generation) -> bool:
-        """Add a message and its unfinished answer to the conversation, if the answer has begun."""
-        if not answer.text:
-            self.screen.note("stopped before the first word; the chat is as before")
-            return False
-        question = [] if text is None else [{"role": "user", "content": text}]
-        self.branches.now.replace(self.chat_of([*self.chat.messages, *question, answer.message]))
-        self.screen.note("stopped; the chat has the answer so far (/undo drops it)")
-        self._end(answer)
-        return True
+        return handle.result()
 
     def _end(self, answer: Generation) -> None:
-        """Note a limit that ended an answer."""
+        """Note the reason for the end of an answer, unless the model ended it."""
+        if answer.finish_reason == "cancelled":
+            self.screen.note(STOPPED)
+        elif answer.tool_calls and answer.finish_reason != "length":
+            self.screen.note(f"ended after {ROUNDS} answers with calls of tools; a further message goes on")
         if answer.finish_reason == "length":
             self.screen.note(f"ended after {quantity(len(answer.token_ids), 'token')}: --max-tokens N allows more")
         if answer.finish_reason == "repetition":

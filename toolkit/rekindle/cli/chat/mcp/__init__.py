@@ -1,0 +1,1 @@
+"""MCP servers of a chat in the terminal: their file, their start, and the permission for calls."""
