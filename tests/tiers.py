@@ -147,7 +147,13 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-notebook": (*FACES, *HELD, "tests/notebook/"),
     "tutorials": (*HELD, "toolkit/rekindle/results/", "tutorials/", "README.md"),
     "test-browser": (*FACES, "tests/browser/"),
-    "test-clients": (*SERVED, "tests/clients/"),
+    "test-clients": (
+        *SERVED,
+        "tests/clients/",
+        "toolkit/rekindle/chats/",
+        "toolkit/rekindle/cli/chat/",
+        "toolkit/rekindle/tools/",
+    ),
     "test-lm-eval": (*HELD, "tests/harness/"),
     "test-ray": (
         "toolkit/rekindle/assembly/",

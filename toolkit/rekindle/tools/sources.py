@@ -1,4 +1,4 @@
-"""Sources of tools, such as MCP servers."""
+"""Sources of tools: MCP servers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class ToolSource(ABC):
 
     @abstractmethod
     def wait_listed(self) -> Waits[Sequence[Tool]]:
-        """Return the tools, and ask for them at the first call.
+        """Return the tools, and ask the source at the first call.
 
         Raises:
             InvalidRequest: the source does not answer.

@@ -12,7 +12,6 @@ from rekindle.core.concurrency.waits import WaitStep
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.formats.rendering.chat import check_tools
-from rekindle.tools.calling import FunctionCall
 from rekindle.tools.docstring import docstring_of
 from rekindle.tools.kinds import UnsupportedAnnotation, ValueKind, kind_of, object_schema, parse_object
 from rekindle.tools.mcp.sessions import client_of
@@ -30,8 +29,8 @@ class Tool:
     Attributes:
         name: the name of the function in the prompt.
         schema: the JSON schema of the function in the prompt.
-        begin: returns the step of a call with these arguments; None for a JSON schema. The outcome of the step is the
-            result or an error. Raises ValueError for a missing or unknown argument, or one of the wrong kind.
+        begin: returns the step of a call, with the result or an error as its outcome; None for a JSON schema. Raises
+            ValueError for a missing or unknown argument, or one of the wrong kind.
         owner: the name of the MCP server of the tool; empty for functions and schemas.
     """
 
@@ -121,7 +120,9 @@ def tool_of(place: str, tool: Any) -> Tool:
 
 def _function_call(
     function: Callable[..., Any], parameters: Mapping[str, tuple[ValueKind, bool]], values: Mapping[str, Any]
-) -> FunctionCall:
+) -> WaitStep:
+    from rekindle.tools.calling import FunctionCall  # other calls describe tools alone
+
     return FunctionCall(function, parse_object(parameters, values))
 
 

@@ -1,4 +1,4 @@
-"""MCP servers that start and stop with a chat."""
+"""MCP servers of a chat, from its start to its end."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -105,7 +105,7 @@ class _Flag:
 
 
 def _log() -> IO[str]:
-    """Return a file for the standard error of a server, which would be in the way of the chat."""
+    """Return a file for the standard error of a server, in place of the terminal."""
     return TemporaryFile("w+", encoding="utf-8", errors="replace")
 
 
@@ -153,7 +153,7 @@ async def _http_transport(config: ServerConfig) -> AsyncIterator[Any]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the message of an error; of a group, that of its first error."""
+    """Return the message of an error, or of the first error of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):
