@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rekindle.__main__ import main
+from rekindle.assembly.counts import active_parameters, parameters
 from rekindle.cli.arguments.models import TOKENS
 from rekindle.cli.models import machine as machines
-from rekindle.cli.models.counts import active_parameters, parameters
 from rekindle.cli.models.machine import Machine
 from rekindle.cli.models.table import Size, entries, rows
 from rekindle.core.models.config import ExpertsConfig

@@ -1,6 +1,5 @@
 """The command `info`: the installation, the cache, and a model's architecture and requirements."""
 
-import math
 import os
 import platform
 from argparse import Namespace
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 import rekindle
+from rekindle.assembly.counts import parameters
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import broken
@@ -38,7 +38,6 @@ from rekindle.core.models.config.scaling import (
     LongScaling,
     YarnScaling,
 )
-from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.traffic import Wire
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.words import quantity, size_text
@@ -121,7 +120,7 @@ def _model(checkpoint: Checkpoint) -> Rows:
     if windows := Counter(attention.window for attention in config.attentions if attention.window):
         yield "windows", ", ".join(f"{size} tokens in {quantity(n, 'layer')}" for size, n in windows.items())
     yield "vocabulary", f"{config.vocab_size} tokens, embedding {'tied' if config.tied_embeddings else 'not tied'}"
-    yield "parameters", f"{_parameters(config):,}"
+    yield "parameters", f"{parameters(config):,}"
     yield "context", f"{config.max_context} tokens"
     for rope, layers in Counter(attention.rope for attention in config.attentions).items():
         yield "rope", _rope(rope) + _scope(layers, config)
@@ -204,10 +203,6 @@ def _rope(rope: Rope | None) -> str:
 def _token_text(token: int, checkpoint: Checkpoint) -> str:
     text = None if checkpoint.tokenizer is None else checkpoint.tokenizer.decode([token], skip_special_tokens=False)
     return f"{token} {text}" if text else str(token)
-
-
-def _parameters(config: ModelConfig) -> int:
-    return sum(math.prod(shape) for shape in expected_shapes(config).values())
 
 
 def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:

@@ -1,13 +1,12 @@
 """Display of a session: its device, sizes, memory and current state."""
 
-import math
 from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Final
 
 from rekindle import markup
+from rekindle.assembly.counts import parameters
 from rekindle.assembly.loaded_engine import LoadedEngine
-from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.traffic import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix
 from rekindle.core.words import quantity, size_text
@@ -110,11 +109,10 @@ def facts_of(loaded_engine: LoadedEngine) -> ModelFacts:
     """Return the facts about the model of an engine, and about its weight files as they were opened."""
     checkpoint, form = loaded_engine.checkpoint, loaded_engine.deployment.form
     kinds = Counter(kind for _, kind in form.kinds).most_common(1)
-    parameters = sum(map(math.prod, expected_shapes(checkpoint.config).values()))
     stamps = checkpoint.stamps.values()
     return ModelFacts(
         checkpoint.family,
-        parameters,
+        parameters(checkpoint.config),
         kinds[0][0] if kinds else form.dtype.name,
         checkpoint.files[0].suffix.removeprefix(".") if stamps else "",
         sum(size for _, _, size, _ in stamps),

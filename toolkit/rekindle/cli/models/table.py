@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from rekindle.cli.models.counts import active_parameters, parameters
+from rekindle.assembly.counts import active_parameters, parameters
 from rekindle.formats.families.registry import FAMILIES, parse_config
 
 BYTES: Final = {"bfloat16": 2, "float32": 4}

@@ -1,7 +1,7 @@
 """Messages between an engine and the replicas of its lanes, and about the loss of a lane."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from rekindle.core.messages.answers import Output
 from rekindle.core.messages.message import Message
@@ -10,6 +10,9 @@ from rekindle.core.messages.words import describe_error, end_suffix, first_of, j
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, StateSum, TokenLogprob
 from rekindle.core.words import quantity
+
+_OF_OUTPUTS: Final = tuple(field.name for field in fields(Output))[1:]
+"""The fields of an output after its request, in their order, which is the one of `RemoteOutput` too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +30,11 @@ class RemoteOutput:
     @classmethod
     def of(cls, output: Output, request_id: int) -> "RemoteOutput":
         """Return the transferable form of an output."""
-        return cls(
-            request_id,
-            output.token_ids,
-            output.end,
-            output.logprobs,
-            output.prompt_logprobs,
-            output.states,
-            output.weights_version,
-        )
+        return cls(request_id, *(getattr(output, name) for name in _OF_OUTPUTS))
 
     def output(self, request: Request) -> Output:
         """Return the output, for its request."""
-        return Output(
-            request,
-            self.token_ids,
-            self.end,
-            self.logprobs,
-            self.prompt_logprobs,
-            self.states,
-            self.weights_version,
-        )
+        return Output(request, *(getattr(self, name) for name in _OF_OUTPUTS))
 
     def __str__(self) -> str:
         return f"request {self.request_id}, tokens [{join_items(self.token_ids)}]{end_suffix(self.end)}"

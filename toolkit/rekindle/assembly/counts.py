@@ -9,7 +9,7 @@ from rekindle.core.models.decoder import expected_shapes
 
 
 def parameters(config: ModelConfig) -> int:
-    """Return the number of a model's parameters, as `rekindle info` does, in milliseconds."""
+    """Return the number of a model's parameters, in milliseconds."""
     # The shapes of a layer do not depend on the place of the pages it reads.
     kinds = Counter(layer if layer.pages_of is None else replace(layer, pages_of=0) for layer in config.layers)
     shapes = expected_shapes(replace(config, layers=tuple(kinds)))
