@@ -38,7 +38,7 @@ from rekindle.core.device.state import Sizes  # noqa: E402
 from rekindle.core.models.traffic import Wire  # noqa: E402
 from rekindle.core.models.weights.form import WeightForm  # noqa: E402
 from rekindle.formats.checkpoints.open import open_checkpoint  # noqa: E402
-from rekindle.session.about import About  # noqa: E402
+from rekindle.session.about import SessionCard  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402
 from tests.engine.small import FEW_PAGES  # noqa: E402
 from tests.two_steps import OPTIONS, SETTINGS  # noqa: E402
@@ -165,7 +165,7 @@ def open_model(model: Path, options: dict[str, Any]) -> dict[str, Any]:
             ],
             "tensor": session.settings.tensor,
             "tokens": session.generate_sync(token_ids=prompt, max_tokens=6, ignore_eos=True).token_ids,
-            "text": About("it", session._loaded_engine, None, None).text(),
+            "text": SessionCard("it", session._loaded_engine, None, None).text(),
             "memory": {"devices": session.memory.devices} | session.memory.on_each,
             "weights": session.memory.weights,
         }

@@ -31,7 +31,7 @@ from rekindle.core.routing.remote import RemoteLane, SentPages
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.replicas import cluster, link, opening, recipe, replica
 from rekindle.replicas.attachments import SPAN, Attachments
-from rekindle.replicas.group import Group
+from rekindle.replicas.group import ReplicaGroup
 from rekindle.replicas.recipe import Recipe
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
@@ -204,15 +204,15 @@ def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRa
 
 
 def test_weights_that_a_replica_lost_are_loaded_by_it_again(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Group.load
+    load = ReplicaGroup.load
 
-    def forgotten(self: Group, weights: Any) -> ReadWeights:
+    def forgotten(self: ReplicaGroup, weights: Any) -> ReadWeights:
         loaded = load(self, weights)
         for way in self._links:
             way.actor._life.instance._weights.clear()  # as if it had been lost just then
         return loaded
 
-    monkeypatch.setattr(Group, "load", forgotten)
+    monkeypatch.setattr(ReplicaGroup, "load", forgotten)
     with open_replicas(1) as session:
         session.update_weights_sync({})
         until_blocking(lambda: actors(ray, session)[0]._life.instance._weights_version, "it has the weights")

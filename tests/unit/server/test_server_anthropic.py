@@ -10,7 +10,7 @@ from rekindle.server.anthropic.blocks import Messages
 from rekindle.server.anthropic.body import read_messages
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields
-from rekindle.server.common.template import Template
+from rekindle.server.common.template import ModelTemplate
 from tests.unit.apis import MESSAGES, named_events
 from tests.unit.asgi import ask
 from tests.unit.scripted import HERMES, Serve, scripted_session
@@ -25,7 +25,7 @@ ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
 BODY: dict[str, Any] = {"max_tokens": 500, "messages": [USER]}
 SWITCHED = HERMES.replace("{% if tools %}", "{% if enable_thinking is false %}quiet{% endif %}{% if tools %}")
 ALTERNATING = "{% if messages[-1].role == 'system' %}{{ raise_exception('first') }}{% endif %}" + HERMES
-TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}))
+TEMPLATE = ModelTemplate(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}))
 
 
 def without_ids(message: dict[str, Any]) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def test_thinking_and_effort_reach_a_template_that_reads_them() -> None:
         assert read(thinking=thinking)["chat_template_kwargs"] == expected
     assert read(thinking={"type": "between_tools"})["chat_template_kwargs"] is None
     assert read(output_config={"effort": "max"})["chat_template_kwargs"] == {"reasoning_effort": "max"}
-    deaf = Template(MessageForm(), frozenset())
+    deaf = ModelTemplate(MessageForm(), frozenset())
     body = Fields({**BODY, "thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}})
     assert read_messages(body, deaf).call.options["chat_template_kwargs"] is None
 
@@ -456,7 +456,7 @@ def test_tools_that_anthropic_runs_are_left_out_unless_one_is_chosen() -> None:
     hosted = {"type": "web_search_20250305", "name": "web_search"}
     own = {"name": "f", "input_schema": {"type": "object"}}
     fields = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "tools": [hosted, own]}
-    template = Template(MessageForm(), frozenset())
+    template = ModelTemplate(MessageForm(), frozenset())
     body = Fields({**fields, "fallbacks": [], "thinking": {"type": "disabled", "block_binding": "x"}})
     tools = read_messages(body, template).call.options["tools"]
     assert [each["function"]["name"] for each in tools] == ["f"]
@@ -489,7 +489,7 @@ def test_blocks_of_hosted_tools_in_a_history_are_left_out_with_a_note() -> None:
         {"role": "user", "content": "And?"},
     ]
     body = Fields({"max_tokens": 1, "messages": messages})
-    first, second, third, fourth, last = read_messages(body, Template(MessageForm(), ())).call.prompt
+    first, second, third, fourth, last = read_messages(body, ModelTemplate(MessageForm(), ())).call.prompt
     assert [part["text"] for part in first["content"]] == ["Rome was named.", "?"]
     assert second["content"] == "It rains."
     assert [each["function"]["name"] for each in second["tool_calls"]] == ["weather"]
@@ -502,5 +502,5 @@ def test_blocks_of_hosted_tools_in_a_history_are_left_out_with_a_note() -> None:
     with pytest.raises(ApiError, match="reads only text"):
         read_messages(
             Fields({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "container_upload"}]}]}),
-            Template(MessageForm(), ()),
+            ModelTemplate(MessageForm(), ()),
         )

@@ -11,7 +11,7 @@ from rekindle.formats.response import MessageForm
 from rekindle.server import app
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields
-from rekindle.server.common.template import Template
+from rekindle.server.common.template import ModelTemplate
 from rekindle.server.models.served import ModelCard, OneModel
 from rekindle.server.ollama.answer import parameter_size
 from rekindle.server.ollama.body import read_ollama_chat, read_ollama_embed, read_ollama_generate
@@ -28,7 +28,7 @@ USER = {"role": "user", "content": "Weather?"}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
-TEMPLATE = Template(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}))
+TEMPLATE = ModelTemplate(MessageForm("reasoning_content"), frozenset({"enable_thinking", "reasoning_effort"}))
 NAME = "fake"
 
 

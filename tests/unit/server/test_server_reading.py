@@ -10,7 +10,7 @@ from rekindle.server.common.call import Streaming
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields, parse_body
 from rekindle.server.common.messages import message
-from rekindle.server.judging.texts_body import read_detokenize, read_embedding, read_tokenize
+from rekindle.server.judging.encoding_body import read_detokenize, read_embedding, read_tokenize
 from rekindle.server.openai.chat.body import read_chat
 from rekindle.server.openai.completions.body import read_completion
 

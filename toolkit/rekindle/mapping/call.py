@@ -20,7 +20,7 @@ from rekindle.mapping.generating import GenerationTask
 from rekindle.mapping.in_flight import EndedItem, Work
 from rekindle.mapping.items import Item, read
 from rekindle.mapping.shaping import Shaping, shaping_options
-from rekindle.mapping.template import Template
+from rekindle.mapping.template import RowTemplate
 from rekindle.results.answer_table import PromptLabel
 
 WINDOWS = 2
@@ -79,7 +79,7 @@ class MapCall:
 
     requests: Requests
     task: Task
-    template: Template | None
+    template: RowTemplate | None
     file: AnswerFile | None
     errors: Errors
     window: int
@@ -120,7 +120,7 @@ class MapCall:
         if path is not None:
             keywords = shaping_options(requests.loaded_engine.source, task.params, task.shaping)
             file = AnswerFile(path, keywords, task.entry)
-        return cls(requests, task, None if template is None else Template.of(template), file, errors, most)
+        return cls(requests, task, None if template is None else RowTemplate.of(template), file, errors, most)
 
     @property
     def shaping(self) -> Shaping:

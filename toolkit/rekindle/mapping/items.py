@@ -10,7 +10,7 @@ from rekindle.core.content import content_digest
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request.checks import preview
-from rekindle.mapping.template import Template
+from rekindle.mapping.template import RowTemplate
 from rekindle.results.answer_table import PromptLabel
 
 ROWS = ("itertuples", "iter_rows")
@@ -78,7 +78,7 @@ class Rows:
         return rows
 
 
-def read(items: Iterable[Any], template: Template | None, make: Callable[[Any], Prompt]) -> Iterator[Item]:
+def read(items: Iterable[Any], template: RowTemplate | None, make: Callable[[Any], Prompt]) -> Iterator[Item]:
     """Yield items on demand, each with its prompt or the error of a bad item.
 
     Args:
@@ -105,7 +105,7 @@ def read(items: Iterable[Any], template: Template | None, make: Callable[[Any], 
     yield from items_read
 
 
-def _read(items: Iterable[Any], template: Template | None, make: Callable[[Any], Prompt]) -> Iterator[Item]:
+def _read(items: Iterable[Any], template: RowTemplate | None, make: Callable[[Any], Prompt]) -> Iterator[Item]:
     for place, value in enumerate(items):
         try:
             prompt = make(value if template is None else template.fill(value))

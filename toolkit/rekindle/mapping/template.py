@@ -16,7 +16,7 @@ _BRACES_HINT = "Double all other braces, such as those of JSON: {{ and }}"
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class RowTemplate:
     """Text or conversation with fields such as `{name}`, in the syntax of `str.format`.
 
     Attributes:
@@ -26,7 +26,7 @@ class Template:
     source: str | Sequence[Mapping[str, Any]]
 
     @classmethod
-    def of(cls, source: Any) -> "Template":
+    def of(cls, source: Any) -> "RowTemplate":
         """Return the checked template of a call.
 
         Raises:

@@ -15,12 +15,12 @@ from rekindle.core.errors import ConfigError, ReplicaLost
 from rekindle.core.routing.remote import RemoteLane
 from rekindle.formats.checkpoints.weights import Weights
 from rekindle.replicas import cluster
-from rekindle.replicas.link import Link, LoadedWeights, Post
+from rekindle.replicas.link import LoadedWeights, Post, ReplicaLink
 from rekindle.replicas.recipe import resolve_model
 from rekindle.replicas.status import ReplicaStatus
 
 
-class Group:
+class ReplicaGroup:
     """The replicas of a session; see `rekindle.assembly.replicas.Replicas`.
 
     Args:
@@ -29,7 +29,7 @@ class Group:
         keep: whether the replicas outlive the session.
     """
 
-    def __init__(self, links: Sequence[Link], lanes: Sequence[RemoteLane], keep: bool):
+    def __init__(self, links: Sequence[ReplicaLink], lanes: Sequence[RemoteLane], keep: bool):
         self._links, self._lanes, self._keep = links, lanes, keep
         self._numbers = count(secrets.randbits(60))  # random, since other sessions may share the replicas
 

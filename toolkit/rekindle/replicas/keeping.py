@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rekindle.core.errors import RekindleError
 from rekindle.replicas import cluster
-from rekindle.replicas.status import About
+from rekindle.replicas.status import ReplicaFacts
 
 ANSWER_SECONDS = 10.0
 """Seconds to wait for an answer of a replica; a replica does not answer while it opens its model."""
@@ -23,7 +23,7 @@ class ReplicaInfo:
     """
 
     name: str
-    about: About | None
+    about: ReplicaFacts | None
     trouble: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Link to one replica: outgoing parcels of messages, and a stream of incoming messages."""
+"""The link to one replica: outgoing parcels of messages, and a stream of incoming messages."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -43,8 +43,8 @@ class LoadedWeights:
     digest: str = ""
 
 
-class Link:
-    """The link of one lane to its replica; see `rekindle.core.routing.remote.Link`.
+class ReplicaLink:
+    """The link of one lane to its replica; see `rekindle.core.routing.remote.LaneLink`.
 
     Args:
         actor: the replica.

@@ -25,8 +25,8 @@ from rekindle.core.store.restore_report import RestoreReport
 from rekindle.formats.families.reading import Family
 from rekindle.formats.responses.reading.turns import AnswerTurns
 from rekindle.replicas import cluster
-from rekindle.replicas.group import Group
-from rekindle.replicas.link import Link
+from rekindle.replicas.group import ReplicaGroup
+from rekindle.replicas.link import ReplicaLink
 from rekindle.replicas.programs import ReplicaPrograms
 from rekindle.replicas.ray import Ray
 from rekindle.replicas.recipe import Recipe, content_of, resolve_model
@@ -69,9 +69,9 @@ def build_over(
         actors = _actors(ray, recipe, resources)
         replies = _attach(actors, recipe, report)
         pairs = zip(actors, replies, strict=True)
-        links = [Link(actor, lane, each.number) for lane, (actor, each) in enumerate(pairs)]
+        links = [ReplicaLink(actor, lane, each.number) for lane, (actor, each) in enumerate(pairs)]
         lanes = [_lane_of(link, each) for link, each in zip(links, replies, strict=True)]
-        group = Group(links, lanes, ray.keep)
+        group = ReplicaGroup(links, lanes, ray.keep)
         resources.pop_all()
         resources.callback(group.close)
         about = replies[0].about
@@ -137,7 +137,7 @@ def _attach(actors: Sequence[Any], recipe: Recipe, report: Report) -> list[Attac
     return replies
 
 
-def _lane_of(link: Link, reply: AttachReply) -> RemoteLane:
+def _lane_of(link: ReplicaLink, reply: AttachReply) -> RemoteLane:
     """Return the lane of a replica, with its cached prefixes."""
     about = reply.about
     pool = about.limits.pool

@@ -34,7 +34,7 @@ from rekindle.formats.checkpoints.weights import Weights
 from rekindle.replicas import cluster
 from rekindle.replicas.attachments import SPAN, Attachment, Attachments
 from rekindle.replicas.recipe import Recipe, content_of
-from rekindle.replicas.status import About, AttachReply, CachedPage, ReplicaStatus
+from rekindle.replicas.status import AttachReply, CachedPage, ReplicaFacts, ReplicaStatus
 
 T = TypeVar("T")
 
@@ -64,11 +64,11 @@ class Replica:
         self._since = time.time()
         self._engine = EngineThread(self._build, self._deliver, self._end)
 
-    async def about(self) -> About:
+    async def about(self) -> ReplicaFacts:
         """Return the facts of the replica, once it has opened the model; raises as `open`."""
         loaded_engine = await self._wait_open()
         await self._detach_silent()
-        return About(
+        return ReplicaFacts(
             model=self._recipe.model,
             digest=self._recipe.digest,
             limits=loaded_engine.limits,

@@ -54,7 +54,7 @@ class ReplicaStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class ReplicaFacts:
     """The facts of a replica.
 
     Attributes:
@@ -111,5 +111,5 @@ class AttachReply:
     """
 
     number: int
-    about: About
+    about: ReplicaFacts
     pages: tuple[CachedPage, ...]

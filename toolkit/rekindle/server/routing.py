@@ -15,8 +15,8 @@ from rekindle.server.decisions import routes as decisions
 from rekindle.server.http.access import Access
 from rekindle.server.http.endpoint import Answer, Convention, Endpoint, check_origin
 from rekindle.server.http.exchange import Service
+from rekindle.server.judging import encoding_routes
 from rekindle.server.judging import routes as judging
-from rekindle.server.judging import texts
 from rekindle.server.ollama import routes as ollama
 from rekindle.server.ollama.stream import OLLAMA
 from rekindle.server.openai.chat.routes import create_chat_completion
@@ -29,7 +29,7 @@ from rekindle.server.openai.responses.stream import RESPONSES
 ANSWERS: Final[Mapping[str, Answer]] = {
     "/v1/chat/completions": create_chat_completion,
     "/v1/completions": create_completion,
-    "/v1/embeddings": texts.create_embeddings,
+    "/v1/embeddings": encoding_routes.create_embeddings,
     "/v1/rerank": judging.rank,
     "/v2/rerank": judging.rank,
     "/rerank": judging.rank,
@@ -41,11 +41,11 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "/pooling": judging.pool,
     "/v1/systemone": decisions.answer_questions,
     "/v1/decisions": decisions.create_decision,
-    "/tokenize": texts.tokenize,
-    "/detokenize": texts.detokenize,
+    "/tokenize": encoding_routes.tokenize,
+    "/detokenize": encoding_routes.detokenize,
     "/chat/completions": create_chat_completion,
     "/completions": create_completion,
-    "/embeddings": texts.create_embeddings,
+    "/embeddings": encoding_routes.create_embeddings,
 }
 """Answers to POST by path, with bodies in the conventions of OpenAI's API."""
 ANTHROPIC_ANSWERS: Final[Mapping[str, Answer]] = {

@@ -122,7 +122,7 @@ def facts_of(loaded_engine: LoadedEngine) -> ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class SessionCard:
     """Representations of a session: the repr, the text and the HTML card.
 
     Attributes:

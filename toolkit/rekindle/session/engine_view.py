@@ -7,14 +7,14 @@ from rekindle.assembly.thread import EngineThread
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.engine.conductor import Pause, Resume
 from rekindle.core.errors import SessionClosed
-from rekindle.notebook.board.board import Facts, Source
+from rekindle.notebook.board.board import BoardSource, Facts
 from rekindle.notebook.board.rates import SECONDS
 
 LISTED = 8
 """Maximum number of requests listed individually."""
 
 
-class EngineView(Source):
+class EngineView(BoardSource):
     """View of a session's engine. It does not keep the session alive."""
 
     def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient, name: str):
@@ -22,7 +22,7 @@ class EngineView(Source):
         self._restored = loaded_engine.programs.restored().nodes
 
     def look(self, at: float) -> Facts:
-        """See `Source`."""
+        """See `BoardSource`."""
         requests, programs = self._client.under_way, self._loaded_engine.programs.readiness()
         first_tokens = tuple(self._client.first_tokens)
         return Facts(
@@ -41,15 +41,15 @@ class EngineView(Source):
         )
 
     def pause(self) -> None:
-        """See `Source`."""
+        """See `BoardSource`."""
         self._engine.command(Pause())
 
     def resume(self) -> None:
-        """See `Source`."""
+        """See `BoardSource`."""
         self._engine.command(Resume())
 
     def cancel(self, request_id: int) -> None:
-        """See `Source`."""
+        """See `BoardSource`."""
         handle = self._client.under_way.get(request_id)
         if handle is not None:
             handle.cancel()

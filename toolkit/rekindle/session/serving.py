@@ -38,7 +38,7 @@ ModelOptions = str | PathLike[str] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """A model of a server that is not open.
 
     Attributes:
@@ -154,7 +154,7 @@ def _check_keep_alive(keep_alive: object) -> None:
         raise ConfigError(f"keep_alive must be a number of seconds from 0, got {keep_alive!r:.80}")
 
 
-def _check_names(sources: Mapping[str, Source]) -> None:
+def _check_names(sources: Mapping[str, ModelSource]) -> None:
     """Raise ConfigError for an alias or adapter with the name of a model, or of an adapter of another model."""
     names, owners = set(sources), dict[str, str]()
     for base, source in sources.items():
@@ -171,12 +171,12 @@ def _check_names(sources: Mapping[str, Source]) -> None:
             owners[name] = base
 
 
-def _source(name: object, options: object) -> Source:
+def _source(name: object, options: object) -> ModelSource:
     """Return a source; raise ConfigError for options of the wrong type."""
     if not isinstance(name, str) or not name:
         raise ConfigError(f"names of models must be non-empty strings, got {name!r:.80}")
     if isinstance(options, str | PathLike):
-        return Source({"model": options})
+        return ModelSource({"model": options})
     if not isinstance(options, Mapping) or "model" not in options:
         raise ConfigError(
             f'{name!r} must be a model, or keywords of open() such as {{"model": "owner/name", "dtype": "bfloat16"}}; '
@@ -190,7 +190,7 @@ def _source(name: object, options: object) -> Source:
         opening.open(**options)  # checks the keywords, without opening
     except ConfigError as error:
         raise ConfigError(f"{name!r}: {error}") from error
-    return Source(options, tuple(dict.fromkeys(aliases)))
+    return ModelSource(options, tuple(dict.fromkeys(aliases)))
 
 
 def _follow_nothing(stop: Callable[[], None], closed: Feed[None]) -> None:

@@ -66,7 +66,7 @@ from rekindle.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSetti
 from rekindle.session import bench as benching
 from rekindle.session import comparing
 from rekindle.session import prefix as prefixes
-from rekindle.session.about import ASLEEP, About, Memory, facts_of
+from rekindle.session.about import ASLEEP, Memory, SessionCard, facts_of
 from rekindle.session.engine_view import EngineView
 from rekindle.session.fingerprint import base_of, fingerprint_of
 from rekindle.session.operations import explaining
@@ -1006,9 +1006,9 @@ class Session:
             return "paused"
         return ASLEEP if self.asleep else None if self._client.has_weights else "without weights"
 
-    def _about(self) -> About:
+    def _about(self) -> SessionCard:
         state, adapters = self.stuck or self._rest(), self._adapters.bytes
-        return About(self._name, self._loaded_engine, self._engine.error, state, adapters)
+        return SessionCard(self._name, self._loaded_engine, self._engine.error, state, adapters)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         about = self._about()

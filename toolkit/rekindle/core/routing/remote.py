@@ -46,7 +46,7 @@ T = TypeVar("T")
 NOT_CONTINUED = "deterministic=True does not recompute generated tokens with another program; submit it again"
 
 
-class Link(Protocol):
+class LaneLink(Protocol):
     """The connection to a replica."""
 
     def send(self, message: Message) -> None:
@@ -173,7 +173,9 @@ class RemoteLane:
         weights_version: their number.
     """
 
-    def __init__(self, link: Link, status: Status, pages: SentPages, limits: EngineLimits, weights_version: int = 0):
+    def __init__(
+        self, link: LaneLink, status: Status, pages: SentPages, limits: EngineLimits, weights_version: int = 0
+    ):
         self._link, self._pages = link, pages
         self._page_size, self._one_shape = limits.pool.page_size, limits.one_shape
         self._requests: dict[int, _RemoteRequest] = {}

@@ -48,7 +48,7 @@ class Facts:
     more: int
 
 
-class Source(Protocol):
+class BoardSource(Protocol):
     """The engine behind a dashboard. All methods are thread-safe and non-blocking."""
 
     def look(self, at: float) -> Facts:

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from rekindle import markup
 from rekindle.notebook import front_end
-from rekindle.notebook.board.board import Board, Source
+from rekindle.notebook.board.board import Board, BoardSource
 from rekindle.notebook.board.board_html import board_bundle
 from rekindle.notebook.board.live import Live
 from rekindle.notebook.board.panel import Panel
@@ -22,8 +22,8 @@ class Dashboard:
     dashboard prints as a text table. Without widgets, it is not updated.
     """
 
-    def __init__(self, source: Source):
-        self._source: Source | None = source
+    def __init__(self, source: BoardSource):
+        self._source: BoardSource | None = source
         self._rates = Rates()
         self._lock = threading.Lock()
         self._panel: Panel | None = None

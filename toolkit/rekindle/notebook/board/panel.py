@@ -8,7 +8,7 @@ from typing import Any
 
 from rekindle.core.errors import SessionError
 from rekindle.notebook import front_end
-from rekindle.notebook.board.board import Board, Source
+from rekindle.notebook.board.board import Board, BoardSource
 from rekindle.notebook.board.board_html import board_bundle
 
 BUTTON_AFTER = 1.0
@@ -27,7 +27,7 @@ class Panel:
         was_viewed: True after the first report of a view by a front end.
     """
 
-    def __init__(self, source: Source):
+    def __init__(self, source: BoardSource):
         from ipywidgets import Button, ButtonStyle, HBox, Layout, VBox
 
         self._source = source

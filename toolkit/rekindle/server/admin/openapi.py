@@ -11,11 +11,11 @@ from rekindle.formats.responses.formats import PLAIN
 from rekindle.server.anthropic.body import read_count, read_messages
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields
-from rekindle.server.common.template import Template
+from rekindle.server.common.template import ModelTemplate
 from rekindle.server.decisions.body import read_decision, read_systemone
 from rekindle.server.http.endpoint import Endpoint
 from rekindle.server.judging.body import read_classes, read_pooling, read_ranking, read_score
-from rekindle.server.judging.texts_body import read_detokenize, read_embedding, read_tokenize
+from rekindle.server.judging.encoding_body import read_detokenize, read_embedding, read_tokenize
 from rekindle.server.ollama.body import read_ollama_chat, read_ollama_embed, read_ollama_embedding, read_ollama_generate
 from rekindle.server.openai.chat.body import read_chat
 from rekindle.server.openai.completions.body import read_completion
@@ -30,7 +30,7 @@ TYPES: Final[Mapping[type[Any] | None, Mapping[str, Any]]] = {
     None: {},
 }
 """The JSON schema of a field by its type."""
-_TEMPLATE: Final = Template(PLAIN.form, frozenset())
+_TEMPLATE: Final = ModelTemplate(PLAIN.form, frozenset())
 _CHAT: Final = {"messages": [{"role": "user", "content": "Hello"}]}
 
 

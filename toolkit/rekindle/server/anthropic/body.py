@@ -13,7 +13,7 @@ from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields, name_list
 from rekindle.server.common.messages import message as chat_message
 from rekindle.server.common.sampling import sampling
-from rekindle.server.common.template import Template, thinking_variables
+from rekindle.server.common.template import ModelTemplate, thinking_variables
 from rekindle.server.common.tools.offer import single_call
 
 HINTS: Final = frozenset(
@@ -57,7 +57,7 @@ class MessagesRequest:
     shows_thinking: bool
 
 
-def read_messages(body: Fields, template: Template) -> MessagesRequest:
+def read_messages(body: Fields, template: ModelTemplate) -> MessagesRequest:
     """Return the message requested by a body.
 
     Args:
@@ -88,7 +88,7 @@ def read_messages(body: Fields, template: Template) -> MessagesRequest:
     return MessagesRequest(call, chat.one_call, chat.shows_thinking)
 
 
-def read_count(body: Fields, template: Template) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def read_count(body: Fields, template: ModelTemplate) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the conversation of a body, and the keywords of the session for the number of its tokens.
 
     Raises:
@@ -123,7 +123,7 @@ class _Conversation:
     shows_thinking: bool
 
 
-def _conversation(body: Fields, template: Template) -> _Conversation:
+def _conversation(body: Fields, template: ModelTemplate) -> _Conversation:
     """Take the conversation, and all fields with an effect on its prompt."""
     messages = _messages(body, template)
     stays_open = messages[-1]["role"] == "assistant"
@@ -142,7 +142,7 @@ def _conversation(body: Fields, template: Template) -> _Conversation:
     return _Conversation(messages, options, calls, schema, one_call, shows_thinking)
 
 
-def _messages(body: Fields, template: Template) -> list[dict[str, Any]]:
+def _messages(body: Fields, template: ModelTemplate) -> list[dict[str, Any]]:
     """Take the instructions and the messages, at least one, for the chat template."""
     writer, system, sources = Messages(), body.any("system"), body.items("messages", dict)
     if sources is None:

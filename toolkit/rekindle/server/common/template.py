@@ -9,7 +9,7 @@ from rekindle.formats.response import MessageForm
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class ModelTemplate:
     """The chat template of a model, as far as requests depend on it.
 
     Attributes:

@@ -9,7 +9,7 @@ from rekindle.results.scores.classes import Classification
 from rekindle.results.scores.ranking import Ranking
 from rekindle.server.common.events import Head
 from rekindle.server.judging.body import RankRequest
-from rekindle.server.judging.texts_answer import vector_object
+from rekindle.server.judging.encoding_answer import vector_object
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 

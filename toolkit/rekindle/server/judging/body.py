@@ -7,7 +7,7 @@ from typing import Any, Literal
 from rekindle.core.request.checks import preview
 from rekindle.formats.response import MessageForm
 from rekindle.server.common.fields import Fields
-from rekindle.server.judging.texts_body import NEUTRAL, Inputs, encoding_in, inputs_in
+from rekindle.server.judging.encoding_body import NEUTRAL, Inputs, encoding_in, inputs_in
 
 MAX_TOP = 2**31 - 1
 PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))

@@ -26,7 +26,7 @@ from rekindle.server.judging.body import (
     read_ranking,
     read_score,
 )
-from rekindle.server.judging.texts import vectors_of, without_answers
+from rekindle.server.judging.encoding_routes import vectors_of, without_answers
 from rekindle.server.models.session import ServedSession
 
 

@@ -16,7 +16,7 @@ from rekindle.formats.rendering.template import template_variables
 from rekindle.formats.response import MessageForm
 from rekindle.formats.responses.formats import PLAIN, format_of
 from rekindle.server.common.errors import ApiError, invalid_field
-from rekindle.server.common.template import Template
+from rekindle.server.common.template import ModelTemplate
 from rekindle.server.models.session import ServedSession
 
 
@@ -55,14 +55,14 @@ class ServedModel:
         return (PLAIN if tokenizer is None else format_of(tokenizer)).form
 
     @property
-    def template(self) -> Template:
+    def template(self) -> ModelTemplate:
         """The facts about the chat template."""
         tokenizer = self.session.tokenizer
         source = None if tokenizer is None else tokenizer.chat_template
         if tokenizer is None or source is None:
-            return Template(self.form, frozenset())
+            return ModelTemplate(self.form, frozenset())
         variables = template_variables(source) | template_variables(tokenizer.template_with_tools or source)
-        return Template(self.form, variables)
+        return ModelTemplate(self.form, variables)
 
     @property
     def longest(self) -> int:

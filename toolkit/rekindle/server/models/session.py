@@ -9,7 +9,7 @@ from rekindle.client.handle import Handle
 from rekindle.core.config import Settings
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.model_facts import ModelFacts
-from rekindle.notebook.board.board import Source
+from rekindle.notebook.board.board import BoardSource
 from rekindle.results.scores.ranking import Ranking
 
 
@@ -74,7 +74,7 @@ class ServedSession(Protocol):
     @property
     def count_tokens(self) -> Callable[..., int]: ...
     @property
-    def view(self) -> Source: ...
+    def view(self) -> BoardSource: ...
     @property
     def close(self) -> Callable[[], Awaitable[None]]: ...
     def metrics_text(self) -> str: ...

@@ -14,7 +14,7 @@ from rekindle.server.common.fields import Fields
 from rekindle.server.common.messages import message as chat_message
 from rekindle.server.common.messages import tools_in
 from rekindle.server.common.sampling import ANY_OBJECT, INTEGERS, SAMPLING_ONLY, whole_number
-from rekindle.server.common.template import Template, thinking_variables
+from rekindle.server.common.template import ModelTemplate, thinking_variables
 
 HINTS: Final = frozenset({"shift", "truncate"})
 """Fields of prompts without effect: a prompt is never cut. A text to embed is cut by its own field `truncate`."""
@@ -87,7 +87,7 @@ class OllamaRequest:
     keep_alive: float | None = None
 
 
-def read_ollama_chat(body: Fields, template: Template) -> OllamaRequest:
+def read_ollama_chat(body: Fields, template: ModelTemplate) -> OllamaRequest:
     """Return the chat requested by a body; raise ApiError if the body is invalid."""
     messages = body.take("messages", list) or []
     if not all(isinstance(each, dict) for each in messages):
@@ -101,7 +101,7 @@ def read_ollama_chat(body: Fields, template: Template) -> OllamaRequest:
     return _request(body, prompt, options, fields, remembers=False)
 
 
-def read_ollama_generate(body: Fields, template: Template | None) -> OllamaRequest:
+def read_ollama_generate(body: Fields, template: ModelTemplate | None) -> OllamaRequest:
     """Return the answer to a prompt requested by a body; raise ApiError if the body is invalid.
 
     Args:

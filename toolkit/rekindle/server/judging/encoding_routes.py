@@ -12,8 +12,8 @@ from rekindle.core.errors import InvalidBatch, InvalidRequest, RekindleError
 from rekindle.server.common.errors import api_error_of, invalid_field
 from rekindle.server.http.exchange import Exchange
 from rekindle.server.judging.body import PoolRequest
-from rekindle.server.judging.texts_answer import embeddings, pieces_object, tokens_object
-from rekindle.server.judging.texts_body import (
+from rekindle.server.judging.encoding_answer import embeddings, pieces_object, tokens_object
+from rekindle.server.judging.encoding_body import (
     EmbeddingRequest,
     Inputs,
     TokenizeRequest,
