@@ -8,7 +8,6 @@ import importlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
 from rekindle.cli import starting
 from rekindle.core.concurrency.collector import collector_paused
@@ -177,24 +176,19 @@ __all__ = [
     "serve_sync",
 ]
 
-_RENAMED = {"Handled": "MessageRecord"}
-"""Former public names and their current names."""
 _OPENING = {"AsyncLLM", "Engine", "LLM", "Llama", "Model", "from_pretrained", "load", "load_model", "pipeline"}
 """Names of functions and classes of other libraries that open a model."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return the object of a former public name, with a deprecation warning, or of a deferred public name."""
+    """Return the object of a deferred public name, or raise AttributeError with a cure."""
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
-    if _is_deferred and (name in __all__ or name in _RENAMED):
+    if _is_deferred and name in __all__:
         return getattr(importlib.reload(sys.modules[__name__]), name)  # runs this file again, with all imports
-    if name not in _RENAMED:
-        from rekindle.core.errors import with_short_traceback
+    from rekindle.core.errors import with_short_traceback
 
-        text = f"module 'rekindle' has no attribute {name!r}{_cure(name)}"
-        raise with_short_traceback(AttributeError(text, name=name))
-    warn(f"rekindle.{name} is now rekindle.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-    return globals()[_RENAMED[name]]
+    text = f"module 'rekindle' has no attribute {name!r}{_cure(name)}"
+    raise with_short_traceback(AttributeError(text, name=name))
 
 
 def _cure(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle import SamplingParams, ServerSettings, Settings, testing
+from rekindle import SamplingParams, ServerSettings, Settings
 from rekindle.core import errors
 from rekindle.core.config import SettingsOptions
 from rekindle.core.request.params import _CHECKS, SamplingOptions
@@ -31,12 +31,8 @@ def test_these_names_are_public() -> None:
     assert all(hasattr(rekindle, name) for name in rekindle.__all__)
 
 
-def test_former_names_say_the_new_ones() -> None:
-    with pytest.warns(DeprecationWarning, match=r"rekindle.Handled is now rekindle.MessageRecord"):
-        assert rekindle.Handled is rekindle.MessageRecord
-    with pytest.warns(DeprecationWarning, match="is now fake_loaded_engine"):
-        assert testing.fake_assembly is testing.fake_loaded_engine
-    with pytest.raises(AttributeError):
+def test_other_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="module 'rekindle' has no attribute 'Handed'"):
         rekindle.Handed  # noqa: B018
 
 

@@ -8,9 +8,6 @@ The fake keeps pages and slots as the real step does, filled with token ids, and
 content of the pages. A plan with a wrong page, slot, position or order therefore produces a wrong token.
 """
 
-from typing import Any
-from warnings import warn
-
 from rekindle.testing.by_hand import ByHand, CheckedScheduler, fake_limits
 from rekindle.testing.device import FakeSettler, FakeStepper
 from rekindle.testing.grammar import VOCAB_SIZE, FakeGrammar, constrained
@@ -51,11 +48,3 @@ __all__ = [
     "score_of",
     "state_of",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Return the object of a former name, with a warning."""
-    if name != "fake_assembly":
-        raise AttributeError(f"module 'rekindle.testing' has no attribute {name!r}")
-    warn("rekindle.testing.fake_assembly is now fake_loaded_engine", DeprecationWarning, stacklevel=2)
-    return fake_loaded_engine

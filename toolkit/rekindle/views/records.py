@@ -1,7 +1,6 @@
 """Trace records: the text of each message, and small facts about it, without references to its payload."""
 
 from typing import NamedTuple
-from warnings import warn
 
 from rekindle.core.messages import (
     Admit,
@@ -134,12 +133,6 @@ class TraceRecord(NamedTuple):
     def place(self) -> str:
         """The name of the actor, with its lane if there are several."""
         return self.actor if self.lane is None else f"lane {self.lane} {self.actor}"
-
-    @property
-    def said(self) -> tuple[str, ...]:
-        """The answers, under their former name."""
-        warn("TraceRecord.said is now TraceRecord.answers", DeprecationWarning, stacklevel=2)
-        return self.answers
 
     def __repr__(self) -> str:
         return "\n".join([f"{self.place} handled {self.words}", *(f"  answered {each}" for each in self.answers)])

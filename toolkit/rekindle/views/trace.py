@@ -6,7 +6,6 @@ from collections.abc import Collection
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
-from warnings import warn
 
 from rekindle import markup
 from rekindle.core.errors import ConfigError, SessionError, StorageError
@@ -75,12 +74,6 @@ class Trace:
         """The records of the messages, oldest first, without dropped records."""
         with self._lock:
             return tuple(self._records)
-
-    @property
-    def handled(self) -> tuple[TraceRecord, ...]:
-        """The records, by their former name."""
-        warn("Trace.handled is now Trace.records", DeprecationWarning, stacklevel=2)
-        return self.records
 
     @property
     def dropped(self) -> int:

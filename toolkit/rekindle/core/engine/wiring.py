@@ -113,35 +113,10 @@ PER_LANE = tuple(name for name in TAKES if name not in SHARED)
 ROUTER = "router"
 ROUTED = (Admit, Withdraw, Stopped, NewWeights, KeepWeights, SaveCache, PutAdapter, Inspect)
 """Messages to the lanes by way of the router, if there are several."""
-FROM_LANES = (
-    *(
-        Rejected,
-        Started,
-        Outputs,
-        WeightsUsed,
-        WeightsKept,
-        WeightsReplaced,
-        AdapterPut,
-        Inspected,
-        CacheSaving,
-        CacheSaved,
-    ),
-    *(Collected, PagesStaged),
-    *(LaneLost, LaneBack, Returned),
-)
+_ANSWERS = (WeightsUsed, WeightsKept, WeightsReplaced, AdapterPut, Inspected, CacheSaving, CacheSaved)
+FROM_LANES = (Rejected, Started, Outputs, *_ANSWERS, Collected, PagesStaged, LaneLost, LaneBack, Returned)
 """Messages from a lane to shared actors, callers or the router itself, by way of the router."""
-TO_CALLER = (
-    Rejected,
-    Started,
-    Texts,
-    WeightsUsed,
-    WeightsKept,
-    WeightsReplaced,
-    AdapterPut,
-    Inspected,
-    CacheSaving,
-    CacheSaved,
-)
+TO_CALLER = (Rejected, Started, Texts, *_ANSWERS)
 """Messages to callers, outside the engine."""
 
 Compose = Callable[[Actors], Actors]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from warnings import warn
 
 from rekindle.core.messages.message import Message
 
@@ -29,12 +28,6 @@ class MessageRecord:
     def __repr__(self) -> str:
         actor = self.actor if self.lane is None else f"lane {self.lane} {self.actor}"
         return "\n".join([f"{actor} handled {self.message}", *(f"  answered {each}" for each in self.answers)])
-
-    @property
-    def said(self) -> tuple[Message, ...]:
-        """The answers, by their former name."""
-        warn("MessageRecord.said is now MessageRecord.answers", DeprecationWarning, stacklevel=2)
-        return self.answers
 
 
 class Pending(dict[str, tuple[Message, ...]]):

@@ -70,11 +70,6 @@ def thought_limit(
     return replace(limit, budget=budget, is_open=open_text is not None, used=used)
 
 
-def has_thoughts(tokenizer: Tokenizer | None) -> bool:
-    """Return True if the answers of a model may have thoughts between delimiters."""
-    return tokenizer is not None and _delimiters_of(tokenizer, format_of(tokenizer)) is not None
-
-
 @lru_cache(maxsize=8)
 def _limit_of(tokenizer: Tokenizer, tools: bool, vocab_size: int) -> ThoughtLimit | None:
     """Return a limit in a model's format, with a budget of 0; None for a model without thoughts."""
