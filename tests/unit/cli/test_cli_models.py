@@ -21,7 +21,7 @@ from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.families.registry import FAMILIES
 from tests.families import MODELS
 from tests.family_table import in_guide, table
-from tests.gguf_files import NAMES, WRITTEN
+from tests.gguf_models.files import NAMES, WRITTEN
 
 ROWS = {row.family: row for row in rows()}
 SIZES = {size.name: size for row in rows() for size in row.sizes}

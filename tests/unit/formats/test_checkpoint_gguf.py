@@ -18,7 +18,7 @@ from rekindle.formats.checkpoints.gguf.file import open_gguf_file
 from rekindle.formats.checkpoints.gguf.kinds import kind_of
 from rekindle.formats.checkpoints.gguf.rope_factors import find_scaling
 from rekindle.formats.checkpoints.open import open_checkpoint
-from tests.gguf_files import Change, llama3_factors, write_model
+from tests.gguf_models.files import Change, llama3_factors, write_model
 
 FFN_GATE = "blk.0.ffn_gate.weight"
 

@@ -20,7 +20,7 @@ from rekindle.formats.checkpoints.gguf.rope import rope_parameters
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.registry import FAMILIES
-from tests.gguf_files import NAMES, UNSAID, WRITTEN, Change, said_directory, write_model
+from tests.gguf_models.files import NAMES, UNSAID, WRITTEN, Change, said_directory, write_model
 from tests.unit.logits import KNOWN, logits_within
 
 CHEAP = ("bamba", "falcon-h1-norm", "gpt-neox", "gpt2", "granitemoe", "stablelm-parallel")

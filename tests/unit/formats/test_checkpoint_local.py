@@ -14,7 +14,7 @@ from rekindle.__main__ import main
 from rekindle.core.errors import CheckpointError, ConfigError, ModelNotFound, UnsupportedModel
 from rekindle.formats.checkpoints.local import ollama
 from rekindle.formats.checkpoints.open import open_checkpoint
-from tests.gguf_files import write_model
+from tests.gguf_models.files import write_model
 
 KIND = "application/vnd.ollama.image."
 

@@ -18,8 +18,8 @@ import numpy as np
 from rekindle.core.models.config.scaling import Llama3Scaling
 from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.families import MODELS
-from tests.gguf_metadata import PERMUTED, Config, global_head_dim_of, head_dim_of, rope_of, write_metadata
-from tests.gguf_states import multiplied, name_of, of_parts, stored_state
+from tests.gguf_models.metadata import PERMUTED, Config, global_head_dim_of, head_dim_of, rope_of, write_metadata
+from tests.gguf_models.states import multiplied, name_of, of_parts, stored_state
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Change = Callable[[gguf.GGUFWriter], None]

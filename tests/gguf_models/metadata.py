@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from tests.gguf_states import write_convolutions, write_delta_nets, write_granite, write_mamba, write_nemotron
+from tests.gguf_models.states import write_convolutions, write_delta_nets, write_granite, write_mamba, write_nemotron
 
 Config = Mapping[str, Any]
 
@@ -16,6 +16,53 @@ PERMUTED = (
     *("llama", "ministral3", "mistral", "mixtral", "smollm3", "olmo", "arcee"),
     *("granite", "granitemoe", "granitemoeshared", "granitemoehybrid", "bamba", "nemotron_h"),
 )
+_SIGMOID = ("dots1", "glm4_moe", "minimax_m2", "solar_open")
+_SCALES = {
+    "attention_multiplier": "attention_scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+_SHARED = {
+    "n_shared_experts": "expert_shared_count",
+    "routed_scaling_factor": "expert_weights_scale",
+    "norm_topk_prob": "expert_weights_norm",
+}
+_DENSE = {"first_k_dense_replace": "leading_dense_block_count"}
+_WINDOW = {"sliding_window": "sliding_window"}
+_WIDTH = {"intermediate_size": "expert_feed_forward_length"}
+_OWN: dict[str, dict[str, str]] = {
+    "afmoe": {
+        **_WINDOW,
+        "num_shared_experts": "expert_shared_count",
+        "num_dense_layers": "leading_dense_block_count",
+        "route_norm": "expert_weights_norm",
+        "route_scale": "expert_weights_scale",
+    },
+    "cohere": {"logit_scale": "logit_scale"},
+    "cohere2": {**_WINDOW, "logit_scale": "logit_scale"},
+    "dots1": _SHARED | _DENSE,
+    "ernie4_5_moe": {
+        "moe_num_experts": "expert_count",
+        "moe_k": "expert_used_count",
+        "moe_layer_interval": "interleave_moe_layer_step",
+        "moe_layer_start_index": "leading_dense_block_count",
+        "moe_num_shared_experts": "expert_shared_count",
+    },
+    "exaone_moe": {**_SHARED, **_DENSE, "num_shared_experts": "expert_shared_count"},
+    "glm4_moe": {**_SHARED, **_DENSE, "num_nextn_predict_layers": "nextn_predict_layers"},
+    "gpt_neox": {"use_parallel_residual": "parallel_residual"},
+    "gpt_oss": _WINDOW | _WIDTH,
+    "granite": _SCALES,
+    "granitemoe": _SCALES,
+    "granitemoeshared": {**_SCALES, "shared_intermediate_size": "expert_shared_feed_forward_length"},
+    "hunyuan_v1_moe": _WIDTH,
+    "llama4_text": {**_WIDTH, "interleave_moe_layer_step": "interleave_moe_layer_step"},
+    "minimax_m2": _WIDTH,
+    "solar_open": _SHARED,
+    "stablelm": {"use_parallel_residual": "parallel_residual"},
+}
+"""The methods of the writer for keys of the configs of some models."""
 
 
 def rope_of(config: Config) -> dict[str, Any]:
@@ -63,6 +110,11 @@ def write_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_layer_norm_eps(centred)
     _write_rope(writer, config)
     _write_experts(writer, config)
+    if config["model_type"] in _SIGMOID:
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    for key, method in _OWN.get(config["model_type"], {}).items():
+        if key in config:
+            getattr(writer, f"add_{method}")(config[key])
     if config["model_type"] in _SPECIAL:
         _SPECIAL[config["model_type"]](writer, config)
 
@@ -133,22 +185,6 @@ def _write_experts(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 
 
-def _afmoe(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_expert_shared_count(config["num_shared_experts"])
-    writer.add_leading_dense_block_count(config["num_dense_layers"])
-    if "route_norm" in config:
-        writer.add_expert_weights_norm(config["route_norm"])
-    writer.add_expert_weights_scale(config["route_scale"])
-    writer.add_sliding_window(config["sliding_window"])
-
-
-def _granite(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_attention_scale(config["attention_multiplier"])
-    writer.add_embedding_scale(config["embedding_multiplier"])
-    writer.add_residual_scale(config["residual_multiplier"])
-    writer.add_logit_scale(config["logits_scaling"])
-
-
 def _gemma2(writer: gguf.GGUFWriter, config: Config) -> None:
     for cap, write in (
         ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
@@ -215,11 +251,6 @@ def _olmo3(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_sliding_window_pattern([(place + 1) % 4 != 0 for place in range(config["num_hidden_layers"])])
 
 
-def _cohere2(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_logit_scale(config["logit_scale"])
-    writer.add_sliding_window(config["sliding_window"])
-
-
 def _phi3(writer: gguf.GGUFWriter, config: Config) -> None:
     context = config["original_max_position_embeddings"]
     writer.add_rope_scaling_orig_ctx_len(context)
@@ -257,68 +288,10 @@ def _exaone4(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
 
 
-def _glm4_moe(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
-    writer.add_expert_shared_count(config["n_shared_experts"])
-    writer.add_expert_weights_scale(config["routed_scaling_factor"])
-    writer.add_expert_weights_norm(config["norm_topk_prob"])
-    writer.add_nextn_predict_layers(config["num_nextn_predict_layers"])
-
-
 def _exaone_moe(writer: gguf.GGUFWriter, config: Config) -> None:
     _exaone4(writer, config)
-    shared = config["num_shared_experts"]
-    writer.add_expert_shared_count(shared)
-    writer.add_expert_shared_feed_forward_length(config["moe_intermediate_size"] * shared)
-    writer.add_expert_weights_scale(config["routed_scaling_factor"])
-    writer.add_expert_weights_norm(config["norm_topk_prob"])
-    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_shared_feed_forward_length(config["moe_intermediate_size"] * config["num_shared_experts"])
     writer.add_nextn_predict_layers(config.get("num_nextn_predict_layers", 0))
-
-
-def _granite_moe_shared(writer: gguf.GGUFWriter, config: Config) -> None:
-    _granite(writer, config)
-    writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
-
-
-def _hunyuan_moe(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
-    writer.add_expert_feed_forward_length(config["intermediate_size"])
-    writer.add_expert_shared_count(1)
-
-
-def _llama4(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
-    writer.add_expert_feed_forward_length(config["intermediate_size"])
-
-
-def _solar_open(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    writer.add_expert_shared_count(config["n_shared_experts"])
-    writer.add_expert_weights_scale(config["routed_scaling_factor"])
-    writer.add_expert_weights_norm(config["norm_topk_prob"])
-
-
-def _dots1(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
-    writer.add_expert_shared_count(config["n_shared_experts"])
-    writer.add_expert_weights_scale(config["routed_scaling_factor"])
-    writer.add_expert_weights_norm(config["norm_topk_prob"])
-
-
-def _ernie4_5_moe(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_expert_count(config["moe_num_experts"])
-    writer.add_expert_used_count(config["moe_k"])
-    writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
-    writer.add_leading_dense_block_count(config["moe_layer_start_index"])
-    writer.add_expert_shared_count(config["moe_num_shared_experts"])
-
-
-def _minimax_m2(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    writer.add_expert_feed_forward_length(config["intermediate_size"])
 
 
 def _olmoe(writer: gguf.GGUFWriter, config: Config) -> None:
@@ -333,50 +306,35 @@ def _olmo(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_clamp_kqv(config["clip_qkv"])
 
 
-def _gpt_oss(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_sliding_window(config["sliding_window"])
-    writer.add_expert_feed_forward_length(config["intermediate_size"])
+def _hunyuan_moe(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
+    writer.add_expert_shared_count(1)
 
 
 _SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
-    "afmoe": _afmoe,
-    "cohere": lambda writer, config: writer.add_logit_scale(config["logit_scale"]),
-    "cohere2": _cohere2,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
-    "dots1": _dots1,
-    "ernie4_5_moe": _ernie4_5_moe,
     "exaone4": _exaone4,
     "exaone_moe": _exaone_moe,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
-    "glm4_moe": _glm4_moe,
     "glm4_moe_lite": _deepseek,
-    "gpt_neox": lambda writer, config: writer.add_parallel_residual(config["use_parallel_residual"]),
-    "gpt_oss": _gpt_oss,
     "bamba": write_granite,
     "falcon_h1": write_mamba,
-    "granite": _granite,
     "granitemoehybrid": write_granite,
+    "hunyuan_v1_moe": _hunyuan_moe,
     "lfm2": write_convolutions,
     "lfm2_moe": write_convolutions,
     "nemotron_h": write_nemotron,
     "qwen3_5_moe_text": write_delta_nets,
     "qwen3_5_text": write_delta_nets,
     "qwen3_next": write_delta_nets,
-    "granitemoe": _granite,
-    "granitemoeshared": _granite_moe_shared,
-    "hunyuan_v1_moe": _hunyuan_moe,
-    "llama4_text": _llama4,
-    "minimax_m2": _minimax_m2,
     "mistral4": _deepseek,
     "olmo": _olmo,
     "olmo3": _olmo3,
     "olmoe": _olmoe,
     "phi3": _phi3,
     "phimoe": _phi3,
-    "solar_open": _solar_open,
-    "stablelm": lambda writer, config: writer.add_parallel_residual(config["use_parallel_residual"]),
 }
