@@ -27,7 +27,6 @@ VERBS: Final = frozenset({"read"})
 """Participles and verbs at once, for names of functions."""
 EXCEPTIONS: Final[dict[str, str]] = {
     "toolkit/rekindle/chats/chat.py: said": "the public argument of Chat.say",
-    "toolkit/rekindle/core/messages/record.py: said": "a former public name, which warns",
     "toolkit/rekindle/formats/families/reading.py: read": "the public field of Family",
     "toolkit/rekindle/core/request/figures.py: said": "public methods of Usage and Timings",
     "toolkit/rekindle/core/route.py: given": "the public field of LaneLoad",
@@ -38,8 +37,6 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "toolkit/rekindle/testing/by_hand.py: told": "a public field of rekindle.testing",
     "toolkit/rekindle/testing/device.py: held": "a public argument of rekindle.testing",
     "toolkit/rekindle/testing/model.py: begun": "a public argument of rekindle.testing",
-    "toolkit/rekindle/views/records.py: said": "a former public name, which warns",
-    "toolkit/rekindle/views/trace.py: handled": "a former public name, which warns",
 }
 """Findings to keep, as "path: name", with the reason: a public name, or a noun in its place."""
 
