@@ -66,5 +66,5 @@ def serving(errands: Errands) -> Iterator[Server]:
         scripted_session(patch, errands, max_context=CONTEXT) as session,
         session.serve_sync(port=0, api_keys=["key"]) as server,
     ):
-        patch.setattr("rekindle.client.requests.token_hex", token_hex)  # agents need calls of different ids
+        patch.setattr("rekindle.client.submission.token_hex", token_hex)  # agents need calls of different ids
         yield server

@@ -91,7 +91,7 @@ def scripted_session(
         return token if token not in banned else min(set(range(text.vocab_size)) - set(banned), default=token)
 
     patch.setattr("rekindle.testing.device.next_token", next_token)
-    patch.setattr("rekindle.client.requests.token_hex", lambda: "")  # equal answers have calls of equal ids
+    patch.setattr("rekindle.client.submission.token_hex", lambda: "")  # equal answers have calls of equal ids
     model = replace(FAKE_MODEL, max_context=max(FAKE_MODEL.max_context, max_context))
     limits = fake_limits(model, page_size=16, num_pages=max(512, max_context // 8), max_context=max_context)
     with fake_session(fake_loaded_engine(limits, tokenizer=text, eos_ids=(end,))) as session:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle import markup
+from rekindle.client.calls.prompts import as_text
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import as_text
 from rekindle.client.submission import Submission
 from rekindle.core.messages import Continued, Conversation, Started, Text
 from rekindle.core.request.figures import CachedTokens, Timings, Usage

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Backend
 
-from rekindle.client.requests import TEMPLATE_NOTE
+from rekindle.client.calls.checks import TEMPLATE_NOTE
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rekindle.client.prompts import all_prompts, one_prompt
+from rekindle.client.calls.prompts import all_prompts, one_prompt
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, Prompt
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.client.prompts import GenerateOptions
+from rekindle.client.calls.options import GenerateOptions
 from rekindle.core.config import Settings
 from rekindle.core.request.params import SamplingParams
 from rekindle.server_settings import ServerSettings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rekindle import Generation, Part, ToolCall
-from rekindle.client.prompts import Messages
+from rekindle.client.calls.options import Messages
 from rekindle.notebook.live_parts import GrowingParts, PrintedParts
 from rekindle.session.session import Session
 from tests.unit.scripted import scripted_session

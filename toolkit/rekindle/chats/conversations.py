@@ -7,7 +7,7 @@ from typing import Any, Never, Unpack
 from rekindle import markup
 from rekindle.chats.chat import Chat
 from rekindle.chats.turns import TURN_DEFAULTS, Turn, TurnOptions, draw_results, drawing, draws
-from rekindle.client.prompts import Messages
+from rekindle.client.calls.options import Messages
 from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.errors import InvalidRequest

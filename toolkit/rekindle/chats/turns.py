@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from rekindle import markup
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
+from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, PromptOptions
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import GENERATE_DEFAULTS, GenerateOptions, PromptOptions
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.request.checks import boolean

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, cast
 
+from rekindle.client.calls.options import GenerateOptions, ToolSchemas
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import GenerateOptions, ToolSchemas
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import OutputPrefix
 from rekindle.core.request import checks

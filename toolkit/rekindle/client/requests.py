@@ -4,20 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import ref
 
 from rekindle.client.batches.batch import Batch, check_errors, check_progress
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Shape
 from rekindle.client.branches import Branches
-from rekindle.client.drawing import Drawer, Report, until_over
-from rekindle.client.engine_client import EngineClient
-from rekindle.client.handle import Handle, Stream
-from rekindle.client.prompts import (
-    GenerateOptions,
-    PromptOptions,
-    ToolSchemas,
+from rekindle.client.calls.checks import TEMPLATE_NOTE, check_captures, check_params, lacks_template
+from rekindle.client.calls.options import GenerateOptions, PromptOptions, ToolSchemas
+from rekindle.client.calls.prompts import (
     all_prompts,
     continuation,
     each_of,
@@ -30,32 +26,26 @@ from rekindle.client.prompts import (
     tools_in,
     unanswered,
 )
-from rekindle.client.submission import Capturing, Reader, Submission
+from rekindle.client.calls.tool_grammar import with_tool_grammar
+from rekindle.client.drawing import Drawer, Report, until_over
+from rekindle.client.engine_client import EngineClient
+from rekindle.client.handle import Handle, Stream
+from rekindle.client.submission import Capturing, Submission, reader_of
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import InvalidRequest, SessionClosed
-from rekindle.core.messages import Conversation, OutputPrefix, Prompt, Verbatim, goes_on
+from rekindle.core.messages import Conversation, OutputPrefix, Prompt, goes_on
 from rekindle.core.request.checks import boolean, text
-from rekindle.core.request.constraint import Kind, calls
 from rekindle.core.request.params import LONGEST_NAME, SamplingOptions, SamplingParams, check_draws, draws
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import Pooling, Turn, check_length
-from rekindle.core.text.constraints.parser import parse_bytes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.rendering.chat import unread_variables
-from rekindle.formats.responses.formats import format_of
-from rekindle.formats.responses.reading.reader import TemplateReading
-from rekindle.formats.responses.tool_choice import tool_choice_grammar
 from rekindle.results.facts import settings
 
 if TYPE_CHECKING:
     from rekindle.assembly.loaded_engine import LoadedEngine
     from rekindle.assembly.thread import EngineThread
-
-TEMPLATE_NOTE = (
-    "A str is used as it is, without the model's chat template. To apply the template, pass messages: "
-    '[{"role": "user", "content": "..."}], or use session.chat(). This note appears once per session.'
-)
 
 
 class HasRequests(Protocol):
@@ -274,7 +264,7 @@ class Requests:
         call = self._call(prompt, options, n)
         check_errors(errors, call.shape)
         check_progress(progress, call.shape)
-        if self._has_note and self._lacks_template(call):
+        if self._has_note and lacks_template(call.prompts, call.params, self.tokenizer):
             self._has_note = False
             self._drawer.note(TEMPLATE_NOTE)
         if call.shape.is_list:
@@ -315,19 +305,9 @@ class Requests:
         """Check the options and the prompts of a call."""
         params = self.params(options, 1 if n is None else check_draws(n))  # reports a misspelt option before the prompt
         prompts, several = self.prompts(prompt, options)
-        self._check_captures(params, len(prompts) * (n or 1))
+        check_captures(params, self.loaded_engine, len(prompts) * (n or 1))
         inputs: Any = (prompt if options.get("token_ids") is None else options["token_ids"]) if several else [prompt]
         return _Call(options, params, prompts, inputs, Shape(several, n))
-
-    def _lacks_template(self, call: "_Call") -> bool:
-        """Return True for a text without the chat template, unless it is marked up, scored or has a choice."""
-        tokenizer, params = self.tokenizer, call.params
-        if tokenizer is None or tokenizer.chat_template is None or params.max_tokens == 0:
-            return False
-        if params.constraint is not None and params.constraint.kind == "choice":
-            return False
-        texts = [prompt for prompt in call.prompts if isinstance(prompt, str) and not isinstance(prompt, Verbatim)]
-        return bool(texts) and not any(mark in texts[0] for mark in tokenizer.special_texts)
 
     def _batch(self, call: "_Call", errors: Errors, progress: bool | None) -> Batch:
         """Return the batch of a call. Once started, it tokenizes its prompts and checks their lengths."""
@@ -348,83 +328,18 @@ class Requests:
         """Return the sampling parameters of a call, checked for the model; raises as `SamplingParams.from_options`."""
         params = settings.SamplingParams.from_options(options, self._options, n=n, beside=PromptOptions.__annotations__)
         params = params.with_counts(self.vocab_size)
-        limits = self.loaded_engine.limits
         self.check_predicts()
-        params.check_against(self.vocab_size, limits.max_logprobs)
         self._client.adapters.check(params.adapter)
-        if params.steers:
-            self._check_steered(params)
-        if params.capture is not None:
-            self.loaded_engine.check_looks("capture")
-            if params.adapter is not None:
-                raise InvalidRequest.of(
-                    "capture", "capture is for the model alone, and the request has an adapter: leave one of them out"
-                )
-            self._check_captures(params, 1)
-        if params.processor_args is not None and not limits.processes_logits:
-            raise InvalidRequest("processor_args need a logits processor, and this session was opened without one")
+        check_params(params, self.loaded_engine)
         return params
-
-    def _check_steered(self, params: SamplingParams) -> None:
-        """Raise InvalidRequest for a session that cannot steer, or not there."""
-        loaded_engine = self.loaded_engine
-        layers = [steering.layer for steering in params.steer] + [patch.layer for patch in params.patch]
-        if loaded_engine.model.embedding_multiplier != 1 and "embedding" in layers:
-            raise InvalidRequest(
-                "the model multiplies its embeddings, so steer and patch are for its layers, not for "
-                '"embedding"; session.look takes both'
-            )
-        loaded_engine.check_programs("steer and patch", steered=True)
-        if loaded_engine.model.streams is not None:
-            raise InvalidRequest("steer and patch are for models with one residual stream, and this one has several")
-
-    def _check_captures(self, params: SamplingParams, requests: int) -> None:
-        """Raise InvalidRequest if the captures of a number of requests are too large together."""
-        if params.capture is not None:
-            self.loaded_engine.looks.check_captures(params.capture, params.max_tokens, requests)
 
     def _with_tool_grammar(
         self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]
     ) -> GenerateOptions[Any]:
-        """Return the options of a call, with the grammar of tool calls if tools have a part in the output's constraint.
-
-        A `tool_choice` that requires a call leaves no room for an answer, and other constraints are idle. Where the
-        model chooses freely, they hold for an answer without calls.
-
-        Raises:
-            InvalidRequest: the tool does not exist, the prompts have no tools, or the call has a grammar too.
-        """
-        choice = options.get("tool_choice", "auto")
-        chat = next((each for each in prompts if isinstance(each, Conversation)), None)
-        others = [name for name in get_args(Kind) if options.get(name) is not None]
-        answers = [name for name in others if name != "grammar"]
-        is_free = choice == "none" or (choice == "auto" and not (chat is not None and chat.tools and answers))
-        inputs = options.get("tool_grammars") or {}
-        if choice in ("auto", "none") and inputs:
-            raise InvalidRequest(f"tool_grammars are for required calls, and tool_choice is {choice!r}: require a call")
-        if is_free or all(isinstance(each, Exception) for each in prompts):
-            return options
-        if chat is None or self.tokenizer is None:
-            raise InvalidRequest(
-                f"tool_choice={choice!r} needs a conversation, whose chat template lists the tools: give a list of "
-                "{role, content} messages as the prompt"
-            )
-        if "grammar" in others:
-            raise InvalidRequest.of("grammar", f"tool_choice={choice!r} constrains the output: leave out grammar")
-        if chat.tools is None:
-            raise InvalidRequest(f"tool_choice={choice!r} needs tools, and the call has none")
-        one_call = not options.get("parallel_tool_calls", True)
-        unknown = set(inputs) - set(names_of(chat.tools))
-        if unknown:
-            raise InvalidRequest(f"tool_grammars names no tool of the call: {', '.join(sorted(unknown))}")
-        rendered = self.render(chat)
-        answer = self.params(options).constraint if choice == "auto" else None
-        if answer is not None:  # errors are about its own parameter
-            parse_bytes(answer.kind, answer.text, answer.parameter)
-        grammar = tool_choice_grammar(
-            choice, chat.tools, rendered, self.tokenizer, one_call=one_call, inputs=inputs, answer=answer
+        """See `with_tool_grammar`."""
+        return with_tool_grammar(
+            options, prompts, self.tokenizer, self.render, lambda options: self.params(options).constraint
         )
-        return cast(GenerateOptions[Any], {**options, **dict.fromkeys(answers), "grammar": calls(grammar, answer)})
 
     def prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:
         """Return the prompts of a call, and whether the call is a batch; see `all_prompts`."""
@@ -459,13 +374,7 @@ class Requests:
 
     def check_predicts(self) -> None:
         """Raise InvalidRequest if the model has no language-model head."""
-        uses = self.loaded_engine.checkpoint.uses
-        if not uses.generates:
-            labels = 0 if uses.classifier is None else len(uses.classifier.labels)
-            others = {0: "", 1: ", classify() or rerank()"}.get(labels, " or classify()")
-            raise InvalidRequest(
-                f"the model has no head that predicts tokens, so it generates and scores nothing: use embed(){others}"
-            )
+        self.loaded_engine.checkpoint.uses.check_generates()
 
     def check_engine(self) -> None:
         """Raise the error of the engine, if the engine has ended."""
@@ -487,9 +396,8 @@ class Requests:
             tools: the tools of the conversation; None if the prompt is not a conversation, so its answer is not parsed.
             meanwhile: the progress of the compilation, for many requests at once; None to look at it.
         """
-        reader = (
-            None if tools is None else self._reader(params, tools, goes_on(prompt) or params.constraint is not None)
-        )
+        continues = goes_on(prompt) or params.constraint is not None
+        reader = None if tools is None else reader_of(self.tokenizer, params, tools, goes_on=continues)
         one_call = bool(tools) and not options.get("parallel_tool_calls", True)
         matters = one_call or bool(params.stop) or params.thinking_budget is not None
         return Submission(
@@ -525,28 +433,6 @@ class Requests:
         if submission.params.steers:
             self.loaded_engine.prepare_steering(adapters=submission.params.adapter is not None)
         return self._client.submit(submission, self._engine.post, wait=wait, drawer=self._drawer)
-
-    def _reader(self, params: SamplingParams, tools: ToolSchemas, goes_on: bool) -> Reader | None:
-        """Return the function that creates parsers of answers; None for an answer of plain text.
-
-        Schemas, regular expressions and choices leave no room for reasoning and calls in an answer.
-        """
-        if params.constraint is not None and params.constraint.kind != "grammar":
-            return None
-        if self.tokenizer is None or (answers := format_of(self.tokenizer)).template is None:
-            return None
-        if answers.is_plain and not tools:
-            return None
-        shows_special = not params.skip_special_tokens
-        return partial(
-            TemplateReading,
-            answers,
-            self.tokenizer,
-            shows_special=shows_special,
-            tools=tools,
-            goes_on=goes_on,
-            salt=token_hex(),  # makes the ids of tool calls unique across answers
-        )
 
     def _meanwhile(self) -> str:
         """Return the progress of the compilation, as text; empty if no program is being compiled."""

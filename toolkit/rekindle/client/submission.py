@@ -1,8 +1,10 @@
 """Submission of a request: the message for the engine, and the caller's options for the answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from secrets import token_hex
+from typing import Any, Protocol
 
 from rekindle.core.concurrency.caller import current_caller
 from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
@@ -10,11 +12,44 @@ from rekindle.core.request.capture import Captured
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import AdapterUse, Pooling, Turn
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.response import Reading
+from rekindle.formats.responses.formats import format_of
+from rekindle.formats.responses.reading.reader import TemplateReading
 from rekindle.results.generation import Origin
 
 Reader = Callable[[tuple[int, ...]], Reading]
 """Returns a new parser of the answer to a prompt."""
+
+
+def reader_of(
+    tokenizer: Tokenizer | None, params: SamplingParams, tools: Sequence[Mapping[str, Any]], *, goes_on: bool
+) -> Reader | None:
+    """Return the function that creates parsers of answers; None for an answer of plain text.
+
+    Schemas, regular expressions and choices leave no room for reasoning and calls in an answer.
+
+    Args:
+        tokenizer: the tokenizer of the model.
+        params: the parameters of the request.
+        tools: the JSON schemas of the tools.
+        goes_on: as in `TemplateReading`.
+    """
+    if params.constraint is not None and params.constraint.kind != "grammar":
+        return None
+    if tokenizer is None or (answers := format_of(tokenizer)).template is None:
+        return None
+    if answers.is_plain and not tools:
+        return None
+    return partial(
+        TemplateReading,
+        answers,
+        tokenizer,
+        shows_special=not params.skip_special_tokens,
+        tools=tools,
+        goes_on=goes_on,
+        salt=token_hex(),  # makes the ids of tool calls unique across answers
+    )
 
 
 class Capturing(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rekindle.client.batches.run import Errors
-from rekindle.client.prompts import GenerateOptions
+from rekindle.client.calls.options import GenerateOptions
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.client.batches.run import Outcome
+from rekindle.client.calls.options import PROMPT_DEFAULTS, GenerateOptions, PromptOptions
+from rekindle.client.calls.prompts import one_chat
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import PROMPT_DEFAULTS, GenerateOptions, PromptOptions, one_chat
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt

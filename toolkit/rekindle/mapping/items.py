@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from rekindle.client.prompts import label_of
+from rekindle.client.calls.prompts import label_of
 from rekindle.core.content import content_digest
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt

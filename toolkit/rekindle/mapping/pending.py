@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Unpack, overload
 
 from rekindle.client.batches.run import Errors
-from rekindle.client.prompts import GENERATE_DEFAULTS, EachPromptOptions, GenerateOptions, Messages
+from rekindle.client.calls.options import GENERATE_DEFAULTS, EachPromptOptions, GenerateOptions, Messages
 from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.loops import Loop

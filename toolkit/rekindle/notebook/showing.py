@@ -6,9 +6,9 @@ from typing import Any
 from rekindle import markup
 from rekindle.client.batches.batch import Batch
 from rekindle.client.batches.run import BatchRun, Errors
+from rekindle.client.calls.options import GenerateOptions
 from rekindle.client.drawing import Report, Watch
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import GenerateOptions
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.waits import Waits, way

@@ -9,7 +9,8 @@ import numpy as np
 from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.client.batches.batch import Batch
 from rekindle.client.batches.run import Shape
-from rekindle.client.prompts import OnePrompt, Prompts, TokenIds, label_of
+from rekindle.client.calls.options import OnePrompt, Prompts, TokenIds
+from rekindle.client.calls.prompts import label_of
 from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidRequest

@@ -9,7 +9,7 @@ import numpy as np
 
 from rekindle.assembly.preparing import Preparer
 from rekindle.client.batches.batch import invalid_batch
-from rekindle.client.prompts import Messages, TokenIds
+from rekindle.client.calls.options import Messages, TokenIds
 from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidRequest

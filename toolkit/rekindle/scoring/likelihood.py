@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from rekindle.assembly.preparing import Preparer
-from rekindle.client.prompts import OnePrompt, TokenIds, unanswered
+from rekindle.client.calls.options import OnePrompt, TokenIds
+from rekindle.client.calls.prompts import unanswered
 from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidRequest

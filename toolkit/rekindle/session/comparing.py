@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, OnePrompt, OnePromptOptions
 from rekindle.client.handle import Handle
-from rekindle.client.prompts import GENERATE_DEFAULTS, GenerateOptions, OnePrompt, OnePromptOptions
 from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest

@@ -6,8 +6,7 @@ from typing import Any, Unpack, overload
 
 from rekindle import markup
 from rekindle.client.batches.run import Errors
-from rekindle.client.handle import Handle, Stream
-from rekindle.client.prompts import (
+from rekindle.client.calls.options import (
     GENERATE_DEFAULTS,
     PROMPT_DEFAULTS,
     GenerateOptions,
@@ -16,8 +15,9 @@ from rekindle.client.prompts import (
     PromptOptions,
     Prompts,
     TokenIds,
-    as_text,
 )
+from rekindle.client.calls.prompts import as_text
+from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.twins import awaitable, blocking

@@ -16,9 +16,7 @@ from rekindle.chats import conversations
 from rekindle.client.adapters import AdapterInfo
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Outcome
-from rekindle.client.engine_client import EngineClient
-from rekindle.client.handle import Handle, Stream
-from rekindle.client.prompts import (
+from rekindle.client.calls.options import (
     GENERATE_DEFAULTS,
     PROMPT_DEFAULTS,
     GenerateOptions,
@@ -34,6 +32,8 @@ from rekindle.client.prompts import (
     ReturningMany,
     TokenIds,
 )
+from rekindle.client.engine_client import EngineClient
+from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits

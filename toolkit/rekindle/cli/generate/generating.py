@@ -9,7 +9,7 @@ from rekindle.cli import sampling
 from rekindle.cli.chat.wrapping import print_note
 from rekindle.cli.generate.answer import print_stream
 from rekindle.cli.generate.prompt import prompt_of
-from rekindle.client.prompts import Messages
+from rekindle.client.calls.options import Messages
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.params import SamplingOptions
 from rekindle.formats.checkpoints.embedded import NAME

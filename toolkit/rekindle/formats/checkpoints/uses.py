@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.request import Pooling
 
 Activation = Literal["identity", "sigmoid", "softmax", "tanh"]
@@ -80,3 +81,12 @@ class Uses:
     embedding: Embedding = field(default_factory=Embedding)
     classifier: Classifier | None = None
     decisions: DecisionForm = field(default_factory=DecisionForm)
+
+    def check_generates(self) -> None:
+        """Raise InvalidRequest if the model has no language-model head."""
+        if not self.generates:
+            labels = 0 if self.classifier is None else len(self.classifier.labels)
+            others = {0: "", 1: ", classify() or rerank()"}.get(labels, " or classify()")
+            raise InvalidRequest(
+                f"the model has no head that predicts tokens, so it generates and scores nothing: use embed(){others}"
+            )

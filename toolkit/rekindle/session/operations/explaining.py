@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Protocol, Unpack
 
-from rekindle.client.prompts import GENERATE_DEFAULTS, GenerateOptions, OnePrompt, OnePromptOptions
+from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, OnePrompt, OnePromptOptions
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.keywords import spelled_out

@@ -1,0 +1,1 @@
+"""Options and prompts of calls, checked."""
