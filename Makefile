@@ -38,7 +38,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-tunix test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -61,6 +61,7 @@ help:
 	@echo "make test-clients  clients of OpenAI's API against the server"
 	@echo "make test-peers    vLLM's and llama.cpp's server tests against a running server; says how"
 	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
+	@echo "make test-tunix    reinforcement learning by tunix, with answers of a session"
 	@echo "make test-ray      replicas in actors of Ray, which die and are found again"
 	@echo "make test-real     a published model, Gemma 3 270M: downloads 240 MB once"
 	@echo "make docs          the site of README, guides, tutorials and all public names, in build/site/html"
@@ -144,6 +145,12 @@ test-clients: $(VENV)-clients/.dev
 test-lm-eval: $(VENV)-lm-eval/.dev
 	$(BEGINS)
 	@HF_HUB_OFFLINE=1 $(VENV)-lm-eval/bin/python $(PYTEST) -W default tests/harness
+	$(PASSED)
+
+test-tunix: $(VENV)-tunix/.dev
+	$(BEGINS)
+	@HF_HUB_OFFLINE=1 $(VENV)-tunix/bin/python $(PYTEST) -W default tests/training
+	@$(VENV)-tunix/bin/python tutorials/build.py 18
 	$(PASSED)
 
 # PEERS names a suite, a checkout, an address and further options; without it, the target says how to run.
@@ -237,13 +244,14 @@ $(VENV)-oldest/.dev: $(VENV)-oldest/oldest.txt
 $(VENV)-newest/.dev: EXTRAS := [test]
 $(VENV)-newest/.dev: PYTHON := $(NEWEST_PYTHON)
 $(VENV)-lm-eval/.dev: EXTRAS := [test,lm-eval]
+$(VENV)-tunix/.dev: EXTRAS := [tutorials,tunix]
 $(VENV)-ray/.dev: EXTRAS := [test,ray]
 $(VENV)-clients/.dev: EXTRAS := [clients]
 $(VENV)-browser/.dev: EXTRAS := [browser]
 $(VENV)-docs/.dev: EXTRAS := [docs]
 $(VENV)-release/.dev: EXTRAS := [release]
 
-STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest lm-eval ray clients browser docs release))
+STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest lm-eval tunix ray clients browser docs release))
 $(STAMPS): pyproject.toml .ci/environment kernels/rekindle_kernels/cpu/build.py $(wildcard kernels/rekindle_kernels/cpu/source/*)
 	@.ci/environment $(@D) $(PYTHON) '.$(EXTRAS)' $(OPTIONS)
 	@touch $@

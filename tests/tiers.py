@@ -155,6 +155,12 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "toolkit/rekindle/tools/",
     ),
     "test-lm-eval": (*HELD, "tests/harness/"),
+    "test-tunix": (
+        *HELD,
+        "toolkit/rekindle/assembly/",
+        "tests/training/",
+        "tutorials/18_train_with_tunix.py",
+    ),
     "test-ray": (
         "toolkit/rekindle/assembly/",
         "toolkit/rekindle/core/engine/",

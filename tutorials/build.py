@@ -8,6 +8,7 @@ above it again, this is done here too, and the outputs are those of the second t
 
 import argparse
 import copy
+import importlib.util
 import os
 import re
 import resource
@@ -33,6 +34,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LIMIT = 300
 """The most seconds that one tutorial may take. It takes under 60 on two quiet cores, but CI's cores may be busy."""
+ELSEWHERE = {"18_train_with_tunix": ("tunix", "make test-tunix")}
+"""Tutorials that need a library with an environment of its own: its import, and the command that runs them there."""
 RESTART = "restart"
 """The tag of the cell that tells the reader to restart the kernel and to run the cells above it again."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -76,7 +79,18 @@ def chosen(names: Sequence[str]) -> list[Path]:
     for name, found in known.items():
         if not found:
             sys.exit(f"there is no tutorial {name!r}; there are {', '.join(source.stem for source in sources)}")
-    return [source for source in sources if not names or any(source in found for found in known.values())]
+    if names:
+        return [source for source in sources if any(source in found for found in known.values())]
+    return [source for source in sources if _is_for_here(source)]
+
+
+def _is_for_here(source: Path) -> bool:
+    """Return whether the libraries of a tutorial are installed; print the command that runs it otherwise."""
+    module, command = ELSEWHERE.get(source.stem, ("", ""))
+    if not module or importlib.util.find_spec(module) is not None:
+        return True
+    print(f"{source.stem}: left to {command}", flush=True)
+    return False
 
 
 def finish(source: Path, write: bool, limit: float) -> str:

@@ -194,6 +194,31 @@ async def test_it_can_be_awaited(session: rekindle.Session, others: dict[str, An
     assert (await session.generate(**ASKED)).token_ids == expected[0]
 
 
+def test_shared_arrays_are_used_where_they_are_and_outlive_the_session(
+    model: Path, others: dict[str, Any], expected: tuple[Any, Any]
+) -> None:
+    arrays = {name: jnp.asarray(array) for name, array in others.items()}
+    places = {array.unsafe_buffer_pointer() for name, array in arrays.items() if "norm" in name or "embed" in name}
+    with rekindle.open_sync(model, progress=False, precompile="lazy", implementation="xla", **SMALL) as session:
+        session.update_weights_sync(arrays)
+        assert not places & weight_places(session)
+        session.update_weights_sync(arrays, share=True)
+        assert places <= weight_places(session)
+        norm = arrays.pop("model.norm.weight")
+        norm.delete()
+        assert session.generate_sync(**ASKED).token_ids == expected[0]
+        halves = {name: jnp.asarray(array, jnp.bfloat16) for name, array in others.items()}
+        session.update_weights_sync(halves, share=True)
+        assert not {array.unsafe_buffer_pointer() for array in halves.values()} & weight_places(session)
+    assert not any(array.is_deleted() for array in arrays.values())
+
+
+def weight_places(session: rekindle.Session) -> set[int]:
+    """Return the addresses of a session's weights."""
+    stepper: Any = session._loaded_engine.lanes[0].actors.stepper
+    return {array.unsafe_buffer_pointer() for array in stepper._state.weights}
+
+
 def test_a_session_that_slept_has_freed_its_device_and_gives_the_same_tokens_without_a_compilation(
     session: rekindle.Session, others: dict[str, Any], expected: tuple[Any, Any]
 ) -> None:

@@ -165,8 +165,12 @@ class LoadedEngine:
         lanes, programs = tuple(scheduler.stats for scheduler in self.schedulers), self.programs
         return Stats(total(lanes), len(programs), programs.loads, programs.compilations, programs.unexpected, lanes)
 
-    def load(self, weights: Weights) -> ReadWeights:
+    def load(self, weights: Weights, *, shares: bool = False) -> ReadWeights:
         """Read weights of the same structure in all processes.
+
+        Args:
+            weights: the weights.
+            shares: whether they may share memory with arrays in this process.
 
         Raises as `opened_weights`, `tensors_of` and `Followers` do.
 
@@ -178,15 +182,16 @@ class LoadedEngine:
         with overrides():
             tensors, digest, stamps = self._open_weights(weights)
             if self.followers is None:
-                lanes = self._place_weights(tensors)
+                lanes = self._place_weights(tensors, shares)
                 return ReadWeights(lanes[0] if len(lanes) == 1 else lanes, digest, stamps)
             return ReadWeights(self.followers.load_weights(weights, lambda: self._place_weights(tensors)[0]), digest)
 
-    def reload(self, weights: Weights | None) -> ReadWeights:
+    def reload(self, weights: Weights | None, *, shares: bool = False) -> ReadWeights:
         """Read weights for an engine that is asleep, and allocate its pages and slots.
 
         Args:
             weights: as in `load`; None for those of the opened model.
+            shares: as in `load`.
 
         Returns:
             `AwakeWeights`; one for each lane if there are several lanes.
@@ -201,7 +206,7 @@ class LoadedEngine:
                 states = [lane.executables.run(EMPTY) for lane in self.lanes if lane.executables is not None]
                 lanes = [
                     AwakeWeights(arrays, *state)
-                    for arrays, state in zip(self._place_weights(tensors), states, strict=True)
+                    for arrays, state in zip(self._place_weights(tensors, shares), states, strict=True)
                 ]
                 jax.block_until_ready([(each.pages, each.slots) for each in lanes])
             except jax.errors.JaxRuntimeError as error:
@@ -318,9 +323,10 @@ class LoadedEngine:
             return tensors, weights_digest(tensors), {}
         return tensors, weights_digest(source), source.stamps
 
-    def _place_weights(self, tensors: Mapping[str, Any]) -> list[list[jax.Array]]:
+    def _place_weights(self, tensors: Mapping[str, Any], shares: bool = False) -> list[list[jax.Array]]:
         places = [lane.place for lane in self.lanes if lane.place is not None]
-        return place_new_weights(self.model, tensors, self.deployment.form, self.deployment.implementation, places)
+        form, kernels = self.deployment.form, self.deployment.implementation
+        return place_new_weights(self.model, tensors, form, kernels, places, shares=shares)
 
     def composed(self, compose: Compose | None) -> "LoadedEngine":
         """Return the loaded engine with its actors replaced by `compose`; raises as `wiring.composed` does."""

@@ -425,7 +425,9 @@ class Session:
     decide_sync = blocking(decide)
 
     @awaitable("await session.update_weights(...)")
-    def update_weights(self, weights: Weights, *, in_flight: InFlightPolicy = "finish") -> Waits[None]:
+    def update_weights(
+        self, weights: Weights, *, in_flight: InFlightPolicy = "finish", share: bool = False
+    ) -> Waits[None]:
         """Replace the model's weights with others of the same structure, and wait until the new ones are in use.
 
         Nothing is compiled. Cached prefixes are dropped: `Prefix` objects stay usable, but no longer hold pages.
@@ -437,6 +439,9 @@ class Session:
             in_flight: "finish" completes running requests with the old weights while new requests wait. "keep"
                 continues them with the new weights: their prompts and tokens so far are computed again, and the tokens
                 stay. "fail" ends running requests with WeightsChanged.
+            share: whether arrays of JAX already in the engine's form, on its device, are used without a copy. Do not
+                donate them to a function while they are in use; they may be deleted. Others are copied on their device:
+                arrays of another dtype, projections computed together, packed matrices of CPUs, and all on TPUs.
 
         Raises:
             ModelError: the weights cannot be read or have another structure; the old weights stay in use.
@@ -445,7 +450,7 @@ class Session:
                 out other programs for a request on these devices.
             SessionError: the session is closed or its engine failed.
         """
-        return self._operations.update_weights(weights, in_flight)
+        return self._operations.update_weights(weights, in_flight, share)
 
     update_weights_sync = blocking(update_weights)
 

@@ -43,11 +43,11 @@ from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 
 class _FakeLoadedEngine(LoadedEngine):
-    def load(self, weights: Weights) -> ReadWeights:
+    def load(self, weights: Weights, *, shares: bool = False) -> ReadWeights:
         """Return empty weights, since the fake device has none, with the digest of the given ones."""
         return ReadWeights([[] for _ in self.lanes] if len(self.lanes) > 1 else [], content_digest(weights))
 
-    def reload(self, weights: Weights | None) -> ReadWeights:
+    def reload(self, weights: Weights | None, *, shares: bool = False) -> ReadWeights:
         """Return empty weights."""
         new = self.load(weights or {})
         return new if weights is not None else replace(new, digest=self.weights_digest)

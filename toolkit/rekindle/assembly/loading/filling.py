@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from rekindle.assembly.loading.blueprint import Blueprint
-from rekindle.assembly.loading.joining import join
-from rekindle.assembly.weights.load import load_weights
+from rekindle.assembly.loading.joining import join, share
+from rekindle.assembly.weights.load import Join, load_weights
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
 from rekindle.core.device.devices import put_on
@@ -99,11 +99,13 @@ def place_weights(
     implementation: Implementation,
     places: Sequence[Place],
     report_bytes: Callable[[int], None] = lambda _: None,
+    joining: Join = join,
 ) -> list[list[jax.Array]]:
     """Read weights onto this process's devices, one shard after the other. Each shard is read once.
 
     Args:
         report_bytes: called with the number of bytes loaded since the last call.
+        joining: makes a weight of arrays on its device: `join`, or `share`.
 
     Returns:
         Arrays of each place, in the order of the steps' arguments; the same arrays for the same place.
@@ -121,7 +123,7 @@ def place_weights(
                 arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key]]
             else:
                 put = put_on(device)
-                arrays = load_weights(config, tensors, form, report_bytes, put, implementation, shard, join)
+                arrays = load_weights(config, tensors, form, report_bytes, put, implementation, shard, joining)
                 by_shard[key] = arrays
             shards.append(arrays)
         joined[place] = [place.global_array(list(each), WEIGHTS) for each in zip(*shards, strict=True)]
@@ -134,9 +136,16 @@ def place_new_weights(
     form: WeightForm,
     implementation: Implementation,
     places: Sequence[Place],
+    *,
+    shares: bool = False,
 ) -> list[list[jax.Array]]:
-    """Read weights like `place_weights` while a session serves with others; on CPUs, into huge pages."""
-    weights = place_weights(config, tensors, form, implementation, places)
+    """Read weights like `place_weights` while a session serves with others; on CPUs, into huge pages.
+
+    Args:
+        shares: whether weights may share memory with the tensors; see `share`.
+    """
+    joining = share if shares else join
+    weights = place_weights(config, tensors, form, implementation, places, joining=joining)
     collapse(spans_of(distinct(weights)))
     return weights
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,9 @@ import numpy as np
 
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.models.weights.requests import JoinedTensors
+
+_SHARING: Final = ("cpu", "gpu")
+"""Platforms with DLPack, by which two arrays share memory."""
 
 
 def join(request: JoinedTensors, parts: Sequence[jax.Array], dtype: jnp.dtype) -> jax.Array:
@@ -32,6 +36,29 @@ def join(request: JoinedTensors, parts: Sequence[jax.Array], dtype: jnp.dtype) -
     form = {"groups": request.groups, "members": members, "transposed": request.transposed, "dtype": dtype}
     joined = with_overrides(_matrix, tuple(parts), request.order, request.inputs, **form)
     return joined
+
+
+def share(request: JoinedTensors, parts: Sequence[jax.Array], dtype: jnp.dtype) -> jax.Array:
+    """Return a weight over the memory of its only tensor if both have the same numbers in the same order; else `join`.
+
+    The tensor may be deleted, but not donated, while the weight is in use. Memory of TPUs cannot be shared.
+
+    Args:
+        request, parts, dtype: as in `join`.
+    """
+    part, *others = parts
+    (device,) = part.devices()
+    form = request.plain, dtype if request.matrix else jnp.dtype(jnp.float32)
+    if others or not _keeps_order(request) or (part.shape, part.dtype) != form or device.platform not in _SHARING:
+        return join(request, parts, dtype)
+    weight: jax.Array = with_overrides(jnp.from_dlpack, part)  # deleting one of the two leaves the other
+    return weight
+
+
+def _keeps_order(request: JoinedTensors) -> bool:
+    """Return True if a request changes neither the order of its tensors' numbers nor the numbers."""
+    changes = request.offset, request.groups, request.transposed
+    return not any(changes) and request.order is None and request.inputs is None and request.members is None
 
 
 @jax.jit

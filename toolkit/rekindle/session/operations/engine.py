@@ -55,14 +55,14 @@ class Operations:
         if self._engine.stopped.closed:
             stop()
 
-    def update_weights(self, weights: Weights, in_flight: InFlightPolicy) -> Waits[None]:
+    def update_weights(self, weights: Weights, in_flight: InFlightPolicy, shares: bool = False) -> Waits[None]:
         """See `Session.update_weights`."""
-        return self._unless_stuck(self._update_weights(weights, in_flight))
+        return self._unless_stuck(self._update_weights(weights, in_flight, shares))
 
-    def _update_weights(self, weights: Weights, in_flight: InFlightPolicy) -> Waits[None]:
+    def _update_weights(self, weights: Weights, in_flight: InFlightPolicy, shares: bool) -> Waits[None]:
         self._check_in_flight(in_flight)
         load = self._loaded_engine.reload if self._client.asleep else self._loaded_engine.load
-        new = yield from in_a_thread(lambda: load(weights), "weights")
+        new = yield from in_a_thread(lambda: load(weights, shares=shares), "weights")
         yield from self._exchange(lambda ticket: NewWeights(ticket, new.payload, in_flight), new.digest)
         self._is_source_kept = not isinstance(weights, Mapping)  # arrays would take the memory that sleep() frees
         self._source = None if isinstance(weights, Mapping) else weights

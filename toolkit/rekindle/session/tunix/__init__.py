@@ -1,0 +1,1 @@
+"""Rollouts of tunix, Google's library for reinforcement learning in JAX, over a session."""
