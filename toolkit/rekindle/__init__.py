@@ -6,6 +6,7 @@ await session.chat().show("What is the capital of France?")
 
 import importlib
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +200,8 @@ def _cure(name: str) -> str:
         return "; a model is opened by session = await rekindle.open(model)"
     if hasattr(Session, name):
         return f"; it belongs to a session: session = await rekindle.open(), then session.{name}"
+    if find_spec(f"{__name__}.{name}") is not None:
+        return f"; it is a module: import {__name__}.{name}"
     hint = likely(name, __all__)
     return hint and f"; {hint}"
 

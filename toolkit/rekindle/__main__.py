@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import warnings
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from time import monotonic
@@ -15,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import rekindle
 from rekindle.cli import starting
-from rekindle.cli.parser import CommandParser, add_command
+from rekindle.cli.parser import CommandParser, LineFormatter, add_command
 from rekindle.core.concurrency.collector import collector_paused
 from rekindle.core.errors import RekindleError
 
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(name: str | None = None) -> CommandParser:
     """Return the parser, with the arguments of one command; others have a name and a summary alone."""
-    parser = CommandParser(prog="rekindle", description=DESCRIPTION, formatter_class=RawDescriptionHelpFormatter)
+    parser = CommandParser(prog="rekindle", description=DESCRIPTION, formatter_class=LineFormatter)
     parser.add_argument("--version", action="version", version=f"rekindle {rekindle.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command, (module, summary) in COMMANDS.items():

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -254,13 +255,26 @@ def test_help_has_a_summary_and_examples_that_parse(capsys: pytest.CaptureFixtur
         with pytest.raises(SystemExit):
             main([name, "--help"])
         text = capsys.readouterr().out
-        assert re.search(r"^[A-Z].*\.$", text, re.MULTILINE), name
+        assert re.search(r"^[A-Z][^\n]*(\n\w[^\n]*)*\.$", text, re.MULTILINE), name
         for line in text.partition("examples:")[2].split("\n"):
             if line.strip():
                 words = shlex.split(line.strip().rpartition("| ")[2])[1:]
                 _parser(words[0]).parse_args(words)
                 count += 1
     assert count > 20
+
+
+def test_descriptions_fit_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    for name in ("", *_parser().names):
+        with nullcontext() if name == "lm-eval" else pytest.raises(SystemExit):
+            main([name, "--help"] if name else ["--help"])
+        descriptions = re.findall(r"^[A-Z`].*", capsys.readouterr().out, re.MULTILINE)
+        assert descriptions
+        assert max(map(len, descriptions)) <= 40, name
 
 
 def test_no_command_prints_the_help_and_a_misspelt_one_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,6 +305,7 @@ finally:
         (["genrate"], 2),
         (["chat", "--help"], 0),
         (["chat", "--temprature", "1"], 2),
+        (["chat", "--load", "nope.json"], 1),
         (["generate", "--max-tokens", "x"], 2),
         *(
             pytest.param([name, "--help"], 0, marks=pytest.mark.wide)

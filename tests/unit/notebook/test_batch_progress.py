@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -11,8 +12,9 @@ from anyio import to_thread
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress, duration_text
 from rekindle.core.errors import InvalidRequest
+from rekindle.mapping.pace import MapPace
 from rekindle.notebook import batch_progress as paces
-from rekindle.notebook.batch_progress import BatchPace
+from rekindle.notebook.batch_progress import BatchPace, BatchProgress
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 
@@ -208,3 +210,33 @@ def test_estimates_have_no_digits_that_flicker() -> None:
         "60 min",
         "2 h",
     ]
+
+
+def test_a_few_answers_are_no_basis_for_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(paces, "perf_counter", lambda: now)
+    in_flight: Any = SimpleNamespace(tokens=0)
+    fresh, resumed = MapPace(in_flight, 60), MapPace(in_flight, 100)
+    for _ in range(40):
+        resumed.count(stored=True)
+    for each in (fresh, resumed):
+        now = 100.0
+        assert each.report().unit == "answers", "answers of an earlier call are no basis"
+        for seconds, remaining in ((110.0, ""), (120.0, ""), (130.0, "10 min left")):
+            now = seconds
+            each.count(stored=False)
+            assert (
+                each.report().unit.removeprefix("answers").removeprefix(", 0 tokens/s").removeprefix(", ") == remaining
+            )
+
+
+def test_a_hundred_answers_and_half_a_minute_are_a_basis(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(paces, "perf_counter", lambda: now)
+    pace = BatchProgress("mapping")
+    now = 110.0
+    assert pace.remaining(10_000, 100) == ""
+    now = 130.0
+    assert pace.remaining(10_000, 99) == ""
+    assert pace.remaining(10_000, 100) == "50 min left"
+    assert pace.remaining(0, 100) == ""

@@ -78,6 +78,12 @@ def test_an_unknown_name_of_the_package_has_a_cure(name: str, cure: str) -> None
     assert not hasattr(rekindle, "_ipython_display_")
 
 
+def test_a_module_of_the_package_that_is_not_imported_has_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(rekindle, "server", raising=False)
+    with pytest.raises(AttributeError, match=r"no attribute .server.; it is a module: import rekindle\.server$"):
+        rekindle.server  # noqa: B018
+
+
 WRONG_PROMPTS: list[tuple[Any, str]] = [
     (None, "the prompt is None; give a text, a list of messages, a list of either, or token_ids="),
     ("", "the prompt is empty; it needs at least one character"),

@@ -1,8 +1,10 @@
 """The command `lm-eval`: the evaluation harness, with sessions registered as model "rekindle"."""
 
+import shutil
 import sys
 from argparse import ArgumentParser, Namespace
 
+from rekindle.cli.parser import filled
 from rekindle.core.errors import not_installed
 
 PARSER_OPTIONS = {"prefix_chars": "\0", "add_help": False}
@@ -36,7 +38,7 @@ def lm_eval(arguments: Namespace) -> int:
         import rekindle.session.lm_eval  # noqa: F401  # registers the model with the harness
     except ImportError as error:
         if not {"-h", "--help"}.isdisjoint(arguments.arguments):
-            print(HELP)
+            print(filled(HELP, shutil.get_terminal_size().columns))
             return 0
         raise not_installed("lm-eval", "lm-eval", error) from error
     original, sys.argv = sys.argv, ["lm-eval", *arguments.arguments]

@@ -1,7 +1,8 @@
 """Parsers of the command line: help with examples, and hints about misspelt commands."""
 
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
+import textwrap
+from argparse import ArgumentParser, HelpFormatter, Namespace, _SubParsersAction
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
@@ -21,6 +22,19 @@ _DEVICES: Final = ("device", "gpu", "cpu", "tpu", "cuda")
 _MESH: Final = ("tensor_parallel_size", "tensor", "tp", "data_parallel_size")
 MISUSED = 2
 """Exit status for invalid arguments, as from argparse."""
+
+
+def filled(text: str, width: int) -> str:
+    """Return a text with its lines broken between words; indented lines, which are commands, stay whole."""
+    lines = text.splitlines()
+    return "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in lines)
+
+
+class LineFormatter(HelpFormatter):
+    """A formatter of help that keeps the lines of descriptions and examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return filled(text, width)
 
 
 class Commands(Protocol):
@@ -50,7 +64,7 @@ def add_command(
         help=summary,
         description=description,
         epilog=epilog,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=LineFormatter,
         **options,
     )
     return parser

@@ -29,7 +29,7 @@ class MapPace:
 
     def report(self) -> Progress:
         """Return the finished items, the current token rate, and the remaining time."""
-        computed, remaining = self._done - self._stored, ""
-        if self._total is not None and computed and self._done < self._total:
-            remaining = self._pace.remaining(self._total - self._done, computed)
+        remaining = ""
+        if self._total is not None:
+            remaining = self._pace.remaining(self._total - self._done, self._done - self._stored)
         return self._pace.report(self._done, self._total, self._in_flight.tokens, remaining)

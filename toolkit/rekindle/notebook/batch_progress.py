@@ -16,6 +16,8 @@ from rekindle.notebook.progress_bars import ProgressBars
 
 DELAY_SECONDS = 1.0
 """The maximum duration of a call without a bar."""
+LEAST_SHARE, LEAST_AMOUNT, LEAST_SECONDS = 0.05, 100, 30.0
+"""The basis of an estimate: a share of the work, or an amount and a time. The first answers come late, all at once."""
 POLL_SECONDS = 0.5
 """The interval between two updates of the bar; each update reads the counts of all requests."""
 
@@ -86,8 +88,17 @@ class BatchProgress:
         self._rates.look(self.began, 0)
 
     def remaining(self, missing: float, computed: float) -> str:
-        """Return the remaining time as text, at the speed so far; both amounts are in one unit."""
-        return f"{duration_text(missing * (perf_counter() - self.began) / computed)} left"
+        """Return the remaining time as text, at the speed so far; empty without a basis.
+
+        Args:
+            missing, computed: the amounts to do and done by this call, in one unit. Answers of earlier calls are in
+                neither.
+        """
+        seconds = perf_counter() - self.began
+        has_amount = computed >= LEAST_AMOUNT and seconds >= LEAST_SECONDS
+        if not missing or not (has_amount or computed >= LEAST_SHARE * (computed + missing)):
+            return ""
+        return f"{duration_text(missing * seconds / computed)} left"
 
     def report(self, done: int, total: int | None, tokens: int, remaining: str) -> Progress:
         """Return the progress: the number of answers, the speed if known, and the text of the remaining time."""
@@ -121,7 +132,8 @@ class BatchPace:
         if waiting := self._awaited():
             remaining = waiting.stage
         elif tokens and running and (missing := self._missing(running, tokens, ended)) is not None:
-            remaining = f"{'' if ended else 'at most '}{self._progress.remaining(missing, tokens)}"
+            remaining = self._progress.remaining(missing, tokens)
+            remaining = f"at most {remaining}" if remaining and not ended else remaining
         return self._progress.report(len(self._run.ends.items), len(self._run), tokens, remaining)
 
     def line(self) -> str:

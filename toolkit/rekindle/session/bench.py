@@ -63,8 +63,10 @@ def bench(session: Measured, *, progress: bool | None = None) -> Waits[Bench]:
 
     Measured are the time to the first token of a new prompt of 128 tokens, and tokens per second with 1, 8 and 32
     requests in flight, or with `max_running` if it is smaller. All prompts are random: none is in the prefix cache, and
-    none enters it. The session's counters of prompts and its latencies leave these requests out. Programs still being
-    compiled are awaited first, and one unmeasured round compiles the others; the result has their number.
+    none enters it. The session's counters of prompts and its latencies leave these requests out, as they would hide the
+    hit rate of yours. Its counters of work (ticks, ended requests, generated tokens) include them, because the
+    dashboard's tokens per second come from these. Programs still being compiled are awaited first, and one unmeasured
+    round compiles the others; the result has their number.
 
     The memory bandwidth of the device is measured too, because it bounds the speed: a step reads all weights once.
 

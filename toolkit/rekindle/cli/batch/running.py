@@ -96,9 +96,7 @@ class BatchRun:
         pace, before = BatchProgress("answering"), self._session.stats.scheduler.generated_tokens
 
         def report() -> Progress:
-            computed, remaining = self.done - self.stored, ""
-            if computed and self.done < self._count:
-                remaining = pace.remaining(self._count - self.done, computed)
+            remaining = pace.remaining(self._count - self.done, self.done - self.stored)
             tokens = self._session.stats.scheduler.generated_tokens - before
             return pace.report(self.done, self._count, tokens, remaining)
 

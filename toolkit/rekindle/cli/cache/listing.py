@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 import time
 from argparse import Namespace
 from collections import Counter, defaultdict
@@ -13,6 +14,7 @@ from typing import Final
 from rekindle.assembly.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.stores import MODELS
+from rekindle.cli.chat.wrapping import wrap_for
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.models.config import LayerConfig
@@ -42,7 +44,8 @@ def ls(arguments: Namespace) -> int:
     if others:
         sections.append(["others", *columns(others)])
     sections = [lines for lines in sections if lines] or [[EMPTY]]
-    print(root, *(line for lines in sections for line in ("", *lines)), sep="\n")
+    lines = [str(root), *(line for lines in sections for line in ("", *lines))]
+    print(wrap_for(sys.stdout, "\n".join(lines)))
     return 0
 
 

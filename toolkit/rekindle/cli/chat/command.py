@@ -1,9 +1,11 @@
 """`python -m rekindle chat`: the arguments of a chat in the terminal."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Final
 
 from rekindle.cli import requirements, sampling
+from rekindle.cli.chat.saved import read_messages
 from rekindle.cli.starting import deferred
 from rekindle.formats.checkpoints.embedded import NAME
 
@@ -36,4 +38,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     requirements.add_chat_template(parser)
     sampling.add_arguments(parser, MAX_TOKENS)
     parser.usage = "%(prog)s [OPTION ...] [MODEL]"
-    parser.set_defaults(run=deferred("rekindle.cli.chat.conversing", "chat"), refuse=parser.error)
+    parser.set_defaults(run=_chat, refuse=parser.error)
+
+
+def _chat(arguments: Namespace) -> int:
+    """Read the conversation of a file, which may be missing, before the libraries are imported, and chat."""
+    if arguments.load is not None:
+        arguments.load = arguments.load, read_messages(Path(arguments.load).expanduser())
+    return deferred("rekindle.cli.chat.conversing", "chat")(arguments)

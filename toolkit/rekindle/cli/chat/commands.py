@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 from rekindle.chats.card import chat_text
 from rekindle.cli.chat.branches import undone_text
 from rekindle.cli.chat.mcp.listing import tools_text
+from rekindle.cli.chat.saved import read_messages
 from rekindle.cli.chat.talk import Talk
 from rekindle.core.errors import InvalidRequest, StorageError, likely
 from rekindle.core.words import quantity, seconds
-from rekindle.formats.rendering.chat import check_messages
 from rekindle.results.generation import Generation
 
 KEYS: Final = (
@@ -56,26 +56,6 @@ def load(talk: Talk, argument: str, messages: list[Any] | None = None) -> None:
 
 def _load(talk: Talk, argument: str) -> None:
     load(talk, argument)
-
-
-def read_messages(path: Path) -> list[Any]:
-    """Return the messages of a file.
-
-    Raises:
-        StorageError: the file cannot be read.
-        InvalidRequest: it has no conversation.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidRequest(f"{path} has no conversation, which /save writes: {error}") from error
-    messages = content.get("messages") if isinstance(content, dict) else content
-    if not isinstance(messages, list):
-        raise InvalidRequest(f"{path} has no conversation: expected a JSON object with a list of messages")
-    check_messages(messages)
-    return messages
 
 
 def set_system(talk: Talk, text: str) -> None:

@@ -2,12 +2,12 @@
 
 from argparse import Namespace
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 from rekindle.cli import requirements, sampling
 from rekindle.cli.chat import commands
 from rekindle.cli.chat.branches import messages_text
 from rekindle.cli.chat.commands import Leave
+from rekindle.cli.chat.keys import hidden_keys
 from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines, open_lines
 from rekindle.cli.chat.mcp.config import read_servers
@@ -26,7 +26,6 @@ def chat(arguments: Namespace) -> int:
         arguments.refuse(f"there are two models, {arguments.model!r} and {arguments.named!r}: give one")
     model = arguments.named or arguments.model or NAME
     options = sampling.options_of(arguments)
-    loaded = None if arguments.load is None else commands.read_messages(Path(arguments.load).expanduser())
     screen, keeps = Screen(quiet=arguments.quiet), not arguments.no_history
     lines = open_lines(commands.names(), coloured=screen.coloured, keeps=keeps)
     if arguments.chat_template is None and requirements.lacks_template(model, arguments.revision):
@@ -37,15 +36,16 @@ def chat(arguments: Namespace) -> int:
         arguments.refuse("nobody can be asked before a tool of --mcp runs, as there is no terminal: add --yes")
     with ExitStack() as stack:
         sources = stack.enter_context(Servers(configs, arguments.tool_timeout, permission, screen.note)).sources
-        session = stack.enter_context(sampling.open_session(arguments, model, "background"))
+        with hidden_keys():
+            session = stack.enter_context(sampling.open_session(arguments, model, "background"))
         if session.tokenizer is None or session.tokenizer.chat_template is None:
             raise _no_template(session.name)
         last_chat = LastChat(session.name) if keeps and lines.interactive else None
         talk = Talk(session, lines, screen, options, last_chat, sources)
         if lines.interactive:
             screen.show(_ready(session))
-        if loaded is not None:
-            commands.load(talk, arguments.load, loaded)
+        if arguments.load is not None:
+            commands.load(talk, *arguments.load)
         elif talk.earlier:
             screen.show(f"the last conversation: {messages_text(talk.earlier[-2:])}; /resume continues it")
         if arguments.system is not None:

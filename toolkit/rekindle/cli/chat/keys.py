@@ -1,4 +1,4 @@
-"""Keys during an answer, kept for the next line of input."""
+"""Keys while a model is opened or answers, kept for the next line of input."""
 
 import sys
 from collections.abc import Iterator

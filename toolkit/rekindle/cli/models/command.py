@@ -104,7 +104,7 @@ def _details(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator
     )
     for row in families:
         yield ""
-        yield f"{row.name} ({row.family})"
+        yield from _text(f"{row.name} ({row.family})")
         yield from _text(f"tested: {row.tested}", indent="  ")
         gguf = f", GGUF ({', '.join(row.gguf)})" if row.gguf else ""
         yield from _text(f"files: safetensors ({row.architecture}){gguf}", indent="  ")

@@ -32,13 +32,13 @@ class SchedulerStats(_Counters):
         disk_pages: pages with a copy on disk; with several groups of devices, the largest number of a group.
         disk_states: states with a copy on disk, counted as `disk_pages`.
         device_losses: losses of all pages on the device through a damaged program; running requests restarted.
-        ended: requests ended for any reason. A request continued in another lane counts as ended in the first.
+        ended: requests ended for any reason, also of `session.bench()`; one continued in another lane, in both.
         ticks: plans made.
         prompt_tokens: tokens in the prompts of started requests, except `session.bench()`: the sum of the next four.
         device_hit_tokens, host_hit_tokens, disk_hit_tokens: prompt tokens found in the prefix cache, by tier.
         computed_tokens: prompt tokens computed.
         recomputed_tokens: tokens computed again for requests after a preemption.
-        generated_tokens: tokens given to requests, without surplus.
+        generated_tokens: tokens given to requests, without surplus, also to those of `session.bench()`.
         forced_tokens: generated tokens forced by a constraint, and not sampled one by one.
         preemptions: times a request gave its pages back, to start again later.
         stateless_tokens: tokens found with their pages, and computed again because no state after them was found.
