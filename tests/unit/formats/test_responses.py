@@ -12,7 +12,8 @@ from rekindle.core.errors import CheckpointError
 from rekindle.formats.responses.calls import calls_of
 from rekindle.formats.responses.contents import Malformed, parse
 from rekindle.formats.responses.families import template_for
-from rekindle.formats.responses.parser import FieldEnd, FieldText, ResponseParser
+from rekindle.formats.responses.parser import ResponseParser
+from rekindle.formats.responses.region import FieldEnd, FieldText
 from rekindle.formats.responses.template import ResponseTemplate, load
 from tests.unit.response_cases import CASES, QWEN, Case
 

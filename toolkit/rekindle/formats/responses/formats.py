@@ -17,7 +17,8 @@ from rekindle.formats.responses.calls import calls_of
 from rekindle.formats.responses.families import CALL_FIELDS, answer_template, call_field_for, template_for
 from rekindle.formats.responses.forms.objects import HERMES, TemplateData
 from rekindle.formats.responses.marks import Marks, marks_of
-from rekindle.formats.responses.parser import FieldEnd, ResponseParser
+from rekindle.formats.responses.parser import ResponseParser
+from rekindle.formats.responses.region import FieldEnd
 from rekindle.formats.responses.template import ResponseTemplate, load
 
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")

@@ -1,30 +1,26 @@
 """Incremental parsing of one answer's tokens into parts, and finally a response."""
 
-import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import groupby, islice
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.token_bytes import token_bytes
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.response import CallPiece, Part, PartKind, Response, ToolCall
-from rekindle.formats.responses.calls import call_id, calls_of
+from rekindle.formats.response import Part, PartKind, Response
 from rekindle.formats.responses.contents import TrimmedText
 from rekindle.formats.responses.formats import REASONING_KEYS, Format
 from rekindle.formats.responses.marks import NO_MARKS, SIGN, Marks
-from rekindle.formats.responses.parser import Event, FieldEnd, FieldStart, FieldText, ResponseParser
-from rekindle.formats.responses.reading.call_pieces import CallKeys, CallPieces, remainder
+from rekindle.formats.responses.parser import ResponseParser
+from rekindle.formats.responses.reading.answer_calls import AnswerCalls
+from rekindle.formats.responses.region import Event, FieldEnd, FieldStart, FieldText
 from rekindle.formats.responses.template import ResponseTemplate
 
 TAIL = 64
 """Number of prompt tokens searched first for the start of the answer."""
-
-_UNMARKED: Final = re.compile(r"\s*(?:\{|<function=|\[\s*(?:\{|[A-Za-z_][\w.-]*\())")
-"""Start of a call without a delimiter. It counts as a call only if its tool was offered."""
 
 
 class RawText:
@@ -113,7 +109,7 @@ class TemplateReading:
         goes_on: bool = False,
         salt: str = "",
     ) -> None:
-        self._format, self._tools = answer_format, tools
+        self._form, self._calls = answer_format.form, AnswerCalls(answer_format, tools, salt)
         template = answer_format.template
         if template is not None and not tools:
             template = None if answer_format.is_plain else template.without("tool_calls")
@@ -121,11 +117,6 @@ class TemplateReading:
         self._parser: ResponseParser | None = None
         self._prompt_events: tuple[Event, ...] = ()
         self._prompt_length = 0  # number of the answer's characters in the prompt
-        self._salt = salt
-        self._calls: list[ToolCall] = []
-        self._fields_of_calls = 0
-        self._first_call_end: int | None = None  # position in the parsed text
-        self._pieces: CallPieces | None = None  # of the field in progress
         self._texts: dict[PartKind, TrimmedText] = {"reasoning": TrimmedText(), "content": TrimmedText()}
         self._plain: list[str] = []
         if template is not None:
@@ -147,7 +138,7 @@ class TemplateReading:
             return self._response(plain), []
         parts = self._parts([*self._prompt_events, *self._parser.feed(self._raw.finish()), *self._parser.finish()[1]])
         content, reasoning = self._texts["content"].text, self._texts["reasoning"].text or None
-        if not (content or reasoning or self._calls):  # keep the text of an answer in the wrong format
+        if not (content or reasoning or self._calls.calls):  # keep the text of an answer in the wrong format
             content = plain.strip()
             parts = [Part("content", content)] if content else []
         return self._response(content, reasoning), parts
@@ -168,12 +159,14 @@ class TemplateReading:
 
     def first_call_tokens(self) -> int | None:
         """Return the number of tokens up to the end of the first complete call; None before."""
-        if self._first_call_end is None:
+        place = self._calls.first_field
+        if self._parser is None or place is None:
             return None
-        return bisect_left(self._raw.starts, self._first_call_end - self._prompt_length)
+        ends = (span.closed_at for span in self._parser.spans if _kind(span.field) == "tool_call")
+        return bisect_left(self._raw.starts, next(islice(ends, place, None)) - self._prompt_length)
 
     def _response(self, content: str, reasoning: str | None = None) -> Response:
-        return Response(content, reasoning, tuple(self._calls), self._format.form)
+        return Response(content, reasoning, tuple(self._calls.calls), self._form)
 
     def _parts(self, events: Sequence[Event]) -> list[Part]:
         parts: list[Part] = []
@@ -181,65 +174,19 @@ class TemplateReading:
             kind = _kind(event.field)
             match event:
                 case FieldStart(captures=captures) if kind == "tool_call":
-                    self._pieces = self._call_pieces(event.field, captures)
+                    self._calls.start(event.field, captures)
                 case FieldText(text=text) if kind == "tool_call":
-                    pieces = self._pieces.feed(text) if self._pieces else ()
-                    before = len(self._calls)
-                    call_pieces = (CallPiece(call_id(self._salt, before + n), *others) for n, *others in pieces)
-                    parts.append(Part(kind, text, pieces=tuple(call_pieces)))
+                    parts.append(Part(kind, text, pieces=self._calls.pieces_of(text)))
                 case FieldText(text=text) if kind is not None:
                     if visible := self._texts[kind].push(text):
                         parts.append(Part(kind, visible))
                 case FieldEnd() if kind == "tool_call":
-                    calls = self._calls_of(event)
-                    self._fields_of_calls += 1
-                    reader, self._pieces = self._pieces, None
-                    if (
-                        _UNMARKED.match(event.raw)
-                        and not (reader and reader.has_begun)
-                        and not all(self._offers(call) for call in calls)
-                    ):
-                        visible = self._texts["content"].push(event.raw)
-                        parts += [Part("content", visible)] if visible else []
-                        continue
-                    self._calls += calls
-                    if self._first_call_end is None and any(call.error is None for call in calls):
-                        self._first_call_end = self._end_of_calls(self._fields_of_calls - 1)
-                    parts += [
-                        Part(kind, "", call, _last_pieces(call, reader.text_of(place) if reader else None))
-                        for place, call in enumerate(calls)
-                    ]
+                    calls = self._calls.end(event)
+                    if calls is not None:
+                        parts += calls
+                    elif visible := self._texts["content"].push(event.raw):
+                        parts.append(Part("content", visible))
         return parts
-
-    def _end_of_calls(self, place: int) -> int:
-        """Return the position after a field of calls, by its place among these fields."""
-        assert self._parser is not None, "there are fields"
-        ends = (span.closed_at for span in self._parser.spans if _kind(span.field) == "tool_call")
-        return next(islice(ends, place, None))
-
-    def _call_pieces(self, name: str, captures: Mapping[str, str]) -> CallPieces | None:
-        """Return the reader of the calls in a field; None if their arguments are not written as JSON."""
-        assert self._format.template is not None, "there are fields"
-        field = self._format.template.fields[name]
-        keys = CallKeys.of(field.content, field.content_args, field.transform)
-        return None if keys is None else CallPieces(keys, captures.get("name"), self._tools)
-
-    def _offers(self, call: ToolCall) -> bool:
-        """Return True if a call is well-formed and calls one of the available tools."""
-        return call.error is None and any(tool.get("function", tool).get("name") == call.name for tool in self._tools)
-
-    def _calls_of(self, end: FieldEnd) -> list[ToolCall]:
-        before = len(self._calls)
-        if end.error is not None:
-            return [ToolCall("", {}, end.raw, call_id(self._salt, before), end.error)]
-        return list(calls_of(end.value, end.raw, self._salt, self._tools, before))
-
-
-def _last_pieces(call: ToolCall, prefix: str | None) -> tuple[CallPiece, ...]:
-    """Return the last piece of a complete call, if there were others."""
-    if prefix is None or call.error is not None:
-        return ()
-    return (CallPiece(call.id, call.name, remainder(call.arguments, prefix)),)
 
 
 def _kind(field: str) -> PartKind | None:
