@@ -52,8 +52,8 @@ if TYPE_CHECKING or not _is_deferred:
             UnsafeStorage,
             UnsupportedModel,
             WeightsChanged,
-            likely,
         )
+        from rekindle.core.keywords import likely
         from rekindle.core.messages.record import MessageRecord
         from rekindle.core.policy import Candidate
         from rekindle.core.request.figures import CachedTokens, Timings, Usage
@@ -186,7 +186,7 @@ def __getattr__(name: str) -> Any:
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     if _is_deferred and name in __all__:
         return getattr(importlib.reload(sys.modules[__name__]), name)  # runs this file again, with all imports
-    from rekindle.core.errors import with_short_traceback
+    from rekindle.core.tracebacks import with_short_traceback
 
     text = f"module 'rekindle' has no attribute {name!r}{_cure(name)}"
     raise with_short_traceback(AttributeError(text, name=name))

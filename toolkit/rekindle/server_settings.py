@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, Final, TypedDict
 
-from rekindle.core.errors import ConfigError, suggestion
+from rekindle.core.errors import ConfigError
+from rekindle.core.keywords import suggestion
 
 MOST_GRACE: Final = 24 * 60 * 60
 LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")

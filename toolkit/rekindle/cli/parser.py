@@ -6,7 +6,7 @@ from argparse import ArgumentParser, HelpFormatter, Namespace, _SubParsersAction
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
-from rekindle.core.errors import likely
+from rekindle.core.keywords import likely
 
 _DOWNLOADS: Final = "a model of the hub is downloaded when it is opened: rekindle chat owner/name"
 _ELSEWHERE: Final = {

@@ -4,7 +4,8 @@ import threading
 from dataclasses import dataclass
 
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.errors import InvalidRequest, likely
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.keywords import likely
 from rekindle.core.request.request import AdapterUse
 from rekindle.core.words import quantity
 

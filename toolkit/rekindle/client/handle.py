@@ -12,9 +12,10 @@ from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
 from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
-from rekindle.core.errors import RequestCancelled, SessionError, with_short_traceback
+from rekindle.core.errors import RequestCancelled, SessionError
 from rekindle.core.messages import Cancel, Message
 from rekindle.core.request.tokens import Piece
+from rekindle.core.tracebacks import with_short_traceback
 from rekindle.core.words import quantity
 from rekindle.results.generation import Generation
 

@@ -21,8 +21,8 @@ from rekindle.core.concurrency.warning import hold
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.engine.wiring import Compose
-from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, suggestion, warn
-from rekindle.core.keywords import spelled_out
+from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, warn
+from rekindle.core.keywords import spelled_out, suggestion
 from rekindle.core.request.params import SamplingOptions
 from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.formats.families.reading import Family

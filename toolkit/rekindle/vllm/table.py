@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
-from rekindle.core.errors import InvalidRequest, likely, warn
+from rekindle.core.errors import InvalidRequest, warn
+from rekindle.core.keywords import likely
 from rekindle.core.request.checks import preview
 
 Effect = Literal["same", "told", "raises"]

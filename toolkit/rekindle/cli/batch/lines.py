@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rekindle.core.content import content_digest
-from rekindle.core.errors import InvalidRequest, likely
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.keywords import likely
 from rekindle.core.request.checks import preview
 from rekindle.core.words import quantity
 

@@ -11,7 +11,8 @@ from rekindle.cli.chat.branches import undone_text
 from rekindle.cli.chat.mcp.listing import tools_text
 from rekindle.cli.chat.saved import read_messages
 from rekindle.cli.chat.talk import Talk
-from rekindle.core.errors import InvalidRequest, StorageError, likely
+from rekindle.core.errors import InvalidRequest, StorageError
+from rekindle.core.keywords import likely
 from rekindle.core.words import quantity, seconds
 from rekindle.results.generation import Generation
 

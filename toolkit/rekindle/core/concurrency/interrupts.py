@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from rekindle.core.errors import AnyError, with_short_traceback
+from rekindle.core.tracebacks import AnyError, with_short_traceback
 
 
 def brief(error: AnyError) -> AnyError:

@@ -6,7 +6,8 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast, get_args
 
 from rekindle.core.concurrency.waits import Waits, awaited, blocked
-from rekindle.core.errors import suggestion, with_short_traceback
+from rekindle.core.keywords import suggestion
+from rekindle.core.tracebacks import with_short_traceback
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, Literal, Self, TypedDict, TypeVar, cast, get_args
 
 from rekindle.core.buckets import MAX_PROCESSOR_ARGS
-from rekindle.core.errors import InvalidRequest, ParametersIgnored, suggestion, warn
+from rekindle.core.errors import InvalidRequest, ParametersIgnored, warn
+from rekindle.core.keywords import suggestion
 from rekindle.core.layer_parts import Part
 from rekindle.core.request import checks, constraint
 from rekindle.core.request.capture import Capture, capture

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from json import scanner
 from typing import Any, Final, NoReturn, TypeVar
 
-from rekindle.core.errors import likely
+from rekindle.core.keywords import likely
 from rekindle.core.request.checks import preview
 from rekindle.server.common.errors import invalid_field
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rekindle.core.errors import InvalidRequest, StorageError, likely
+from rekindle.core.errors import InvalidRequest, StorageError
+from rekindle.core.keywords import likely
 from rekindle.core.request.checks import preview
 
 SERVERS: Final = "mcpServers"
