@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,19 @@ from rekindle.core.errors import InvalidRequest, ModelError
 from rekindle.core.models.adapters.lora import LowRank
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.vllm import LLM, GuidedDecodingParams, LoRARequest, PoolingParams, SamplingParams, table
+from rekindle.vllm import (
+    LLM,
+    BeamSearchParams,
+    GuidedDecodingParams,
+    LoRARequest,
+    PoolingParams,
+    RequestOutput,
+    SamplingParams,
+    table,
+)
 from rekindle.vllm import llm as llm_module
+from rekindle.vllm.outputs import Logprob
+from rekindle.vllm.searching import Search
 from tests.unit.command_line import fake_opening, writing_model
 from tests.unit.lora import saved
 
@@ -36,6 +48,11 @@ PUBLISHED = {
     "LLM.chat": """messages sampling_params use_tqdm lora_request priority chat_template chat_template_content_format
         add_generation_prompt continue_final_message tools chat_template_kwargs tokenization_kwargs
         mm_processor_kwargs""",
+    "LLM.beam_search": "prompts params lora_request use_tqdm concurrency_limit priority",
+    "LLM.enqueue": """prompts sampling_params lora_request priority use_tqdm tokenization_kwargs
+        mm_processor_kwargs""",
+    "LLM.wait_for_completion": "output_type use_tqdm",
+    "LLM.encode": "prompts pooling_params use_tqdm lora_request pooling_task tokenization_kwargs",
     "LLM.embed": "prompts use_tqdm pooling_params lora_request tokenization_kwargs",
     "LLM.classify": "prompts pooling_params use_tqdm lora_request tokenization_kwargs",
     "LLM.score": "data_1 data_2 use_tqdm pooling_params lora_request tokenization_kwargs chat_template",
@@ -48,6 +65,8 @@ PUBLISHED = {
         trace_decode_token_ids""",
     "StructuredOutputsParams": """json regex choice grammar json_object disable_any_whitespace
         disable_additional_properties whitespace_pattern structural_tag""",
+    "BeamSearchParams": """beam_width max_tokens ignore_eos temperature length_penalty include_stop_str_in_output
+        structured_outputs skip_special_tokens""",
     "PoolingParams": """use_activation dimensions step_tag_id returned_token_ids task requires_token_ids
         skip_reading_prefix_cache late_interaction_params extra_kwargs output_kind late_chunking_params""",
     "LoRARequest": "lora_name lora_int_id lora_path base_model_name load_inplace is_3d_lora_weight",
@@ -224,6 +243,55 @@ def test_chats_are_rendered_and_constraints_hold(llm: LLM) -> None:
         _ = GuidedDecodingParams(regex="a", choice=["a"]).options
 
 
+def test_enqueued_prompts_run_until_they_are_waited_for(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=3)
+    (before,) = llm.generate("A", params, use_tqdm=False)
+    assert llm.enqueue(["A", "B"], params) == ["1", "2"]
+    assert llm.enqueue("C", params) == ["3"]
+    with pytest.raises(TypeError, match="are RequestOutput"):
+        llm.wait_for_completion(str)
+    outputs = llm.wait_for_completion(RequestOutput, use_tqdm=False)
+    assert [output.request_id for output in outputs] == ["1", "2", "3"]
+    assert outputs[0].outputs == before.outputs
+    assert llm.wait_for_completion(use_tqdm=False) == []
+
+
+def test_a_beam_of_one_is_greedy_and_a_wide_one_finds_no_worse(llm: LLM) -> None:
+    greedy = llm.generate("Hello", SamplingParams(temperature=0, max_tokens=4, logprobs=0), use_tqdm=False)[0]
+    (narrow, other), (wide,) = (
+        llm.beam_search(prompts, BeamSearchParams(beam_width=width, max_tokens=4, ignore_eos=True))
+        for width, prompts in ((1, ["Hello", "Other"]), (4, ["Hello"]))
+    )
+    (sequence,) = narrow.sequences
+    prompt = list(greedy.prompt_token_ids)
+    assert sequence.tokens == [*prompt, *greedy.outputs[0].token_ids]
+    assert sequence.cum_logprob == pytest.approx(greedy.outputs[0].cumulative_logprob)
+    assert sequence.text == llm.get_tokenizer().decode(sequence.tokens, skip_special_tokens=True)
+    assert len(sequence.logprobs) == 4
+    totals = [each.cum_logprob for each in wide.sequences]
+    assert len({tuple(each.tokens) for each in wide.sequences}) == 4
+    assert totals == sorted(totals, reverse=True)
+    assert totals[0] >= sequence.cum_logprob
+    limited = llm.beam_search(["Hello", "Other"], BeamSearchParams(1, 4, ignore_eos=True), concurrency_limit=1)
+    assert [each.sequences[0].tokens for each in limited] == [each.sequences[0].tokens for each in (narrow, other)]
+
+
+def test_a_beam_keeps_the_likeliest_of_all_and_ends_at_end_tokens() -> None:
+    params = BeamSearchParams(beam_width=2, max_tokens=3, length_penalty=0.0)
+    search = Search([7], params, frozenset({0}), None, 0)
+    search.advance([{1: Logprob(-1.0), 2: Logprob(-2.0), 0: Logprob(-0.5), 3: Logprob(-9.0)}])
+    assert [beam.tokens for beam in search.beams] == [(7, 1), (7, 2)]
+    search.advance([{1: Logprob(-5.0), 4: Logprob(-6.0)}, {5: Logprob(-0.25), 6: Logprob(-0.5)}])
+    assert [(beam.tokens, beam.total) for beam in search.beams] == [((7, 2, 5), -2.25), ((7, 2, 6), -2.5)]
+    best = search.result(SimpleNamespace(tokenizer=None)).sequences  # type: ignore[arg-type]
+    assert [(each.tokens, each.cum_logprob) for each in best] == [([7, 0], -0.5), ([7, 2, 5], -2.25)]
+    longer = Search([7], BeamSearchParams(2, 3, length_penalty=2.0), frozenset({0}), None, 0)
+    longer.advance([{1: Logprob(-1.0), 0: Logprob(-0.9)}])
+    longer.advance([{1: Logprob(-1.0), 2: Logprob(-3.0)}])
+    best = longer.result(SimpleNamespace(tokenizer=None)).sequences  # type: ignore[arg-type]
+    assert [each.tokens for each in best] == [[7, 1, 1], [7, 0]]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -232,6 +300,8 @@ def test_chats_are_rendered_and_constraints_hold(llm: LLM) -> None:
         (lambda: LLM("fake", dtype="float16"), "dtype must be one of auto, float32"),
         (lambda: LLM("fake", max_model_length=5), "LLM has no argument 'max_model_length'"),
         (lambda: SamplingParams(logprob_token_ids=[1]), "SamplingParams.logprob_token_ids="),
+        (lambda: BeamSearchParams(2, 4, temperature=1.0), "BeamSearchParams.temperature=1.0"),
+        (lambda: BeamSearchParams(0, 4), "beam_width and max_tokens must be at least 1"),
         (lambda: PoolingParams(step_tag_id=3), "PoolingParams.step_tag_id=3"),
         (lambda: LoRARequest("a", 1, "path", load_inplace=True), "LoRARequest.load_inplace=True"),
     ],
@@ -279,6 +349,11 @@ def test_it_has_embeddings_and_refuses_the_rest(llm: LLM) -> None:
     own = llm.session.embed_sync(["Hello", "Hello", "Other"], instruction="", progress=False)
     assert vectors == own.tolist()
     assert outputs[0].prompt_token_ids == llm.get_tokenizer().encode("Hello")
+    encoded = llm.encode(["Hello", "Other"], use_tqdm=False, pooling_task="embed")
+    assert [output.outputs.data.tolist() for output in encoded] == [vectors[0], vectors[2]]
+    assert encoded[0].prompt_token_ids == outputs[0].prompt_token_ids
+    with pytest.raises(InvalidRequest, match='must be "embed" or "classify" here, got \'token_embed\''):
+        llm.encode("Hello", pooling_task="token_embed")
     scores = [each.outputs.score for each in llm.score("Hello", ["Hello", "Other"], use_tqdm=False)]
     assert scores[0] == pytest.approx(1)
     assert scores[1] == pytest.approx(sum(a * b for a, b in zip(vectors[0], vectors[2], strict=True)), abs=1e-5)

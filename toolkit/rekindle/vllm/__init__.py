@@ -6,17 +6,22 @@ effect on speed alone are accepted with a note; any other argument without an eq
 
 from rekindle.vllm.llm import LLM
 from rekindle.vllm.outputs import (
+    BeamSearchOutput,
+    BeamSearchSequence,
     ClassificationOutput,
     ClassificationRequestOutput,
     CompletionOutput,
     EmbeddingOutput,
     EmbeddingRequestOutput,
     Logprob,
+    PoolingOutput,
+    PoolingRequestOutput,
     RequestOutput,
     ScoringOutput,
     ScoringRequestOutput,
 )
 from rekindle.vllm.params import (
+    BeamSearchParams,
     GuidedDecodingParams,
     LoRARequest,
     PoolingParams,
@@ -27,6 +32,9 @@ from rekindle.vllm.params import (
 
 __all__ = [
     "LLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "ClassificationOutput",
     "ClassificationRequestOutput",
     "CompletionOutput",
@@ -35,7 +43,9 @@ __all__ = [
     "GuidedDecodingParams",
     "LoRARequest",
     "Logprob",
+    "PoolingOutput",
     "PoolingParams",
+    "PoolingRequestOutput",
     "RepetitionDetectionParams",
     "RequestOutput",
     "SamplingParams",

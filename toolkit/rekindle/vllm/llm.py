@@ -10,14 +10,17 @@ from rekindle.session.opening import open_sync
 from rekindle.vllm import pooling
 from rekindle.vllm.opening import settings_of, template_of
 from rekindle.vllm.outputs import (
+    BeamSearchOutput,
     ClassificationRequestOutput,
     EmbeddingRequestOutput,
+    PoolingRequestOutput,
     RequestOutput,
     ScoringRequestOutput,
 )
-from rekindle.vllm.params import LoRARequest, PoolingParams, SamplingParams
+from rekindle.vllm.params import BeamSearchParams, LoRARequest, PoolingParams, SamplingParams
 from rekindle.vllm.prompts import Job, conversations_in, each_of, texts_or_tokens
 from rekindle.vllm.running import Bar, Runner
+from rekindle.vllm.searching import Search, search
 from rekindle.vllm.table import check
 from rekindle.vllm.tokenizer import LLMTokenizer
 
@@ -119,10 +122,64 @@ class LLM:
         check(
             "LLM.generate", _present(tokenization_kwargs=tokenization_kwargs, mm_processor_kwargs=mm_processor_kwargs)
         )
-        plain = texts_or_tokens(prompts)
-        keywords: list[dict[str, Any]] = [{} if isinstance(each, str) else {"token_ids": each} for each in plain]
-        texts = [each if isinstance(each, str) else None for each in plain]
-        return self._run(texts, texts, keywords, sampling_params, lora_request, priority, use_tqdm)
+        return self._runner.run(self._plain_jobs(prompts, sampling_params, lora_request, priority), use_tqdm)
+
+    def enqueue(
+        self,
+        prompts: Any,
+        sampling_params: Params = None,
+        lora_request: Loras = None,
+        priority: int | Sequence[int] | None = None,
+        use_tqdm: Bar = True,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Submit the prompts, and return their request ids; the computation begins at once. See vLLM."""
+        others = _present(tokenization_kwargs=tokenization_kwargs, mm_processor_kwargs=mm_processor_kwargs)
+        check("LLM.enqueue", {**others, **({} if use_tqdm is True else {"use_tqdm": use_tqdm})})
+        return self._runner.enqueue(self._plain_jobs(prompts, sampling_params, lora_request, priority))
+
+    def wait_for_completion(
+        self, output_type: type[Any] | tuple[type[Any], ...] | None = None, *, use_tqdm: Bar = True
+    ) -> list[RequestOutput]:
+        """Return the results of all prompts of `enqueue` since the last call, in order; see vLLM.
+
+        Raises:
+            TypeError: `output_type` is another type than RequestOutput; the requests go on.
+        """
+        if output_type is not None and not issubclass(RequestOutput, output_type):
+            raise TypeError(f"the results of enqueue are RequestOutput, not {output_type}")
+        return self._runner.wait(use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: Any,
+        params: BeamSearchParams,
+        lora_request: Loras = None,
+        use_tqdm: bool = False,
+        concurrency_limit: int | None = None,
+        priority: int | Sequence[int] | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Search for the likeliest answers to each prompt, and return the results in order; see vLLM.
+
+        Each step asks for `2 * beam_width` log-probabilities of each beam, so a width above 10 needs `max_logprobs` of
+        `LLM`. The prefix cache has the tokens of a beam.
+
+        Args:
+            concurrency_limit: the largest number of prompts searched at once; no bar is drawn with it.
+        """
+        tokens = pooling.tokens_of(self.session, texts_or_tokens(prompts))
+        adapters: list[LoRARequest | None] = each_of("lora_request", lora_request, len(tokens), None)
+        priorities = each_of("priority", priority, len(tokens), 0)
+        self._runner.load(adapters)
+        ends = self.session._loaded_engine.preparer.eos_ids
+        rows = zip(tokens, adapters, priorities, strict=True)
+        searches = [Search(prompt, params, ends, adapter, place) for prompt, adapter, place in rows]
+        together = len(searches) if concurrency_limit is None else concurrency_limit
+        for first in range(0, len(searches), max(1, together)):
+            group = searches[first : first + together]
+            search(self.session, group, params.max_tokens, use_tqdm and concurrency_limit is None)
+        return [each.result(self.session) for each in searches]
 
     def chat(
         self,
@@ -157,7 +214,28 @@ class LLM:
         conversations = conversations_in(messages)
         texts = [self.session.render(each, **shared) for each in conversations]
         keywords = [shared] * len(texts)
-        return self._run(conversations, texts, keywords, sampling_params, lora_request, priority, use_tqdm)
+        jobs = self._jobs(conversations, texts, keywords, sampling_params, lora_request, priority)
+        return self._runner.run(jobs, use_tqdm)
+
+    def encode(
+        self,
+        prompts: Any,
+        pooling_params: PoolingParams | None = None,
+        *,
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | None = None,
+        pooling_task: str | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[PoolingRequestOutput]:
+        """Return the embedding or the classes of each prompt as an array, by `pooling_task`; see vLLM.
+
+        Args:
+            pooling_task: "embed" or "classify"; there is none for single tokens.
+        """
+        check("LLM.encode", _present(tokenization_kwargs=tokenization_kwargs))
+        adapter, params = self._adapter(lora_request), pooling_params or PoolingParams()
+        plain = texts_or_tokens(prompts)
+        return pooling.encode(self.session, plain, params, adapter, pooling_task, progress=use_tqdm)
 
     def embed(
         self,
@@ -219,7 +297,16 @@ class LLM:
         self.session.wake_sync()
         return True
 
-    def _run(
+    def _plain_jobs(
+        self, prompts: Any, params: Params, loras: Loras, priority: int | Sequence[int] | None
+    ) -> list[Job]:
+        """Return the jobs of texts and token ids."""
+        plain = texts_or_tokens(prompts)
+        keywords: list[dict[str, Any]] = [{} if isinstance(each, str) else {"token_ids": each} for each in plain]
+        texts = [each if isinstance(each, str) else None for each in plain]
+        return self._jobs(texts, texts, keywords, params, loras, priority)
+
+    def _jobs(
         self,
         prompts: Sequence[Any],
         texts: Sequence[str | None],
@@ -227,14 +314,13 @@ class LLM:
         params: Params,
         loras: Loras,
         priority: int | Sequence[int] | None,
-        use_tqdm: Bar,
-    ) -> list[RequestOutput]:
+    ) -> list[Job]:
         count = len(prompts)
         every = each_of("sampling_params", params, count, self.get_default_sampling_params())
         adapters: list[LoRARequest | None] = each_of("lora_request", loras, count, None)
         priorities = each_of("priority", priority, count, 0)
         rows = zip(prompts, texts, keywords, every, adapters, priorities, strict=True)
-        return self._runner.run([Job(*row) for row in rows], use_tqdm)
+        return [Job(*row) for row in rows]
 
     def _adapter(self, lora: LoRARequest | None) -> str | None:
         """Return the name of an adapter, added first if need be."""

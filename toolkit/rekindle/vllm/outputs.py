@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.vllm.params import LoRARequest
@@ -130,6 +132,56 @@ class ScoringRequestOutput:
     finished: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class PoolingOutput:
+    """The result of a pooling task: an embedding, or the probabilities of classes.
+
+    Attributes:
+        data: the numbers, float32; vLLM has a tensor of torch here.
+    """
+
+    data: np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingRequestOutput:
+    """The result of a pooling task for a prompt, with the tokens of the prompt."""
+
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: Sequence[int]
+    finished: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchSequence:
+    """One result of a beam search.
+
+    Attributes:
+        tokens: the tokens of the prompt and of the answer, with the end token.
+        logprobs: at each position of the answer, the log-probabilities by token id.
+        lora_request: the adapter.
+        cum_logprob: the sum of the log-probabilities of the answer.
+        text: the text of the prompt and the answer.
+        finish_reason, stop_reason: None, as in vLLM.
+    """
+
+    tokens: Sequence[int]
+    logprobs: Sequence[Mapping[int, Logprob]]
+    lora_request: LoRARequest | None = None
+    cum_logprob: float = 0.0
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchOutput:
+    """The sequences of a prompt, at most as many as the width of the beam, the best first."""
+
+    sequences: Sequence[BeamSearchSequence]
+
+
 def completion(index: int, generation: Generation, stops: Sequence[int], lora: LoRARequest | None) -> CompletionOutput:
     """Return a sample from a generation; `stops` are the stop tokens of the request."""
     stopped = generation.stopped_by
@@ -138,7 +190,7 @@ def completion(index: int, generation: Generation, stops: Sequence[int], lora: L
         generation.text,
         list(generation.token_ids),
         None if generation.logprobs is None else sum(each.logprob for each in generation.logprobs),
-        None if generation.logprobs is None else [_by_token(each) for each in generation.logprobs],
+        None if generation.logprobs is None else [by_token(each) for each in generation.logprobs],
         generation.finish_reason,
         stopped if isinstance(stopped, str) or stopped in stops else None,
         lora,
@@ -149,10 +201,10 @@ def prompt_logprobs(generation: Generation) -> list[dict[int, Logprob] | None] |
     """Return the log-probabilities of a prompt; None unless requested."""
     if generation.prompt_logprobs is None:
         return None
-    return [None if each is None else _by_token(each) for each in generation.prompt_logprobs]
+    return [None if each is None else by_token(each) for each in generation.prompt_logprobs]
 
 
-def _by_token(token: TokenLogprob) -> dict[int, Logprob]:
+def by_token(token: TokenLogprob) -> dict[int, Logprob]:
     """Return the log-probabilities at a position: of the token, and of the likeliest ones."""
     every: tuple[Any, ...] = (token, *token.top)
     return {each.token_id: Logprob(each.logprob, each.rank, each.text) for each in every}

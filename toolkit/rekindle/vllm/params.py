@@ -148,6 +148,31 @@ class SamplingParams:
 
 
 @dataclass
+class BeamSearchParams:
+    """The width of a beam search, its longest answer in tokens, and its scores, with the fields of vLLM.
+
+    Attributes:
+        length_penalty: the exponent of an answer's length; its log-probability is divided by this power. Above 0, it
+            favours longer answers.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    structured_outputs: StructuredOutputsParams | None = None
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check("BeamSearchParams", changed(self))
+        if self.beam_width < 1 or self.max_tokens < 1:
+            raise InvalidRequest(f"beam_width and max_tokens must be at least 1, got {self}")
+
+
+@dataclass
 class PoolingParams:
     """The form of an embedding or of classes, with the fields of vLLM."""
 

@@ -12,6 +12,8 @@ from rekindle.vllm.outputs import (
     ClassificationRequestOutput,
     EmbeddingOutput,
     EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
     ScoringOutput,
     ScoringRequestOutput,
 )
@@ -33,6 +35,39 @@ def embed(
     )
     pairs = zip(rows.tolist(), ids, strict=True)
     return [EmbeddingRequestOutput(str(place), EmbeddingOutput(row), own) for place, (row, own) in enumerate(pairs)]
+
+
+def encode(
+    session: Session,
+    prompts: Sequence[str | list[int]],
+    params: PoolingParams,
+    adapter: str | None,
+    task: str | None,
+    *,
+    progress: bool,
+) -> list[PoolingRequestOutput]:
+    """Return the results of a pooling task as arrays.
+
+    Raises:
+        InvalidRequest: the task is none of this package.
+    """
+    if task == "embed":
+        embeddings = embed(session, prompts, params, adapter, progress=progress)
+        return [_array(each, each.outputs.embedding) for each in embeddings]
+    if task == "classify":
+        classes = classify(session, prompts, params, adapter, progress=progress)
+        return [_array(each, each.outputs.probs) for each in classes]
+    raise InvalidRequest(
+        f'pooling_task must be "embed" or "classify" here, got {task!r}: results of single tokens have no equivalent, '
+        "and similarities are those of LLM.score"
+    )
+
+
+def _array(
+    result: EmbeddingRequestOutput | ClassificationRequestOutput, numbers: Sequence[float]
+) -> PoolingRequestOutput:
+    data = np.array(numbers, np.float32)
+    return PoolingRequestOutput(result.request_id, PoolingOutput(data), result.prompt_token_ids)
 
 
 def classify(

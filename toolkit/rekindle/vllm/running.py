@@ -1,8 +1,10 @@
 """Generations of a call: all prompts in flight, with a bar of tqdm."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rekindle.client.handle import Handle
 from rekindle.results.generation import Generation
@@ -10,6 +12,8 @@ from rekindle.session.session import Session
 from rekindle.vllm.outputs import RequestOutput, completion, prompt_logprobs
 from rekindle.vllm.params import LoRARequest
 from rekindle.vllm.prompts import Job
+
+T = TypeVar("T")
 
 MOST_SEED: Final = 1 << 64
 STRIDE: Final = 0x9E3779B97F4A7C15
@@ -29,24 +33,31 @@ class Runner:
     def __init__(self, session: Session, seed: int):
         self._session, self._seed = session, seed
         self._numbers = count()
+        self._enqueued: list[_Running] = []
 
     def run(self, jobs: Sequence[Job], use_tqdm: Bar) -> list[RequestOutput]:
         """Return the results of all prompts, in order. An error, or an interrupt, cancels the others."""
+        return _results(self._submit_all(jobs), use_tqdm)
+
+    def enqueue(self, jobs: Sequence[Job]) -> list[str]:
+        """Submit the requests of all prompts, and return their numbers as text."""
+        running = self._submit_all(jobs)
+        self._enqueued += running
+        return [str(each.number) for each in running]
+
+    def wait(self, use_tqdm: Bar) -> list[RequestOutput]:
+        """Return the results of all prompts enqueued since the last wait; errors as in `run`."""
+        running, self._enqueued = self._enqueued, []
+        return _results(running, use_tqdm)
+
+    def _submit_all(self, jobs: Sequence[Job]) -> list["_Running"]:
+        """Submit all prompts. An error, or an interrupt, cancels the requests."""
         self.load([job.lora for job in jobs])
-        numbers = [next(self._numbers) for _ in jobs]
-        handles: list[list[Handle]] = [[] for _ in jobs]
-        results = []
-        try:
-            for job, number, own in zip(jobs, numbers, handles, strict=True):
-                self._submit(job, number, own)
-            for job, number, own in zip(_with_bar(jobs, use_tqdm), numbers, handles, strict=True):
-                results.append(_output(str(number), job, [handle.result() for handle in own]))
-        except BaseException:
-            for own in handles:
-                for handle in own:
-                    handle.cancel()
-            raise
-        return results
+        running = [_Running(job, next(self._numbers)) for job in jobs]
+        with _cancelled_by_errors(running):
+            for each in running:
+                self._submit(each.job, each.number, each.handles)
+        return running
 
     def load(self, adapters: Iterable[LoRARequest | None]) -> None:
         """Add the adapters that are not here yet."""
@@ -66,6 +77,35 @@ class Runner:
             handles.append(self._session.enqueue_sync(job.prompt, priority=job.priority, **options))
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The requests of a prompt: one for each sample."""
+
+    job: Job
+    number: int
+    handles: list[Handle] = field(default_factory=list)
+
+
+@contextmanager
+def _cancelled_by_errors(running: Sequence[_Running]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for each in running:
+            for handle in each.handles:
+                handle.cancel()
+        raise
+
+
+def _results(running: Sequence[_Running], use_tqdm: Bar) -> list[RequestOutput]:
+    """Wait for the results of prompts. An error, or an interrupt, cancels the others."""
+    results = []
+    with _cancelled_by_errors(running):
+        for each in with_bar(running, use_tqdm, "Processed prompts"):
+            results.append(_output(str(each.number), each.job, [handle.result() for handle in each.handles]))
+    return results
+
+
 def _output(number: str, job: Job, generations: Sequence[Generation]) -> RequestOutput:
     first, stops = generations[0], job.params.stop_token_ids or ()
     outputs = [completion(index, each, stops, job.lora) for index, each in enumerate(generations)]
@@ -81,11 +121,12 @@ def _output(number: str, job: Job, generations: Sequence[Generation]) -> Request
     )
 
 
-def _with_bar(jobs: Sequence[Job], use_tqdm: Bar) -> Iterable[Job]:
+def with_bar(items: Sequence[T], use_tqdm: Bar, text: str) -> Iterable[T]:
+    """Return the items, with a bar of tqdm over their number if one is to be drawn."""
     if not use_tqdm:
-        return jobs
+        return items
     from tqdm.auto import tqdm
 
     make = use_tqdm if callable(use_tqdm) else tqdm
-    bar: Iterable[Job] = make(jobs, total=len(jobs), desc="Processed prompts", dynamic_ncols=True)
+    bar: Iterable[T] = make(items, total=len(items), desc=text, dynamic_ncols=True)
     return bar

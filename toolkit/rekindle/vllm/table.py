@@ -44,6 +44,17 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
         "told": "chat_template_content_format",
         "raises": "chat_template tokenization_kwargs mm_processor_kwargs",
     },
+    "LLM.beam_search": {"same": "prompts params lora_request use_tqdm concurrency_limit priority"},
+    "LLM.enqueue": {
+        "same": "prompts sampling_params lora_request priority",
+        "told": "use_tqdm",
+        "raises": "tokenization_kwargs mm_processor_kwargs",
+    },
+    "LLM.wait_for_completion": {"same": "output_type use_tqdm"},
+    "LLM.encode": {
+        "same": "prompts pooling_params use_tqdm lora_request pooling_task",
+        "raises": "tokenization_kwargs",
+    },
     "LLM.embed": {"same": "prompts use_tqdm pooling_params lora_request", "raises": "tokenization_kwargs"},
     "LLM.classify": {"same": "prompts use_tqdm pooling_params lora_request", "raises": "tokenization_kwargs"},
     "LLM.score": {
@@ -67,6 +78,11 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
     "StructuredOutputsParams": {
         "same": "json regex choice grammar json_object",
         "raises": "disable_any_whitespace disable_additional_properties whitespace_pattern structural_tag",
+    },
+    "BeamSearchParams": {
+        "same": "beam_width max_tokens ignore_eos length_penalty skip_special_tokens",
+        "told": "include_stop_str_in_output",
+        "raises": "temperature structured_outputs",
     },
     "PoolingParams": {
         "same": "use_activation dimensions",
