@@ -17,12 +17,15 @@ The best of three has 0.95 of the error of the first alone, for normally distrib
 
 TINY: Final = np.float32(1e-37)
 """Smaller scales have no finite inverse: their codes are 0."""
+LARGEST_HALF: Final = np.float32(65504)
+"""The largest number of float16."""
 
 
 def encode(numbers: Array, kind: str) -> BlockRows:
     """Return the numbers as codes with the least squared error among some scales.
 
-    A group with a number that is not finite has the scale NaN.
+    Scales are numbers of float16, as in files of llama.cpp, unless they are larger than all of these. A group with a
+    number that is not finite has the scale NaN.
 
     Args:
         numbers: (rows, inputs) of any floating dtype, whole groups.
@@ -50,7 +53,7 @@ def encode(numbers: Array, kind: str) -> BlockRows:
 
 def _eight_bits(groups: Floats) -> tuple[Array, Floats]:
     """Return the codes of groups, from -127 to 127, and their scales."""
-    scales = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
+    scales = _in_half(np.abs(groups).max(-1, keepdims=True) / np.float32(127))
     return _rounded(groups, scales, -127, 127), scales
 
 
@@ -67,13 +70,20 @@ def _four_bits(groups: Floats) -> tuple[Array, Floats]:
         codes = _rounded(groups, largest * np.float32(part / -8), -8, 7)
         squares = np.einsum("rgi,rgi->rg", codes, codes, dtype=np.float32)[..., None]
         products = np.einsum("rgi,rgi->rg", codes, groups, dtype=np.float32)[..., None]
-        scale = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0)
-        # The error is |numbers|^2 less this.
-        error = -products * scale
+        scale = _in_half(np.divide(products, squares, out=np.zeros_like(products), where=squares > 0))
+        # The error is |numbers|^2 more than this.
+        error = (squares * scale - 2 * products) * scale
         is_better = error < errors
         best, scales = np.where(is_better, codes, best), np.where(is_better, scale, scales)
         errors = np.where(is_better, error, errors)
     return best, scales
+
+
+def _in_half(scales: Floats) -> Floats:
+    """Return the scales as the nearest numbers of float16; scales beyond its largest number as they are."""
+    is_large = np.abs(scales) > LARGEST_HALF
+    halves = np.where(is_large, np.float32(0), scales).astype(np.float16).astype(np.float32)
+    return np.where(is_large, scales, halves)
 
 
 def _rounded(groups: Floats, scales: Floats, least: int, most: int) -> Array:

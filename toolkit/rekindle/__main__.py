@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "models": ("arguments.models", "list the model families, and the sizes that fit this machine"),
     "info": ("arguments.info", "show versions, devices and the cache; with MODEL, its architecture and memory needs"),
     "serve": ("arguments.serve", "serve clients of OpenAI, Anthropic and Ollama over HTTP until Ctrl-C"),
+    "quantize": ("arguments.quantize", "write a model with 4 or 8 bits a weight, as GGUF or safetensors"),
     "precompile": ("arguments.precompile", "compile a model's programs in advance, for this machine or for another"),
     "cache": ("arguments.cache", "list, measure, explain, verify, prune or clear the cache directory"),
     "follow": ("arguments.follow", "serve sessions that another process opens with hosts="),

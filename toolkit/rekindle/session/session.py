@@ -1,5 +1,6 @@
 """Session: one open model, with methods for generation and control of its engine."""
 
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -50,6 +51,7 @@ from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.formats.checkpoints.weights import Weights
+from rekindle.formats.saving.saving import SavedFormat, SavedModel
 from rekindle.mapping import pending as maps
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
@@ -73,6 +75,7 @@ from rekindle.session.operations import explaining
 from rekindle.session.operations.adapters import AdapterOperations, AdapterSource
 from rekindle.session.operations.engine import Operations
 from rekindle.session.operations.inspecting import Inspections
+from rekindle.session.operations.saving import save_quantized
 from rekindle.tools.tool import AnyTool
 from rekindle.views.cache.view import CacheView, merge_lanes, view
 from rekindle.views.tick_log import TickLog
@@ -630,6 +633,43 @@ class Session:
         return self._operations.save(progress)
 
     save_sync = blocking(save)
+
+    @awaitable("await session.save_quantized(path)")
+    def save_quantized(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: SavedFormat | None = None,  # noqa: A002
+        overwrite: bool = False,
+        progress: bool = True,
+    ) -> Waits[SavedModel]:
+        """Write the model with the codes of `quantize=` as a file of other programs, and wait until it is complete.
+
+        A GGUF file is for llama.cpp, and opens as a session with equal logits. A directory of safetensors in the format
+        of compressed-tensors is for vLLM and transformers; its embedding and head keep their numbers.
+
+        The weights are read from the model's files again, a piece at a time, while requests run. The new model appears
+        complete or not at all: leaving the wait early ends the writing, and nothing is left of it.
+
+        Args:
+            path: the new file, with a name that ends in .gguf, or the new directory.
+            format: "gguf" or "safetensors". The default is the one of the path's name.
+            overwrite: whether to replace a model at the path.
+            progress: whether to draw a progress bar while waiting.
+
+        Returns:
+            A `SavedModel`: the path and the format, and the bytes of the weights before and after.
+
+        Raises:
+            InvalidRequest: the session was opened without `quantize=`, its weights were replaced, or it has adapters.
+            ConfigError: the format does not fit the path.
+            UnsupportedModel: the format has no form for the model, such as experts in a new GGUF file.
+            CheckpointError: the files of the model have changed since they were opened.
+            StorageError: the path exists, cannot be written, or the disk is full.
+        """
+        return save_quantized(self._loaded_engine, self._client, path, format, overwrite, progress)
+
+    save_quantized_sync = blocking(save_quantized)
 
     @awaitable("await session.precompiled()")
     def precompiled(self, *, progress: bool = True) -> Waits[None]:

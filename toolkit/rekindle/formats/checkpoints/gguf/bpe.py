@@ -51,7 +51,7 @@ _DEEPSEEK = (
 
 
 @dataclass(frozen=True, slots=True)
-class _PreTokenizer:
+class PreTokenizerRule:
     """The pre-tokenizer for one value of "tokenizer.ggml.pre".
 
     Attributes:
@@ -67,12 +67,12 @@ class _PreTokenizer:
     adds_bos: bool = False
 
 
-_GPT2_WORDS = _PreTokenizer((_GPT2,))
-_SINGLE_DIGITS = _PreTokenizer((r"\p{N}", _GPT2))
-_LLAMA3_BPE = _PreTokenizer((_LLAMA3,), ignore_merges=True, adds_bos=True)
-_GPT4_BPE = _PreTokenizer((_LLAMA3,))
-_QWEN2_BPE = _PreTokenizer((_QWEN2,), nfc=True)
-_PRE_TOKENIZERS: Final[Mapping[str, _PreTokenizer]] = {
+_GPT2_WORDS = PreTokenizerRule((_GPT2,))
+_SINGLE_DIGITS = PreTokenizerRule((r"\p{N}", _GPT2))
+_LLAMA3_BPE = PreTokenizerRule((_LLAMA3,), ignore_merges=True, adds_bos=True)
+_GPT4_BPE = PreTokenizerRule((_LLAMA3,))
+_QWEN2_BPE = PreTokenizerRule((_QWEN2,), nfc=True)
+PRE_TOKENIZERS: Final[Mapping[str, PreTokenizerRule]] = {
     "gpt-2": _GPT2_WORDS,
     "phi-2": _GPT2_WORDS,
     "granite-docling": _GPT2_WORDS,
@@ -93,15 +93,16 @@ _PRE_TOKENIZERS: Final[Mapping[str, _PreTokenizer]] = {
     "deepseek-r1-qwen": _QWEN2_BPE,
     "stablelm2": _QWEN2_BPE,
     "hunyuan": replace(_QWEN2_BPE, nfc=False),
-    "hunyuan-dense": _PreTokenizer(_DEEPSEEK3),
-    "deepseek-llm": _PreTokenizer(_DEEPSEEK),
-    "deepseek-v3": _PreTokenizer(_DEEPSEEK3),
-    "seed-coder": _PreTokenizer((_SEED,)),
-    "tekken": _PreTokenizer((_TEKKEN,), ignore_merges=True, adds_bos=True),
-    "gpt-4o": _PreTokenizer((_GPT4O,)),
-    "llama4": _PreTokenizer((_GPT4O,)),
-    "default": _PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
+    "hunyuan-dense": PreTokenizerRule(_DEEPSEEK3),
+    "deepseek-llm": PreTokenizerRule(_DEEPSEEK),
+    "deepseek-v3": PreTokenizerRule(_DEEPSEEK3),
+    "seed-coder": PreTokenizerRule((_SEED,)),
+    "tekken": PreTokenizerRule((_TEKKEN,), ignore_merges=True, adds_bos=True),
+    "gpt-4o": PreTokenizerRule((_GPT4O,)),
+    "llama4": PreTokenizerRule((_GPT4O,)),
+    "default": PreTokenizerRule((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
 }
+"""The pre-tokenizers by their names in files."""
 
 
 def byte_level_backend(
@@ -121,28 +122,32 @@ def byte_level_backend(
         UnsupportedModel: the pre-tokenizer is unknown.
         CheckpointError: tokens and merges do not fit together.
     """
-    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import decoders, models
 
     name = metadata.get("tokenizer.ggml.pre", "default")
-    pre_tokenizer = _PRE_TOKENIZERS.get(name)
+    pre_tokenizer = PRE_TOKENIZERS.get(name)
     if pre_tokenizer is None:
         raise UnsupportedModel(
-            f"{source}: its pre-tokenizer is {name!r}, but only {', '.join(_PRE_TOKENIZERS)} are supported. "
+            f"{source}: its pre-tokenizer is {name!r}, but only {', '.join(PRE_TOKENIZERS)} are supported. "
             "Open the model's Hugging Face directory instead"
         )
     vocab = {token: index for index, token in enumerate(tokens)}
     merges = stored_merges(metadata, source)
-    model = partial(models.BPE, vocab=vocab, merges=merges, ignore_merges=pre_tokenizer.ignore_merges)
-    backend = backend_of(model, source)
-    if pre_tokenizer.nfc:
-        backend.normalizer = normalizers.NFC()
-    splits: list[PreTokenizer] = [
-        pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre_tokenizer.patterns
-    ]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
+    backend = backend_of(partial(models.BPE, vocab=vocab, merges=merges), source)
+    split_as(backend, pre_tokenizer)
     backend.decoder = decoders.ByteLevel()
     return backend, pre_tokenizer.adds_bos
+
+
+def split_as(backend: tokenizers.Tokenizer, rule: PreTokenizerRule) -> None:
+    """Let a byte-level tokenizer normalise and split texts by a rule."""
+    from tokenizers import Regex, normalizers, pre_tokenizers
+
+    backend.model.ignore_merges = rule.ignore_merges
+    backend.normalizer = normalizers.NFC() if rule.nfc else None
+    splits: list[PreTokenizer] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
 
 
 def stored_merges(metadata: Mapping[str, Any], source: str) -> list[tuple[str, str]]:

@@ -3,19 +3,29 @@
 The common kinds are dequantized here, in a few vectorized passes. The results equal the gguf library's bit for bit, in
 a quarter of the time, and other threads can run during each pass. The library dequantizes all other kinds. CPU kernels
 read blocks directly.
+
+llama.cpp has a scale for each 32 numbers. A file of Rekindle with codes of larger groups repeats their scales, and its
+metadata `rekindle.kinds` say so, as NAME=KIND for each tensor: such blocks are read as the codes that they were.
 """
 
 from collections.abc import Mapping
 from functools import partial
 from operator import methodcaller
-from typing import Any
+from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
 
-from rekindle_kernels.blocks import Array, Bytes, Kind
+from rekindle_kernels.blocks import Array, Blocks, Bytes, Kind, Tensor
+from rekindle_kernels.quantized import Codes, Quantized, Stack
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+CODES: Final = "rekindle.kinds"
+"""The key of the metadata about codes with one scale for several blocks."""
+_CODE_NAMES: Final = {"Q4_0": "int4", "Q8_0": "int8"}
+_INT8: Final = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.float32)
+_INT4: Final = np.arange(-8, 8, dtype=np.float32)
 
 
 def kind_of(code: int) -> Kind:
@@ -30,6 +40,42 @@ def kind_of(code: int) -> Kind:
 
     kind = gguf.GGMLQuantizationType(code)
     return Kind(kind.name, *gguf.GGML_QUANT_SIZES[kind], partial(gguf.dequantize, qtype=kind))
+
+
+def codes_in(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kinds of codes by the names of stored tensors."""
+    entries = metadata.get(CODES, ())
+    return dict(str(entry).rsplit("=", 1) for entry in entries if "=" in str(entry))
+
+
+def with_groups(tensor: Tensor, kind: str) -> Tensor:
+    """Return blocks as codes of a kind; a tensor that another program has written anew as it is."""
+    if not isinstance(tensor, Blocks) or not kind.startswith(_CODE_NAMES.get(tensor.kind.name, "none") + ":"):
+        return tensor
+    group = kind.partition(":")[2]
+    inputs = tensor.shape[-1]
+    if not group.isdecimal() or not int(group) or int(group) % tensor.kind.numbers or inputs % int(group):
+        return tensor
+    if tensor.ndim == 3:
+        return Stack(tuple(with_groups(tensor[place], kind) for place in range(len(tensor))))
+    return Quantized(inputs, range(len(tensor)), partial(_codes, tensor, int(group)))
+
+
+def _codes(blocks: Blocks, group: int, rows: slice) -> Codes | Array:
+    """Return rows as codes, or as numbers if the blocks of a group have different scales."""
+    some = blocks[rows]
+    data = np.asarray(some.data).reshape(len(some), -1, blocks.kind.size)
+    halves = np.ascontiguousarray(data[..., :2]).view(np.uint16).reshape(len(some), -1, group // blocks.kind.numbers)
+    if (halves != halves[..., :1]).any():
+        return np.asarray(some)
+    scales = halves[..., 0].view(np.float16).astype(np.float32)
+    inputs, dtype = blocks.shape[-1], np.dtype(np.float32)
+    if blocks.kind.name == "Q8_0":
+        return Codes(data[..., 2:].reshape(len(some), -1), inputs, _INT8, group, scales, dtype)
+    body = data[..., 2:]
+    codes = np.concatenate([body & np.uint8(15), body >> np.uint8(4)], axis=-1).reshape(len(some), -1)
+    pairs = codes[:, ::2] | codes[:, 1::2] << np.uint8(4)
+    return Codes(pairs, inputs, _INT4, group, scales, dtype)
 
 
 def _q4_0(data: Bytes) -> Floats:

@@ -1,7 +1,7 @@
 """Locations of a model's tensors in a GGUF file: renamed, stacked, fused, or in another order."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from rekindle.core.models.config import AttentionConfig, ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.formats.checkpoints.gguf.architecture import Architecture
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
+from rekindle.formats.checkpoints.gguf.kinds import codes_in, with_groups
 from rekindle.formats.checkpoints.gguf.states import StatePlace, state_place
 from rekindle_kernels.blocks import Array, Blocks, FileArray, Tensor
 
@@ -172,7 +173,15 @@ def loaders(
     """Return the shape and the loader of each tensor."""
     expected = expected_shapes(config)
     shapes = {name: _match_shape(place.shape(file), expected[name]) for name, place in places.items()}
-    return shapes, {name: partial(place.read, file, shapes[name]) for name, place in places.items()}
+    codes = codes_in(file.metadata)
+    return shapes, {name: partial(_read, place, file, shapes[name], codes) for name, place in places.items()}
+
+
+def _read(place: AnyPlace, file: GGUFFile, shape: tuple[int, ...], codes: Mapping[str, str]) -> Tensor:
+    """Return a tensor, with the codes of several blocks where the metadata have a kind of codes for its place."""
+    tensor = place.read(file, shape)
+    kind = codes.get(place.names[0]) if isinstance(place, TensorPlace) and len(place.names) == 1 else None
+    return tensor if kind is None else with_groups(tensor, kind)
 
 
 def unpermute(rows: Array, heads: int) -> Array:

@@ -1,0 +1,1 @@
+"""Models with quantized weights, written as files of other programs."""
