@@ -38,8 +38,8 @@ FLOAT32 = jnp.dtype("float32")
 CODED = ("gpt2", "llama-tied", "qwen2", "qwen3")
 """Goldens whose rows are whole groups: transposed, permuted, with biases and with norms of heads."""
 PLAIN = (
-    "arcee", "cohere2", "exaone4", "gemma", "gemma2", "gemma3", "glm", "glm4", "gpt2", "granite", "llama-linear",
-    "llama-tied", "llama3-rope", "mistral", "nemotron", "olmo", "olmo2", "phi", "phi3-longrope", "qwen2", "qwen3",
+    "arcee", "cohere2", "gemma", "gemma2", "glm", "glm4", "gpt2", "granite", "llama-linear",
+    "llama-tied", "llama3-rope", "mistral", "olmo", "olmo2", "phi", "phi3-longrope", "qwen2", "qwen3",
     "seed-oss", "smollm3", "starcoder2",
 )  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_a_file_of_another_file_keeps_its_metadata(families: Path, tmp_path: Pat
 
 
 def test_experts_of_another_file_are_saved_in_their_stacks(families: Path, tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(write_model(families / "qwen3-moe", tmp_path / "source.gguf"))
+    checkpoint = open_checkpoint(write_model(families / "olmoe", tmp_path / "source.gguf"))
     path = saved(checkpoint, tmp_path / "model.gguf")
     check_same_weights(checkpoint, codes_of(checkpoint), open_checkpoint(path))
 
@@ -116,7 +116,8 @@ def test_tensors_and_settings_are_those_of_the_converter(model: str, families: P
         np.testing.assert_allclose(numbers, np.asarray(theirs.read(name)), rtol=tolerance, atol=0, err_msg=name)
     assert ours.metadata["general.architecture"] == theirs.metadata["general.architecture"]
     for key in ours.metadata.keys() & theirs.metadata.keys():
-        assert ours.metadata[key] == pytest.approx(theirs.metadata[key], rel=1e-6), key
+        value = theirs.metadata[key]
+        assert ours.metadata[key] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), key
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_what_llama_cpp_cannot_read_is_refused_by_name(
 def byte_level() -> Backend:
     """Return a tokenizer of bytes with merges, which splits texts as Llama 3's."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("Ġ", "w"), ("e", "l"), ("l", "o"), ("el", "lo"), ("1", "2")]
+    merges = [("Ġ", "w"), ("e", "l"), ("l", "o"), ("el", "lo"), ("4", "4"), ("44", "44")]
     tokens = [*alphabet, *("".join(pair) for pair in merges)]
     model = models.BPE(vocab={token: place for place, token in enumerate(tokens)}, merges=merges, ignore_merges=True)
     backend = Backend(model)
@@ -175,7 +176,7 @@ def with_tokenizer(families: Path, directory: Path, change: Callable[[Backend], 
     backend.save(str(directory / "tokenizer.json"))
     settings = {"chat_template": "{{ messages }}", "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    generation = {"eos_token_id": [262, 263]}
+    generation = {"eos_token_id": [263, 264]}
     (directory / "generation_config.json").unlink(missing_ok=True)
     (directory / "generation_config.json").write_text(json.dumps(generation))
     return directory
@@ -197,7 +198,7 @@ def test_a_tokenizer_of_bytes_gives_the_same_tokens(families: Path, tmp_path: Pa
     metadata = open_gguf_file(path).metadata
     assert metadata["tokenizer.ggml.pre"] == "llama-bpe"
     assert metadata["tokenizer.ggml.tokens"][300] == "[PAD300]"
-    assert [metadata["tokenizer.ggml.token_type"][place] for place in (0, 261, 264, 300)] == [1, 3, 4, 5]
+    assert [metadata["tokenizer.ggml.token_type"][place] for place in (0, 262, 265, 300)] == [1, 3, 4, 5]
 
 
 def test_a_tokenizer_that_splits_in_another_way_is_refused(families: Path, tmp_path: Path) -> None:
@@ -260,7 +261,7 @@ def test_a_full_disk_is_told_before_the_weights_are_written(
 ) -> None:
     checkpoint, total = open_checkpoint(families / "qwen3"), output.SPARE_BYTES + 100_000
     usage: Any = shutil.disk_usage(tmp_path)._replace(free=total)
-    monkeypatch.setattr(output.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(StorageError, match=r"needs 169 kB, and the disk of .* has 16\.9 MB free"):
         saved(checkpoint, tmp_path / "model.gguf")
     assert not list(tmp_path.iterdir())

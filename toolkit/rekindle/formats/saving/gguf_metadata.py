@@ -79,7 +79,7 @@ def metadata_of(config: ModelConfig, architecture: Architecture) -> dict[str, An
         "attention.head_count_kv": full.kv_heads,
         f"attention.layer_norm_{'' if config.norm.centred else 'rms_'}epsilon": float(config.norm.eps),
     }
-    if full.heads * full.head_dim != config.hidden_size:
+    if config.positions is None:
         keys |= {"attention.key_length": full.head_dim, "attention.value_length": full.head_dim}
     if full.rope is not None:
         keys |= dict(_rope(full.rope, full.head_dim))
