@@ -10,7 +10,7 @@ import pytest
 
 from rekindle.__main__ import main
 from rekindle.formats.checkpoints.open import open_checkpoint
-from tests.gguf_files import write_model
+from tests.gguf_models.files import write_model
 
 
 @pytest.mark.parametrize(("bits", "kinds"), [("4", ("Q4_0", "Q8_0")), ("8", ("Q8_0",))])

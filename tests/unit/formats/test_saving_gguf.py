@@ -30,7 +30,7 @@ from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.saving import output, tensors
 from rekindle.formats.saving.gguf_vocabulary import check_tokens, vocabulary_of
 from rekindle.formats.saving.saving import save_model
-from tests.gguf_files import UNSAID, said_directory, write_model
+from tests.gguf_models.files import UNSAID, said_directory, write_model
 from tests.unit.formats.test_gguf_sentencepiece import metadata_of, trained
 
 HERE = Place((jax.devices()[0],))

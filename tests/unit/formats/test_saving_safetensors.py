@@ -21,7 +21,7 @@ from rekindle.formats.saving.saving import save_model
 from rekindle_kernels.encode import encode
 from rekindle_kernels.quantized import Quantized
 from rekindle_kernels.storage import BlockRows
-from tests.gguf_files import write_model
+from tests.gguf_models.files import write_model
 
 HERE = Place((jax.devices()[0],))
 

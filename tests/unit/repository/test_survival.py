@@ -204,6 +204,8 @@ WRITERS = {
     "formats/checkpoints/embedded.py": "the log of pip",
     "formats/checkpoints/wheels.py": "downloaded models: compared with a pinned SHA-256",
     "core/store/directory.py": "programs, pages, times of starts and others: sealed, under digests of keys",
+    "formats/saving/output.py": "saved models: from the opened files, unless their stamps have changed",
+    "formats/saving/safetensors.py": "the same",
     "hosts/secret.py": "the secret of a group of hosts: no content of a model",
     "mapping/answer_file.py": "answers of a map: see above",
     "results/answers.py": "answers for a reader: never read again",
