@@ -17,6 +17,28 @@ from rekindle.formats.saving.tensors import NewTensor, of_floats
 
 _ALSO: Final = {"mistral": "llama", "olmo3": "olmo2"}
 """Architectures of further families; the reader knows the family by the metadata."""
+_COMPARED: Final = frozenset(
+    {
+        *(
+            "arcee",
+            "chatglm",
+            "cohere2",
+            "command-r",
+            "ernie4_5",
+            "gemma",
+            "gemma2",
+            "gemma3",
+            "glm4",
+            "gpt2",
+            "granite",
+        ),
+        *("llama", "nemotron", "olmo", "olmo2", "phi2", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm"),
+        "starcoder2",
+    }
+)
+"""Architectures with files of this package whose logits are llama.cpp's."""
+_WITH_HEADS: Final = frozenset({"nemotron", "olmo2", "phi2", "stablelm"})
+"""Architectures that llama.cpp opens only with a head apart from the embedding."""
 _ANY_HEAD: Final = 128
 """The size of a head for a comparison of frequencies."""
 
@@ -42,6 +64,11 @@ def architecture_of(config: ModelConfig, source: str) -> Architecture:
                 f"{source}: a model of the family {config.family} with {what} is not written as GGUF: write "
                 "safetensors instead, to a path without .gguf (--format safetensors), or quantize a GGUF file of it"
             )
+    if architecture.name not in _COMPARED:
+        raise UnsupportedModel(
+            f"{source}: files of llama.cpp's {architecture.name} are not written, because none was compared with "
+            "llama.cpp: write safetensors instead, to a path without .gguf (--format safetensors)"
+        )
     return architecture
 
 
@@ -51,10 +78,10 @@ def check_limits(config: ModelConfig, architecture: Architecture, source: str) -
     has_bias = attention.qkv_bias or attention.out_bias or getattr(config.layers[0].feed_forward, "bias", False)
     limits = {
         "biases": name in ("ernie4_5", "smollm3") and has_bias,
-        "an embedding that is its head": name == "stablelm" and config.tied_embeddings,
+        "an embedding that is its head": name in _WITH_HEADS and config.tied_embeddings,
         "norms of queries and keys": name == "command-r" and attention.head_norm is not None and config.num_layers < 64,
         "a sliding window": name == "phi3" and any(each.window is not None for each in config.attentions),
-        "heads whose sizes do not add up to its hidden size": name in ("exaone4", "nemotron")
+        "heads whose sizes do not add up to its hidden size": name == "nemotron"
         and attention.heads * attention.head_dim != config.hidden_size,
     }
     if reason := next((limit for limit, is_present in limits.items() if is_present), None):
