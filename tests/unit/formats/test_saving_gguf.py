@@ -126,7 +126,6 @@ def test_tensors_and_settings_are_those_of_the_converter(model: str, families: P
         ("opt", "no architecture for the family opt"),
         ("qwen3-moe", "with experts"),
         ("falcon-h1", "with states"),
-        ("gpt-neox", "queries, keys and values in one tensor"),
         ("stablelm-parallel", "norms.0.weight has another form"),
         ("gemma2", "would lose its layers"),
         ("qwen2-window", "has no form for this model"),

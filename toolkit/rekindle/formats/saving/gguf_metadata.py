@@ -36,9 +36,9 @@ _COMPARED: Final = frozenset(
         "starcoder2",
     }
 )
-"""Architectures with files of this package whose logits are llama.cpp's."""
+"""Architectures of files with equal logits here and in llama.cpp."""
 _WITH_HEADS: Final = frozenset({"nemotron", "olmo2", "phi2", "stablelm"})
-"""Architectures that llama.cpp opens only with a head apart from the embedding."""
+"""Architectures of llama.cpp without tied embeddings."""
 _ANY_HEAD: Final = 128
 """The size of a head for a comparison of frequencies."""
 

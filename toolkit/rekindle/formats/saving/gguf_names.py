@@ -25,8 +25,6 @@ def new_places(architecture: Architecture, config: ModelConfig, source: str) -> 
     Raises:
         UnsupportedModel: llama.cpp stores a tensor in another form, such as experts in stacks.
     """
-    if config.names.qkv_by_head:
-        raise _unsupported(f"queries, keys and values in one tensor ({config.names.qkv[0]})", architecture, source)
     places = find_places(_with_all_names(architecture, config, source), architecture, config, source)
     result: dict[str, TensorPlace] = {}
     for name in expected_shapes(config):
