@@ -171,7 +171,7 @@ class FakeSource:
 
 
 def buttons(panel: Panel) -> dict[str, ipywidgets.Button]:
-    return {button.description: button for button in panel._row.children}
+    return {button.description: button for button in panel._buttons.row.children}
 
 
 def views(panel: Panel, count: int) -> None:
@@ -198,7 +198,7 @@ def test_the_first_button_pauses_and_then_resumes(messages: list[tuple[str, Mapp
     panel = Panel(source)
     for state in ("running", "paused"):
         panel.show(board(state=state))
-        panel._toggle._handle_custom_msg({"event": "click"}, [])
+        panel._buttons.toggle._handle_custom_msg({"event": "click"}, [])
     assert source.commands == ["pause", "resume"]
 
 
@@ -207,7 +207,7 @@ def test_a_click_after_the_end_says_nothing(messages: list[tuple[str, Mapping[st
         def pause(self) -> None:
             raise SessionClosed("the session is closed")
 
-    Panel(Ended())._toggle.click()
+    Panel(Ended())._buttons.toggle.click()
 
 
 def test_a_request_has_one_button_from_when_it_is_a_moment_old_until_it_ends(
@@ -242,8 +242,8 @@ def test_views_are_counted_by_one_widget_as_they_come_and_by_another_as_they_go(
     views(panel, 1)
     panel.show(board())
     assert (panel.was_viewed, panel.viewed) == (True, True)
-    assert panel._row._view_count == 1
-    panel._row.set_state({"_view_count": 0})
+    assert panel._buttons.row._view_count == 1
+    panel._buttons.row.set_state({"_view_count": 0})
     assert (panel.was_viewed, panel.viewed) == (True, False)
 
 
@@ -419,11 +419,11 @@ def test_buttons_act_on_the_engine(held_session: Session, settler: FakeSettler, 
     dashboard._ipython_display_()
     assert dashboard._panel is not None
     (number,) = held_session.requests
-    dashboard._panel._source.cancel(number)
+    dashboard._panel._buttons._source.cancel(number)
     with pytest.raises(RequestCancelled):
         handle.result(timeout=PATIENCE)
     settler.release()
-    dashboard._panel._toggle.click()
+    dashboard._panel._buttons.toggle.click()
     held_session.step_sync()  # the answer to the cancel comes after the pause
     assert held_session.paused
     dashboard.stop()

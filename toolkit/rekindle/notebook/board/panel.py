@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,6 +18,60 @@ RETIRED = 64
 """The maximum number of hidden buttons of ended requests. A late click on a closed one would log an error."""
 
 
+class Buttons:
+    """The buttons of a dashboard: one to pause or resume, and one to cancel each request.
+
+    Args:
+        source: the engine behind the dashboard.
+
+    Attributes:
+        toggle: the button to pause or resume.
+        row: the widget with the buttons.
+    """
+
+    def __init__(self, source: BoardSource):
+        from ipywidgets import Button, ButtonStyle, HBox, Layout
+
+        self._source = source
+        self._is_paused = False
+        self._new = partial(Button, layout=Layout(width="auto"), style=ButtonStyle())
+        self._cancels: dict[int, Any] = {}
+        self._retired: deque[Any] = deque()
+        self.toggle = self._button("Pause", self._pause_or_resume)
+        self.row = HBox([self.toggle])
+
+    def update(self, board: Board) -> None:
+        """Offer the currently possible actions."""
+        facts = board.facts
+        self._is_paused = facts.state == "paused"
+        self.toggle.description = "Resume" if self._is_paused else "Pause"
+        for request_id in self._cancels.keys() - facts.requests.keys():
+            self._retire(self._cancels.pop(request_id))
+        for request_id, now in facts.requests.items():
+            if request_id not in self._cancels and now.seconds >= BUTTON_AFTER:
+                cancel = partial(self._source.cancel, request_id)
+                self._cancels[request_id] = self._button(f"Cancel {request_id}", cancel)
+        self.row.children = (self.toggle, *self._cancels.values())
+
+    def widgets(self) -> tuple[Any, ...]:
+        """Return all buttons and the row."""
+        return (self.toggle, *self._cancels.values(), *self._retired, self.row)
+
+    def _button(self, description: str, press: Callable[[], None]) -> Any:
+        button = self._new(description=description)
+        button.on_click(lambda _: press())
+        return button
+
+    def _pause_or_resume(self) -> None:
+        with suppress(SessionError):  # the engine has ended, as the next snapshot will show
+            (self._source.resume if self._is_paused else self._source.pause)()
+
+    def _retire(self, button: Any) -> None:
+        self._retired.append(button)
+        if len(self._retired) > RETIRED:
+            self._retired.popleft().close()
+
+
 class Panel:
     """The outputs and the buttons of one dashboard. All methods are thread-safe.
 
@@ -28,25 +83,19 @@ class Panel:
     """
 
     def __init__(self, source: BoardSource):
-        from ipywidgets import Button, ButtonStyle, HBox, Layout, VBox
+        from ipywidgets import VBox
 
-        self._source = source
-        self._paused = self.was_viewed = self._is_final = False
-        self._shared = {"layout": Layout(width="auto"), "style": ButtonStyle()}
-        self._button_class = Button
-        self._toggle = self._button("Pause", self._pause_or_resume)
-        self._cancels: dict[int, Any] = {}
-        self._retired: deque[Any] = deque()
+        self._buttons = Buttons(source)
         self._outputs: list[tuple[front_end.CellOutput, front_end.CellOutput]] = []
         self._lock = threading.RLock()
-        self._row = HBox([self._toggle])
-        self.root = VBox([self._row], _view_count=0)
+        self.was_viewed = self._is_final = False
+        self.root = VBox([self._buttons.row], _view_count=0)
         self.root.observe(self._on_view_count, "_view_count")
 
     @property
     def viewed(self) -> bool:
         """True if a front end currently displays the widgets, according to its reports."""
-        return bool(self.root._view_count) and self._row._view_count != 0
+        return bool(self.root._view_count) and self._buttons.row._view_count != 0
 
     @property
     def closed(self) -> bool:
@@ -69,7 +118,7 @@ class Panel:
                 return
             self._draw(board)
             self._copy_view_count()
-            self._update_buttons(board)
+            self._buttons.update(board)
 
     def finish(self, board: Board) -> None:
         """Show the final snapshot, and remove the buttons."""
@@ -86,8 +135,7 @@ class Panel:
         """
         if not self.was_viewed:
             return
-        buttons = (self._toggle, *self._cancels.values(), *self._retired)
-        for widget in (*buttons, self._row, self.root):
+        for widget in (*self._buttons.widgets(), self.root):
             for part in (widget, widget.layout, getattr(widget, "style", None)):
                 if part is not None:
                     part.close()
@@ -95,24 +143,6 @@ class Panel:
     def _draw(self, board: Board) -> None:
         for snapshot, _ in self._outputs:
             snapshot.draw(board_bundle(board))
-
-    def _update_buttons(self, board: Board) -> None:
-        """Offer the currently possible actions."""
-        facts = board.facts
-        self._paused = facts.state == "paused"
-        self._toggle.description = "Resume" if self._paused else "Pause"
-        for request_id in self._cancels.keys() - facts.requests.keys():
-            self._retire(self._cancels.pop(request_id))
-        for request_id, now in facts.requests.items():
-            if request_id not in self._cancels and now.seconds >= BUTTON_AFTER:
-                cancel = partial(self._source.cancel, request_id)
-                self._cancels[request_id] = self._button(f"Cancel {request_id}", cancel)
-        self._row.children = (self._toggle, *self._cancels.values())
-
-    def _button(self, description: str, press: Any) -> Any:
-        button = self._button_class(description=description, **self._shared)
-        button.on_click(lambda _: press())
-        return button
 
     def _on_view_count(self, change: Any) -> None:
         self.was_viewed = self.was_viewed or bool(change["new"])
@@ -124,14 +154,6 @@ class Panel:
         does not report idle after messages handled while a cell awaits. So the root reports the opening of a view, and
         the row, without an earlier change, reports the closing.
         """
-        if self._row._view_count is None and self.root._view_count:
-            self._row._view_count = self.root._view_count
-
-    def _pause_or_resume(self) -> None:
-        with suppress(SessionError):  # the engine has ended, as the next snapshot will show
-            (self._source.resume if self._paused else self._source.pause)()
-
-    def _retire(self, button: Any) -> None:
-        self._retired.append(button)
-        if len(self._retired) > RETIRED:
-            self._retired.popleft().close()
+        row = self._buttons.row
+        if row._view_count is None and self.root._view_count:
+            row._view_count = self.root._view_count
