@@ -125,6 +125,7 @@ def test_a_sum_as_in_the_documentation_of_custom_tools_is_an_input() -> None:
         'start[lazy]: /.*"/',
         "start: a0\n" + "\n".join(f"a{each}: a{each + 1} a{each + 1}" for each in range(30)) + '\na30: "a"',
         "start: a0\n" + "\n".join(f"a{each}: a{each + 1}" for each in range(2000)) + '\na2000: "a"',
+        f'a0: "{"b" * 9999}"\n' + "\n".join(f"a{each + 1}: a{each}" for each in range(99)) + "\nstart: a99",
     ],
 )
 def test_a_grammar_without_a_regular_expression_is_required_by_nobody(definition: str) -> None:

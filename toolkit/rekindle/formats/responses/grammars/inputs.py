@@ -22,7 +22,7 @@ _BEFORE: Final = ""
 _SIGNS: Final = {"(": "(?:", "[": "(?:", "]": ")?"}
 _LONGEST: Final = 1 << 16
 _DEEPEST: Final = 100
-"""Bounds of an expression: its characters, and the rules within rules."""
+"""Bounds of a grammar: the characters of the expressions of all rules, and the rules within rules."""
 
 
 def input_schema(grammar: str, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,6 +79,7 @@ class _Expressions:
     def __init__(self, rules: Mapping[str, str]):
         self._rules = rules
         self._expressions: dict[str, str | None] = {}  # None for a rule in the making
+        self._length = 0
 
     def of(self, name: str, depth: int) -> str:
         """Return the expression of a rule within so many others."""
@@ -93,13 +94,14 @@ class _Expressions:
         return f"(?:{expression})"
 
     def _body(self, body: str, depth: int) -> str:
-        pieces, place, length = list[str](), 0, 0
+        pieces, place = list[str](), 0
         while place < len(body):
             match = _TOKEN.match(body, place)
-            if match is None or length > _LONGEST:
+            if match is None or self._length > _LONGEST:
                 raise _NotRegularError
             pieces.append(self.of(match["name"], depth + 1) if match["name"] else _piece(match))
-            place, length = match.end(), length + len(pieces[-1])
+            self._length += len(pieces[-1])
+            place = match.end()
         return "".join(pieces)
 
 
