@@ -268,7 +268,8 @@ takers = named.by_message() | dict.fromkeys(TO_CALLER, "the caller")
 kinds = [getattr(messages, name) for name in messages.__all__]
 parts = [kind for kind in kinds if isinstance(kind, type) and not issubclass(kind, messages.Message)]
 table = [row(kind, f"to {taker}") for kind, taker in takers.items()] + [row(kind, "a part") for kind in parts]
-HTML(f"<table><tr>{'</tr><tr>'.join(table)}</tr></table>")
+group = '<div role="group" aria-label="messages" tabindex="0" style="overflow-x:auto">'
+HTML(f"{group}<table><tr>{'</tr><tr>'.join(table)}</tr></table></div>")
 
 # %% [markdown]
 # The last rows are not messages but parts of them. The picture at the top of `rekindle.core.messages` shows who says

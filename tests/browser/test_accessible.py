@@ -129,7 +129,8 @@ def cards() -> list[markup.Bundle]:
         bundles: list[markup.Bundle] = [each._repr_mimebundle_() for each in (*tables, *objects)]
     board = board_bundle(Board(FACTS, Rate(12.3, 10.0, 5.0, (1.0, 2.0, 12.0))))
     bar = bar_bundle(Progress("compiling programs", 3, 14, "programs"), 19)
-    return [*bundles, board, bar, history_bundle(chat, {1: generation("**Hello**\n\n- there")})]
+    wide = markup.bundle("wide", markup.table([[f"in column {place}" for place in range(20)]]))
+    return [*bundles, board, bar, wide, history_bundle(chat, {1: generation("**Hello**\n\n- there")})]
 
 
 @pytest.fixture(scope="module")

@@ -194,7 +194,9 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
     lines = [_row("th", head, right)] if head else []
     lines += [_row("td", row, right) for row in cells]
     style = "border-collapse:collapse;margin:0.3em 0 0 0;font-size:inherit"
-    return f'<div style="overflow-x:auto"><table style="{style}">{"".join(lines)}</table></div>'
+    # A reader without a mouse scrolls a group that has the focus.
+    group = 'role="group" aria-label="table" tabindex="0" style="overflow-x:auto"'
+    return f'<div {group}><table style="{style}">{"".join(lines)}</table></div>'
 
 
 def named_values(kind: str, values: Mapping[str, Any]) -> Bundle:
