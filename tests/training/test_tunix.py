@@ -30,6 +30,7 @@ from tunix.rl.rl_cluster import ClusterConfig, RLCluster, RLTrainingConfig, Role
 from tunix.rl.rollout.base_rollout import RolloutConfig
 
 import rekindle
+from rekindle.session.tunix import rollout as module
 from rekindle.session.tunix.arrays import arrays_of
 from rekindle.session.tunix.rollout import RekindleRollout
 from tests.sentence_models import END, embedding_model, write
@@ -178,6 +179,25 @@ def test_long_prompts_are_padded_to_a_power_of_two_and_further_parameters_reach_
     assert {int(token) for answer in output.tokens for token in answer} <= {5, 6}
     with pytest.raises(rekindle.InvalidRequest, match="temprature"):
         rollout.generate(["a"], config, temprature=1)
+
+
+def test_the_log_probabilities_of_old_answers_make_room_for_new_ones(
+    rollout: RekindleRollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_TOKENS", 10)
+    config = RolloutConfig(max_tokens_to_generate=4, temperature=0.5)
+    drawn = [rollout.generate([text], config) for text in ("a", "b", "c")]
+    rows = [
+        rollout.get_per_token_logps(jnp.asarray(each.left_padded_prompt_tokens), jnp.asarray([each.tokens[0]]))
+        for each in drawn
+    ]
+    rollout._logprobs.clear()
+    scores = [
+        rollout.get_per_token_logps(jnp.asarray(each.left_padded_prompt_tokens), jnp.asarray([each.tokens[0]]))
+        for each in drawn
+    ]
+    same = [bool(np.allclose(row, score, atol=1e-3)) for row, score in zip(rows, scores, strict=True)]
+    assert same == [True, False, False]  # the first is scored, at temperature 1
 
 
 def test_arrays_in_the_form_of_the_session_are_not_copied(

@@ -19,6 +19,8 @@ from rekindle.session.tunix.arrays import TrainerArrays
 
 ADAPTER: Final = "tunix"
 """The name of the trainer's LoRA adapter in the session."""
+MOST_TOKENS: Final = 1 << 20
+"""Tokens of answers whose log-probabilities are kept between two updates; the latest ones if there are more."""
 MOST_SEED: Final = 1 << 64
 
 
@@ -88,8 +90,7 @@ class RekindleRollout(BaseRollout):  # type: ignore[misc]  # tunix has no types,
         ids = [self._encode(prompt) for prompt in prompts]
         answers = self._draw(ids, rollout_config, kwargs)
         logprobs = [[token.logprob for token in answer.logprobs or ()] for answer in answers]
-        pairs = [(answer.prompt_token_ids, answer.token_ids) for answer in answers]
-        self._logprobs |= dict(zip(pairs, logprobs, strict=True))
+        self._keep([(answer.prompt_token_ids, answer.token_ids) for answer in answers], logprobs)
         return RolloutOutput(
             text=[answer.text for answer in answers],
             logits=None,
@@ -101,8 +102,9 @@ class RekindleRollout(BaseRollout):  # type: ignore[misc]  # tunix has no types,
     def get_per_token_logps(self, prompt_tokens: jax.Array, completion_tokens: jax.Array) -> jax.Array:
         """Return the log-probabilities of answers by the policy that drew them.
 
-        Answers drawn since the last `update_params` have the log-probabilities of their drawing: after temperature,
-        `top_p` and `top_k`. The session scores others, by its weights and at temperature 1.
+        Answers drawn since the last `update_params`, the latest million tokens of them, have the log-probabilities of
+        their drawing: after temperature, `top_p` and `top_k`. The session scores others, by its weights and at
+        temperature 1.
 
         Args:
             prompt_tokens: (answer, length) ids, padded on the left.
@@ -160,6 +162,13 @@ class RekindleRollout(BaseRollout):  # type: ignore[misc]  # tunix has no types,
         By a module, tunix decides whether the rollout has the trainer's arrays themselves, and then never updates it.
         `offload_to_cpu` of `ClusterConfig` needs a module, and is not for this rollout.
         """
+
+    def _keep(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], logprobs: Sequence[list[float]]) -> None:
+        """Keep the log-probabilities of answers to prompts, and drop the oldest if there are too many."""
+        self._logprobs |= dict(zip(pairs, logprobs, strict=True))
+        excess = sum(map(len, self._logprobs.values())) - MOST_TOKENS
+        while excess > 0:
+            excess -= len(self._logprobs.pop(next(iter(self._logprobs))))
 
     def _put_adapter(self, tensors: dict[str, Any]) -> None:
         if self._alpha is None:
