@@ -186,15 +186,15 @@ def test_the_log_probabilities_of_old_answers_make_room_for_new_ones(
 ) -> None:
     monkeypatch.setattr(module, "MOST_TOKENS", 10)
     config = RolloutConfig(max_tokens_to_generate=4, temperature=0.5)
-    drawn = [rollout.generate([text], config) for text in ("a", "b", "c")]
+    outputs = [rollout.generate([text], config) for text in ("a", "b", "c")]
     rows = [
         rollout.get_per_token_logps(jnp.asarray(each.left_padded_prompt_tokens), jnp.asarray([each.tokens[0]]))
-        for each in drawn
+        for each in outputs
     ]
     rollout._logprobs.clear()
     scores = [
         rollout.get_per_token_logps(jnp.asarray(each.left_padded_prompt_tokens), jnp.asarray([each.tokens[0]]))
-        for each in drawn
+        for each in outputs
     ]
     same = [bool(np.allclose(row, score, atol=1e-3)) for row, score in zip(rows, scores, strict=True)]
     assert same == [True, False, False]  # the first is scored, at temperature 1
