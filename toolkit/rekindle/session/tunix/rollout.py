@@ -20,7 +20,7 @@ from rekindle.session.tunix.arrays import TrainerArrays
 ADAPTER: Final = "tunix"
 """The name of the trainer's LoRA adapter in the session."""
 MOST_TOKENS: Final = 1 << 20
-"""Tokens of answers whose log-probabilities are kept between two updates; the latest ones if there are more."""
+"""Largest number of tokens with log-probabilities kept between two updates."""
 MOST_SEED: Final = 1 << 64
 
 
@@ -102,9 +102,8 @@ class RekindleRollout(BaseRollout):  # type: ignore[misc]  # tunix has no types,
     def get_per_token_logps(self, prompt_tokens: jax.Array, completion_tokens: jax.Array) -> jax.Array:
         """Return the log-probabilities of answers by the policy that drew them.
 
-        Answers drawn since the last `update_params`, the latest million tokens of them, have the log-probabilities of
-        their drawing: after temperature, `top_p` and `top_k`. The session scores others, by its weights and at
-        temperature 1.
+        The latest million tokens since the last `update_params` have the log-probabilities of their drawing: after
+        temperature, `top_p` and `top_k`. The session scores other answers, at temperature 1.
 
         Args:
             prompt_tokens: (answer, length) ids, padded on the left.
@@ -164,7 +163,7 @@ class RekindleRollout(BaseRollout):  # type: ignore[misc]  # tunix has no types,
         """
 
     def _keep(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], logprobs: Sequence[list[float]]) -> None:
-        """Keep the log-probabilities of answers to prompts, and drop the oldest if there are too many."""
+        """Keep the log-probabilities of answers to prompts, and drop the oldest above `MOST_TOKENS`."""
         self._logprobs |= dict(zip(pairs, logprobs, strict=True))
         excess = sum(map(len, self._logprobs.values())) - MOST_TOKENS
         while excess > 0:
