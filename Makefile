@@ -38,7 +38,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-tunix test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-harness test-tunix test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -60,7 +60,7 @@ help:
 	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
 	@echo "make test-clients  clients of OpenAI's API against the server"
 	@echo "make test-peers    vLLM's and llama.cpp's server tests against a running server; says how"
-	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
+	@echo "make test-harness  tasks of lm-eval and of inspect-ai on a session, as their model"
 	@echo "make test-tunix    reinforcement learning by tunix, with answers of a session"
 	@echo "make test-ray      replicas in actors of Ray, which die and are found again"
 	@echo "make test-real     a published model, Gemma 3 270M: downloads 240 MB once"
@@ -142,9 +142,9 @@ test-clients: $(VENV)-clients/.dev
 	@HF_HUB_OFFLINE=1 $(VENV)-clients/bin/python $(PYTEST) -W default tests/clients
 	$(PASSED)
 
-test-lm-eval: $(VENV)-lm-eval/.dev
+test-harness: $(VENV)-harness/.dev
 	$(BEGINS)
-	@HF_HUB_OFFLINE=1 $(VENV)-lm-eval/bin/python $(PYTEST) -W default tests/harness
+	@HF_HUB_OFFLINE=1 $(VENV)-harness/bin/python $(PYTEST) -W default tests/harness
 	$(PASSED)
 
 test-tunix: $(VENV)-tunix/.dev
@@ -243,7 +243,7 @@ $(VENV)-oldest/.dev: OPTIONS = --constraint $(@D)/oldest.txt
 $(VENV)-oldest/.dev: $(VENV)-oldest/oldest.txt
 $(VENV)-newest/.dev: EXTRAS := [test]
 $(VENV)-newest/.dev: PYTHON := $(NEWEST_PYTHON)
-$(VENV)-lm-eval/.dev: EXTRAS := [test,lm-eval]
+$(VENV)-harness/.dev: EXTRAS := [test,lm-eval,inspect]
 $(VENV)-tunix/.dev: EXTRAS := [tutorials,tunix]
 $(VENV)-ray/.dev: EXTRAS := [test,ray]
 $(VENV)-clients/.dev: EXTRAS := [clients]
@@ -251,7 +251,7 @@ $(VENV)-browser/.dev: EXTRAS := [browser]
 $(VENV)-docs/.dev: EXTRAS := [docs]
 $(VENV)-release/.dev: EXTRAS := [release]
 
-STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest lm-eval tunix ray clients browser docs release))
+STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest harness tunix ray clients browser docs release))
 $(STAMPS): pyproject.toml .ci/environment kernels/rekindle_kernels/cpu/build.py $(wildcard kernels/rekindle_kernels/cpu/source/*)
 	@.ci/environment $(@D) $(PYTHON) '.$(EXTRAS)' $(OPTIONS)
 	@touch $@

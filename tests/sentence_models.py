@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from rekindle.core.text.tokenizer import wrap
+from tests.unit.scripted import HERMES
 
 END = 256
 """The tokenizer's token after every text."""
@@ -62,6 +63,13 @@ def embedding_model(
     write(directory / "1_Pooling" / "config.json", pooling)
     write(directory / "config_sentence_transformers.json", prompts)
     return directory
+
+
+def chat_model(families: Path, directory: Path) -> Path:
+    """Make a directory of a tiny model that generates, with a chat template for tools and reasoning."""
+    made = embedding_model(families / "qwen3-embed", directory)
+    write(made / "tokenizer_config.json", {"eos_token": "<end>", "chat_template": HERMES})
+    return made
 
 
 def classifier(origin: Path, directory: Path, labels: int, **config: Any) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -154,7 +154,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "toolkit/rekindle/cli/chat/",
         "toolkit/rekindle/tools/",
     ),
-    "test-lm-eval": (*HELD, "tests/harness/"),
+    "test-harness": (*HELD, "tests/harness/", "toolkit/rekindle/server/common/", "tutorials/guides/evaluating.md"),
     "test-tunix": (
         *HELD,
         "toolkit/rekindle/assembly/",

@@ -9,19 +9,14 @@ import pytest
 
 import rekindle
 from rekindle.server.listening.running import Server
-from tests.sentence_models import embedding_model
-from tests.unit.scripted import HERMES
+from tests.sentence_models import chat_model
 
 NAME = "tiny"
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    families = Path(__file__).parents[1] / "goldens" / "families"
-    made = embedding_model(families / "qwen3-embed", tmp_path_factory.mktemp("models") / NAME)
-    settings = {"eos_token": "<end>", "chat_template": HERMES}
-    (made / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return made
+def checkpoint(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_model(families, tmp_path_factory.mktemp("models") / NAME)
 
 
 def opened(checkpoint: Path, context: int, running: int, tokens: int) -> rekindle.Session:

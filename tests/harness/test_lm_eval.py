@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lm_eval.api.instance import Instance
+from lm_eval.api.registry import get_model, model_registry
 
 import rekindle
 from rekindle.__main__ import main
@@ -22,6 +24,7 @@ SMALL: SettingsOptions = {
     "precompile": "lazy",
     "dtype": "float32",
 }
+GUIDE = Path(__file__).parents[2] / "tutorials" / "guides" / "evaluating.md"
 CONTEXT = "A context of more than one page: "
 
 
@@ -100,7 +103,17 @@ def test_settings_of_an_open_session_are_not_given_again(session: rekindle.Sessi
         RekindleLM(session=session, batch_size=8)
 
 
-def test_the_command_runs_a_task(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_for_lm_evals_own_table_finds_the_model() -> None:
+    ((name, target),) = re.findall(r'^ +"(\w+)": "([\w.]+:\w+)",$', GUIDE.read_text(encoding="utf-8"), re.M)
+    assert name == "rekindle"
+    model_registry.register("rekindle-of-the-guide", target=target)
+    assert get_model("rekindle-of-the-guide") is RekindleLM
+
+
+@pytest.mark.parametrize("words", [["lm-eval"], ["lm-eval", "run"]])
+def test_the_command_runs_a_task(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     rows = [{"question": "The sun is", "choices": ["hot", "cold", "a very long answer"], "answer": 0}] * 3
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -118,7 +131,7 @@ def test_the_command_runs_a_task(model: Path, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "suns.yaml").write_text(json.dumps(task), encoding="utf-8")
     model_args = f"pretrained={model},dtype=float32,max_context=64,precompile=lazy"
     arguments = ["--model", "rekindle", "--model_args", model_args, "--tasks", "suns", "--include_path", str(tmp_path)]
-    assert main(["lm-eval", *arguments, "--output_path", str(tmp_path / "out")]) == 0
+    assert main([*words, *arguments, "--output_path", str(tmp_path / "out")]) == 0
     (results,) = (tmp_path / "out").rglob("results_*.json")
     accuracy = json.loads(results.read_text(encoding="utf-8"))["results"]["suns"]["acc,none"]
     with rekindle.open_sync(model, progress=False, **SMALL) as session:

@@ -14,8 +14,8 @@ from rekindle.cli import starting
 from rekindle.core.concurrency.collector import collector_paused
 from rekindle.namesake import warn_of_namesake
 
-_is_deferred = "_is_deferred" not in globals() and starting.is_command()
-"""True in a process of the command line: the first use of a public name imports all names."""
+_is_deferred = "_is_deferred" not in globals() and (starting.is_command() or starting.loads_plugins())
+"""True in a process of the command line or of inspect-ai: the first use of a public name imports all names."""
 
 if TYPE_CHECKING or not _is_deferred:
     with starting.announced(), collector_paused():

@@ -324,8 +324,9 @@ def test_help_and_wrong_arguments_do_without_jax_and_numpy(arguments: list[str],
 
 
 @pytest.mark.wide
-def test_a_process_of_the_command_line_has_the_public_names() -> None:
-    code = "import sys; sys.argv = ['rekindle']; import rekindle; assert 'jax' not in sys.modules; rekindle.Session; "
+@pytest.mark.parametrize("program", ["rekindle", "/usr/bin/inspect"])
+def test_a_process_of_the_command_line_has_the_public_names(program: str) -> None:
+    code = f"import sys; sys.argv = [{program!r}]; import rekindle; assert 'jax' not in sys.modules; rekindle.Session; "
     code += "print(sorted(name for name in rekindle.__all__ if not hasattr(rekindle, name)), 'jax' in sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout == "[] True\n"

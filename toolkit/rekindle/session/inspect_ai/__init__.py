@@ -1,0 +1,1 @@
+"""Sessions as models of inspect-ai."""
