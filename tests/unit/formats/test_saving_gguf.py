@@ -27,7 +27,9 @@ from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.gguf.file import open_gguf_file
 from rekindle.formats.checkpoints.gguf.tokenizer import gguf_tokenizer
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.saving import gguf as saving_gguf
 from rekindle.formats.saving import output, tensors
+from rekindle.formats.saving.gguf_names import stored_numbers
 from rekindle.formats.saving.gguf_vocabulary import check_tokens, vocabulary_of
 from rekindle.formats.saving.saving import save_model
 from tests.gguf_models.files import UNSAID, said_directory, write_model
@@ -304,3 +306,21 @@ def test_changed_files_are_not_saved(families: Path, tmp_path: Path) -> None:
     weights.write_bytes(content + b"")
     with pytest.raises(CheckpointError, match="have changed since they were read"):
         saved(checkpoint, tmp_path / "model.gguf")
+
+
+def test_a_tensor_is_read_when_its_turn_comes(families: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the bytes in the file at each read: as many as the tensors before have."""
+    checkpoint, written, reads = open_checkpoint(families / "qwen3"), [0], list[int]()
+
+    def read(*arguments: Any, **more: Any) -> Any:
+        reads.append(written[-1])
+        return stored_numbers(*arguments, **more)
+
+    monkeypatch.setattr(saving_gguf, "stored_numbers", read)
+
+    def report(progress: Progress) -> None:
+        written.append(progress.done)
+
+    path = save_model(checkpoint, codes_of(checkpoint).kind_of, tmp_path / "model.gguf", report).path
+    shapes = sorted(gguf.GGUFReader(path).tensors, key=lambda tensor: len(tensor.shape) > 1)
+    assert reads == [0, *np.cumsum([tensor.n_bytes for tensor in shapes])[:-1]]

@@ -13,6 +13,8 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 BLOCK: Final = 32
 """The numbers of a block of Q4_0 and Q8_0, with one scale."""
+BLOCK_BYTES: Final = {"Q4_0": 18, "Q8_0": 34}
+"""The bytes of a block."""
 
 
 class CodeRows(NamedTuple):

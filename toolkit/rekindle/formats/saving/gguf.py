@@ -1,7 +1,7 @@
 """Models as GGUF files: from another GGUF file, whose metadata are kept, or from a Hugging Face directory."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from rekindle.formats.checkpoints.gguf.file import GGUFFile
 from rekindle.formats.checkpoints.gguf.kinds import CODES
 from rekindle.formats.checkpoints.gguf.places import AnyPlace, TensorPlace, find_places
 from rekindle.formats.checkpoints.gguf.split import open_gguf_files
-from rekindle.formats.saving.codes import CodeRows, ggml_blocks, ggml_kind
+from rekindle.formats.saving.codes import BLOCK, BLOCK_BYTES, CodeRows, ggml_blocks, ggml_kind
 from rekindle.formats.saving.gguf_file import Field, NewFile, field_of, write_gguf
 from rekindle.formats.saving.gguf_metadata import architecture_of, check_limits, differences, metadata_of, rope_tensors
 from rekindle.formats.saving.gguf_names import new_places, stored_numbers, transposed_names
@@ -84,8 +84,8 @@ def _from_file(checkpoint: Checkpoint, kinds: Mapping[str, str]) -> NewFile:
     places = find_places(file, architecture, checkpoint.config, checkpoint.source)
     stored = dict(_stored_kinds(places, kinds, checkpoint.source))
     tensors = [
-        _copied(file, name) if name not in stored else _coded(name, file.read(name), stored[name])
-        for name in file.shapes
+        _coded(name, shape, stored[name], partial(file.read, name)) if name in stored else _copied(file, name)
+        for name, shape in file.shapes.items()
     ]
     fields = dict(_fields_of(file))
     template = checkpoint.tokenizer.chat_template if checkpoint.tokenizer is not None else None
@@ -94,20 +94,24 @@ def _from_file(checkpoint: Checkpoint, kinds: Mapping[str, str]) -> NewFile:
     return NewFile(architecture.name, fields | _facts(stored), tensors)
 
 
-def _from_directory(checkpoint: Checkpoint, kinds: Mapping[str, str], name: str) -> NewFile:
+def _from_directory(checkpoint: Checkpoint, kinds: Mapping[str, str], title: str) -> NewFile:
     """Return the content of a GGUF file for a Hugging Face directory."""
     config, source = checkpoint.config, checkpoint.source
     architecture = architecture_of(config, source)
     check_limits(config, architecture, source)
     places, transposed = new_places(architecture, config, source), transposed_names(config)
-    metadata = {"general.name": Path(source).name or name, **metadata_of(config, architecture)}
+    metadata = {"general.name": Path(source).name or title, **metadata_of(config, architecture)}
     metadata |= vocabulary_of(checkpoint.tokenizer, checkpoint.eos_ids, config.vocab_size, source)
     stored = {place.names[0]: kinds[each] for each, place in places.items() if each in kinds}
     tensors = rope_tensors(config)
     for each, place in places.items():
-        numbers = stored_numbers(checkpoint.tensors[each], place, transposed=each in transposed)
-        new = place.names[0]
-        tensors.append(_coded(new, numbers, stored[new]) if new in stored else _plain(new, numbers))
+        tensor, name, turned = checkpoint.tensors[each], place.names[0], each in transposed
+        shape = tuple(tensor.shape)[::-1] if turned else tuple(tensor.shape)
+        load = partial(stored_numbers, tensor, place, transposed=turned)
+        if name in stored:
+            tensors.append(_coded(name, shape, stored[name], load))
+        else:
+            tensors.append(of_floats(name, shape, _dtype(name, tensor), load))
     fields = {key: field_of(value) for key, value in metadata.items() if value != []}
     return NewFile(architecture.name, fields | _facts(stored), tensors)
 
@@ -155,26 +159,27 @@ def _stored_kinds(places: Mapping[str, AnyPlace], kinds: Mapping[str, str], sour
         yield stored, kind
 
 
-def _coded(name: str, matrix: Tensor, kind: str) -> NewTensor:
-    """Return a tensor in llama.cpp's blocks of a kind of codes."""
-    form, numbers = ggml_kind(kind), math.prod(matrix.shape)
+def _coded(name: str, shape: tuple[int, ...], kind: str, load: Callable[[], Tensor]) -> NewTensor:
+    """Return a tensor in llama.cpp's blocks of a kind of codes; `load` returns its numbers while they are written."""
+    form = ggml_kind(kind)
 
     def pieces() -> Iterator[Array]:
-        return (ggml_blocks(CodeRows.of(piece, kind), name) for piece in row_pieces(matrix))
+        return (ggml_blocks(CodeRows.of(piece, kind), name) for piece in row_pieces(load()))
 
-    return NewTensor(name, tuple(matrix.shape), form, numbers // 32 * (18 if form == "Q4_0" else 34), pieces)
+    return NewTensor(name, shape, form, math.prod(shape) // BLOCK * BLOCK_BYTES[form], pieces)
 
 
 def _copied(file: GGUFFile, name: str) -> NewTensor:
     """Return a tensor as it is in another file."""
     tensor = file.read(name)
+    shape = tuple(tensor.shape)
     if not isinstance(tensor, Blocks):
-        return of_floats(name, tensor, float_dtype(tensor))
-    size = math.prod(tensor.data.shape)
-    return NewTensor(name, tuple(tensor.shape), tensor.kind.name, size, lambda: row_pieces(tensor.data))
+        return of_floats(name, shape, float_dtype(tensor), lambda: tensor)
+    data = tensor.data
+    return NewTensor(name, shape, tensor.kind.name, math.prod(data.shape), lambda: row_pieces(data))
 
 
-def _plain(name: str, tensor: Tensor) -> NewTensor:
-    """Return a tensor of numbers: float32 for vectors and positions, which llama.cpp expects."""
+def _dtype(name: str, tensor: Tensor) -> np.dtype[np.generic]:
+    """Return the dtype of a plain tensor: float32 for vectors and positions, which llama.cpp expects."""
     is_matrix = tensor.ndim > 1 and not name.startswith("position_embd")
-    return of_floats(name, tensor, float_dtype(tensor) if is_matrix else np.dtype(np.float32))
+    return float_dtype(tensor) if is_matrix else np.dtype(np.float32)

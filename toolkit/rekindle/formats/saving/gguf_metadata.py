@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -130,7 +131,8 @@ def rope_tensors(config: ModelConfig) -> list[NewTensor]:
             )
         }
     single = np.dtype(np.float32)
-    return [of_floats(f"{name}.weight", np.array(each, single), single) for name, each in factors.items()]
+    arrays = {f"{name}.weight": np.array(each, single) for name, each in factors.items()}
+    return [of_floats(name, array.shape, single, partial(np.asarray, array)) for name, array in arrays.items()]
 
 
 def _full(config: ModelConfig) -> AttentionConfig:

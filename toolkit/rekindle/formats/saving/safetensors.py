@@ -129,7 +129,7 @@ def _check(checkpoint: Checkpoint, coded: Mapping[str, str]) -> None:
 def _tensors(name: str, tensor: Tensor, kind: str | None) -> Iterator[NewTensor]:
     """Yield the stored parts of a tensor: numbers, or words of codes, scales and the shape."""
     if kind is None:
-        yield of_floats(name, tensor, float_dtype(tensor))
+        yield of_floats(name, tuple(tensor.shape), float_dtype(tensor), lambda: tensor)
         return
     outputs, inputs = tensor.shape
     bits, _, size = kind.removeprefix("int").partition(":")

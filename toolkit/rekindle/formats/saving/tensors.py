@@ -10,7 +10,6 @@ import numpy as np
 
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle_kernels.blocks import Array, Bytes, FileArray, Tensor
-from rekindle_kernels.quantized import Quantized
 
 _AT_ONCE: Final = 1 << 20
 """Numbers computed at a time, to keep temporary arrays small."""
@@ -63,21 +62,17 @@ def float_dtype(tensor: Tensor) -> np.dtype[np.generic]:
     return dtype if dtype in FLOATS else np.dtype(np.float32)
 
 
-def of_floats(name: str, tensor: Tensor, dtype: np.dtype[np.generic]) -> NewTensor:
-    """Return a tensor of plain numbers of a dtype."""
+def of_floats(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], load: Callable[[], Tensor]) -> NewTensor:
+    """Return a tensor of plain numbers of a dtype; `load` returns them while they are written."""
 
     def pieces() -> Iterator[Array]:
+        tensor = load()
         if tensor.ndim < 2:
             yield np.asarray(tensor).astype(dtype)
         else:
             yield from (piece.astype(dtype) for piece in row_pieces(tensor))
 
-    return NewTensor(name, tuple(tensor.shape), FLOATS[dtype], math.prod(tensor.shape) * dtype.itemsize, pieces)
-
-
-def on_demand(rows: int, inputs: int, reader: Callable[[slice], Array]) -> Quantized:
-    """Return a matrix whose rows are computed when they are read."""
-    return Quantized(inputs, range(rows), reader)
+    return NewTensor(name, shape, FLOATS[dtype], math.prod(shape) * dtype.itemsize, pieces)
 
 
 def raw_bytes(piece: Array) -> Bytes:
