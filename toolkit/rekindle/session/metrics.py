@@ -66,11 +66,11 @@ class SessionMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; the prefix "lane_" distinguishes the ones of each lane from the sums over several."""
         stats, latencies = self._stats, self._latencies
+        yield from self._scheduled(GaugeMetricFamily, _GAUGES)
         yield GaugeMetricFamily("rekindle_programs", "Compiled programs in memory.", stats.programs)
+        yield from self._scheduled(CounterMetricFamily, _COUNTERS)
         yield CounterMetricFamily("rekindle_program_loads", "Programs loaded from the store.", stats.loads)
         yield CounterMetricFamily("rekindle_compilations", "Programs compiled.", stats.compilations)
-        yield from self._scheduled(GaugeMetricFamily, _GAUGES)
-        yield from self._scheduled(CounterMetricFamily, _COUNTERS)
         text = "Requests that ended, by their finish reason."
         ended = CounterMetricFamily("rekindle_requests", text, labels=["finish_reason"])
         for reason, count in sorted(latencies.ended.copy().items()):
