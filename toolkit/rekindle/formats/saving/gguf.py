@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rekindle.core.concurrency.collector import collector_paused
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
@@ -55,14 +56,18 @@ def save_gguf(checkpoint: Checkpoint, kinds: Mapping[str, str], path: Path, repo
         StorageError: the file exists, cannot be written, or the disk is full.
     """
     with new_file(path, overwrite=overwrite) as temporary:
-        new = _from_file(checkpoint, kinds) if is_gguf(checkpoint) else _from_directory(checkpoint, kinds, path.stem)
+        with collector_paused():  # a vocabulary and its merges are a hundred thousand objects
+            new = (
+                _from_file(checkpoint, kinds) if is_gguf(checkpoint) else _from_directory(checkpoint, kinds, path.stem)
+            )
         return write_gguf(temporary, new, f"writing {path.name}", report, partial(_check, checkpoint))
 
 
 def _check(checkpoint: Checkpoint, path: Path) -> None:
     """Read the header of a new file, and raise UnsupportedModel unless it describes the same model."""
     try:
-        stored = open_gguf(path)
+        with collector_paused():
+            stored = open_gguf(path)
     except (CheckpointError, UnsupportedModel) as error:
         reason = str(error).removeprefix(f"{path}: ")
         raise UnsupportedModel(
