@@ -150,6 +150,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-clients": (
         *SERVED,
         "tests/clients/",
+        "toolkit/llm_rekindle/",
         "toolkit/rekindle/chats/",
         "toolkit/rekindle/cli/chat/",
         "toolkit/rekindle/tools/",
