@@ -109,7 +109,8 @@ async def test_an_async_answer_is_that_of_a_blocking_one(tiny: rekindle.Session)
 
 
 def test_a_schema_holds(tiny: rekindle.Session) -> None:
-    schema = {"type": "object", "properties": {"sure": {"type": "boolean"}}, "required": ["sure"]}
+    schema: dict[str, Any] = {"type": "object", "properties": {"sure": {"type": "boolean"}}, "required": ["sure"]}
+    schema["additionalProperties"] = False
     response = llm.get_model(MODEL).prompt("Hello", schema=schema, max_tokens=60, temperature=0)
     assert list(json.loads(response.text())) == ["sure"]
 
@@ -165,9 +166,10 @@ def test_models_are_added_used_and_removed(
 ) -> None:
     families = Path(__file__).parents[1] / "goldens" / "families"
     texts = families / "llama-tied"
-    assert "rekindle/words is added: llm -m rekindle/words '...'" in run(
-        "rekindle", "add", str(texts), "-n", "words", "-a", "w"
-    ).output
+    assert (
+        "rekindle/words is added: llm -m rekindle/words '...'"
+        in run("rekindle", "add", str(texts), "-n", "words", "-a", "w").output
+    )
     assert llm.get_model("w").model_id == "rekindle/words"
     assert f"llm embed -m rekindle/{NAME} -c" in run("rekindle", "add", str(checkpoint)).output
     sessions._sessions[str(checkpoint.resolve())] = session
@@ -188,6 +190,8 @@ def test_models_are_added_used_and_removed(
 
 
 def test_the_plugin_is_found_and_imports_no_rekindle() -> None:
-    code = "import llm, sys; print('rekindle/smollm2' in llm.get_model_aliases(), {'rekindle', 'jax'} & set(sys.modules))"
+    code = (
+        "import llm, sys; print('rekindle/smollm2' in llm.get_model_aliases(), {'rekindle', 'jax'} & set(sys.modules))"
+    )
     output = subprocess.check_output([sys.executable, "-c", code], text=True, env={**os.environ})
     assert output == "True set()\n"

@@ -91,4 +91,4 @@ def _embeds(model: str) -> bool:
         raise click.ClickException(str(error)) from error
     if uses.classifier is not None:
         raise click.ClickException(f"{model} classifies texts, and llm has no such models")
-    return not uses.generates
+    return uses.embedding.pooling is not None or not uses.generates
