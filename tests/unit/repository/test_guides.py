@@ -22,7 +22,7 @@ from tests.prose import MOST_IN_GUIDES, Prose
 
 BYTES = {ROOT / "README.md": 12 * 1024}
 GUIDE_BYTES = 15 * 1024
-OTHERS = {"curl", "hf", "inspect", "ray", "uvicorn", ".ci/run"}
+OTHERS = {"curl", "hf", "inspect", "llm", "ray", "uvicorn", ".ci/run"}
 """Commands of other projects."""
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name)
