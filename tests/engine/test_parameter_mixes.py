@@ -97,6 +97,14 @@ def lanes(families: Path) -> Iterator[rekindle.Session]:
         yield session
 
 
+@pytest.fixture(scope="module")
+def drafting(families: Path) -> Iterator[rekindle.Session]:
+    """Open a session with drafts, in rows of padding or in a larger bucket."""
+    ways: dict[str, Any] = {"draft": "lookup", "prefill_buckets": (64,), "logits_processor": penalize}
+    with rekindle.open_sync(families / "qwen2", progress=False, decode_buckets=(1, 4), **ways, **SMALL) as session:
+        yield session
+
+
 def _check(roomy: rekindle.Session, others: Sequence[rekindle.Session], asks: list[Ask]) -> None:
     alone = [roomy.generate_sync(token_ids=prompt, **options) for prompt, options in asks]
     for session in (roomy, *others):
@@ -135,9 +143,10 @@ def test_any_mix_is_the_same_everywhere(
     crowded: rekindle.Session,
     several: rekindle.Session,
     lanes: rekindle.Session,
+    drafting: rekindle.Session,
     asks: list[Ask],
 ) -> None:
-    _check(roomy, (crowded, several, lanes), asks)
+    _check(roomy, (crowded, several, lanes, drafting, drafting), asks)  # the second time, from finished outputs
 
 
 @pytest.mark.deep
@@ -148,9 +157,10 @@ def test_any_of_many_mixes_is_the_same_everywhere(
     crowded: rekindle.Session,
     several: rekindle.Session,
     lanes: rekindle.Session,
+    drafting: rekindle.Session,
     asks: list[Ask],
 ) -> None:
-    _check(roomy, (crowded, several, lanes), asks)
+    _check(roomy, (crowded, several, lanes, drafting, drafting), asks)  # the second time, from finished outputs
 
 
 def test_the_crowded_session_did_start_requests_again(crowded: rekindle.Session) -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.device.packing import masks_of, pack_sampling, unpack_score
+from rekindle.core.device.packing import GroupPart, masks_of, pack_sampling, unpack_score
 from rekindle.core.device.sampling.adjustments import Adjustments
 from rekindle.core.device.sampling.constraints import MASKS_PER_CALL, constrain, words_of
 from rekindle.core.device.sampling.rows import ADJUSTED, CONSTRAINED, SamplingRows
@@ -120,7 +120,7 @@ def test_allowed_tokens_are_scored_by_the_model_beside_rows_of_other_sources() -
 def test_masks_are_padded_to_a_whole_call() -> None:
     bits = np.arange(3, dtype=np.int32)
     rows = [Row(slot, slot, 0, allowed=bits + slot) for slot in range(MASKS_PER_CALL + 2)]
-    first, second = masks_of(rows, null_slot=99)
+    first, second = masks_of([GroupPart((), rows)], 99)
     assert first[0].tolist() == list(range(MASKS_PER_CALL))
     assert second[0].tolist() == [MASKS_PER_CALL, MASKS_PER_CALL + 1, *[99] * (MASKS_PER_CALL - 2)]
     np.testing.assert_array_equal(second[1][1], bits + MASKS_PER_CALL + 1)

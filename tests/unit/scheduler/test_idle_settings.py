@@ -82,6 +82,7 @@ OPEN: Entries = {
     "decode_steps": [({"deterministic": True, "decode_steps": 2}, "deterministic=True gives every tick one shape")],
     "max_adapters": ALWAYS,
     "max_adapter_rank": "it holds for adapters added later",
+    "draft": [({"draft": "lookup", "decode_steps": 2}, 'draft="lookup" verifies several tokens')],
 }
 NO_SAMPLING = "temperature=0 always takes the likeliest token, so "
 TOKENS = "needs a conversation"
@@ -118,6 +119,7 @@ GENERATE: Entries = {
     "steer": ALWAYS,
     "patch": ALWAYS,
     "capture": ALWAYS,
+    "draft": "where it is ruled out, `stats` counts the request",
     "priority": ALWAYS,
     "json_schema": [({"json_schema": {"type": "object"}, "regex": "a"}, "json_schema and regex each constrain")],
     "regex": [({"regex": "b", "choice": ["a"]}, "regex and choice each constrain the output")],

@@ -31,6 +31,7 @@ ROOMY = st.fixed_dictionaries(
         "deterministic": st.booleans(),
         "decode_steps": st.sampled_from([1, 1, 4, 16]),
         "host_cache_bytes": st.just(0),
+        "draft": st.sampled_from([None, "lookup"]),
     }
 ).filter(lambda limits: limits["prefill_chunk"] in (512, 16) or limits["max_prefill_tokens"] > 16)
 CROWDED = st.fixed_dictionaries(
@@ -44,6 +45,7 @@ CROWDED = st.fixed_dictionaries(
         "deterministic": st.booleans(),
         "decode_steps": st.sampled_from([1, 3]),
         "host_cache_bytes": st.just(0),
+        "draft": st.sampled_from([None, "lookup"]),
     }
 )
 """Settings with a pool too small for all requests together."""
@@ -73,7 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(limits=CROWDED | ROOMY)
     def begin(self, limits: dict[str, Any]) -> None:
         limits = limits | {"deterministic": limits["deterministic"] and limits["ticks"] != "combined"}
-        if limits["deterministic"]:
+        if limits["deterministic"] or limits["draft"]:
             limits["decode_steps"] = 1
         self.engine = ByHand(**limits)
         self.submissions: list[Submission] = []
@@ -90,7 +92,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(
         lengths=st.lists(st.integers(1, 15) | st.integers(1, 70), min_size=1, max_size=4),
-        first=st.integers(0, VOCAB_SIZE - 1),
+        first=st.sampled_from([0, 5]) | st.integers(0, VOCAB_SIZE - 1),  # few prompts give drafts
         max_tokens=st.sampled_from([50, 90, 17, 3, 2, 1, 0]),
         draw=st.sampled_from([0, 0, 7]),
         end_ids=st.just(frozenset()) | st.frozensets(st.integers(0, VOCAB_SIZE - 1), max_size=4),

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from time import sleep
 from typing import Any
 from zlib import crc32
@@ -135,8 +136,11 @@ class FakeStepper:
                 slot.allowed = chunk.allowed
                 assert (*chunk.completes.prompt, *chunk.generated) == tuple(context), "the tokens are not the request's"
                 slots.append(slot)
-        slots += [self._write_row(row, 0) for row in plan.rows]
         tokens = [self._sample(slot) for slot in slots]
+        for of_slot in _by_slot(plan.rows):
+            draws = self._verify(of_slot)
+            tokens += draws
+            slots += [self._slots[of_slot[0].slot]] * len(draws)
         for step in range(1, plan.steps):
             rows = [row for row in plan.rows if step < row.steps]
             again = [self._write_row(row, step) for row in rows]
@@ -154,7 +158,26 @@ class FakeStepper:
             if chunk.summing is not None:
                 sum_rows.append(SumRow(chunk.request_id, len(outputs), chunk.summing.count))
                 outputs.append(_sum(chunk, chunk.summing))
-        return Dispatched(plan.tick, places, score_rows, outputs, self._losses, tuple(sum_rows))
+        size = (
+            0 if plan.chunks or plan.steps > 1 else max(self._check_group(plan, g)[1] for g in range(self._limits.data))
+        )
+        return Dispatched(plan.tick, places, score_rows, outputs, self._losses, tuple(sum_rows), size)
+
+    def _verify(self, rows: Sequence[Row]) -> list[int]:
+        """Return the draws of a slot's rows, up to the first one that is not the draft after it."""
+        slot = self._slots[rows[0].slot]
+        assert [row.offset for row in rows] == list(range(len(rows))), "the rows of a draft are not in order"
+        length, drafts = slot.length, [*(row.draft for row in rows[1:]), None]
+        for row in rows:  # all pages of a tick are written before any is read
+            slot.token = row.draft if row.offset else slot.token
+            self._write_row(row, 0)
+        draws: list[int] = []
+        for place, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
+            slot.length, slot.allowed = length + place + 1, row.allowed
+            draws.append(self._sample(slot))
+            if draws[-1] != draft:
+                break
+        return draws
 
     def _sample(self, slot: _Slot) -> int:
         assert slot.request is not None, "a row of a slot that no prompt completed"
@@ -189,7 +212,7 @@ class FakeStepper:
 
     def _check(self, plan: Plan) -> None:
         assert plan.chunks or plan.rows or plan.onloads, "a plan for nothing"
-        slots = [chunk.slot for chunk in plan.chunks] + [row.slot for row in plan.rows]
+        slots = [chunk.slot for chunk in plan.chunks] + [row.slot for row in plan.rows if not row.offset]
         assert len(set(slots)) == len(slots), "a slot is in one plan twice"
         assert not slots or 0 <= min(slots) <= max(slots) < len(self._slots), "there is no such slot"
         prefill, decode = zip(*(self._check_group(plan, group) for group in range(self._limits.data)), strict=True)
@@ -306,6 +329,11 @@ class FakeStepper:
         return tokens
 
 
+def _by_slot(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows of each slot: the one of its newest token, and those of its draft."""
+    return [list(of_slot) for _, of_slot in groupby(rows, key=attrgetter("slot"))]
+
+
 def _sum(chunk: Chunk, summing: Summing) -> list[float]:
     """Return the sum of hidden states over a range of a chunk's tokens."""
     places = range(summing.first, summing.first + summing.count)
@@ -363,4 +391,4 @@ def settle_tick(tick: Dispatched) -> Settled:
         s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.score_rows
     }
     sums = {s.request_id: StateSum(s.count, np.array(tick.outputs[s.row], np.float32)) for s in tick.sum_rows}
-    return Settled(tick.tick, tokens, logprobs, prompts, tick.losses, sums)
+    return Settled(tick.tick, tokens, logprobs, prompts, tick.losses, sums, rows=tick.rows, seconds=TICK_SECONDS)

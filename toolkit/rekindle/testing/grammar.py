@@ -64,6 +64,17 @@ class _FakeMatcher:
             self._output.append(token)
         return not self._error
 
+    def rollback(self, count: int) -> None:
+        del self._output[len(self._output) - count :]
+
+    def validate_tokens(self, tokens: Sequence[int]) -> int:
+        output = list(self._output)
+        for place, token in enumerate(tokens):
+            if token not in self._grammar.may_follow(output):
+                return place
+            output.append(token)
+        return len(tokens)
+
     def is_stopped(self) -> bool:
         return bool(self._error) or not self._grammar.may_follow(self._output)
 

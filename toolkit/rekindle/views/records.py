@@ -56,6 +56,7 @@ class PlanRecord(NamedTuple):
         rows: the requests of the decode rows; a request is repeated for each token of its row.
         onloaded_pages: the number of pages to copy to the device.
         preempted: the requests preempted for this plan.
+        drafted: the requests of rows with drafted tokens; a request is repeated for each of them.
     """
 
     tick: int
@@ -63,6 +64,7 @@ class PlanRecord(NamedTuple):
     rows: tuple[int, ...]
     onloaded_pages: int
     preempted: tuple[int, ...]
+    drafted: tuple[int, ...] = ()
 
 
 class DispatchRecord(NamedTuple):
@@ -199,7 +201,9 @@ def _facts_of_answer(message: Message) -> tuple[Fact, ...]:
 def _plan_record(plan: Plan) -> PlanRecord:
     chunks = tuple(map(_chunk_record, plan.chunks))
     rows = tuple(row.request_id for row in plan.rows for _ in range(row.steps))
-    return PlanRecord(plan.tick, chunks, rows, sum(len(each.pages) for each in plan.onloads), plan.preempted)
+    onloaded = sum(len(each.pages) for each in plan.onloads)
+    drafted = tuple(row.request_id for row in plan.rows if row.offset)
+    return PlanRecord(plan.tick, chunks, rows, onloaded, plan.preempted, drafted)
 
 
 def _chunk_record(chunk: Chunk) -> ChunkRecord:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rekindle.core.buckets import MAX_END_IDS, Bucket
@@ -38,6 +39,8 @@ class TickInputs(Generic[A]):
         row_slot, row_page: (decode_rows,) the decoding slots, and the page of each slot's token. For several steps,
             row_page is (decode_rows, 2): the pages of each slot's tokens, with the null page for an unused second one.
         row_length: (decode_rows,) like `block_length`.
+        row_offset, row_draft: (decode_rows,) the place of each row after its slot's newest token, and its drafted
+            token; both are 0 for the row of the newest token. The rows of a slot are adjacent and in order.
         row_steps, row_ends: (decode_rows,) and (decode_rows, MAX_END_IDS) the maximum number of tokens for each
             row, and its end tokens, padded with -1; both are empty for a single step.
         block_adapter, sample_adapter, row_adapter: (blocks,), (samples,) and (decode_rows,) the ascending slots of
@@ -62,11 +65,26 @@ class TickInputs(Generic[A]):
     row_slot: A
     row_page: A
     row_length: A
+    row_offset: A
+    row_draft: A
     row_steps: A
     row_ends: A
     block_adapter: A
     sample_adapter: A
     row_adapter: A
+
+    def row_positions(self, slots: Slots) -> jax.Array:
+        """Return the position of each decode row's token, (decode_rows,) int32."""
+        return slots.length[self.row_slot] + self.row_offset
+
+    def row_tokens(self, slots: Slots) -> jax.Array:
+        """Return the token of each decode row, the newest of its slot or a drafted one, (decode_rows,) int32."""
+        return jnp.where(self.row_offset > 0, self.row_draft, slots.token[self.row_slot])
+
+    def row_masks(self, null_slot: int) -> jax.Array:
+        """Return the place of each decode row's mask in `Slots.allowed`, (decode_rows,) int32."""
+        after_drafts = null_slot + 1 + jnp.arange(len(self.row_slot), dtype=jnp.int32)
+        return jnp.where(self.row_offset > 0, after_drafts, self.row_slot)
 
 
 def samples_of(bucket: Bucket, max_running: int) -> int:
@@ -96,7 +114,8 @@ class InputLayout:
         by_block = dict.fromkeys(
             ("block_slot", "block_start", "block_page", "block_count", "block_length"), (bucket.blocks,)
         )
-        by_row = dict.fromkeys(("row_slot", "row_page", "row_length"), (bucket.decode_rows,))
+        row_names = ("row_slot", "row_page", "row_length", "row_offset", "row_draft")
+        by_row = dict.fromkeys(row_names, (bucket.decode_rows,))
         wide = {"sample_params": (samples, COLUMNS), "chunk_table": (samples, self.pages_per_request)}
         several = {"row_steps": (0,), "row_ends": (0, MAX_END_IDS)}
         if bucket.steps > 1:

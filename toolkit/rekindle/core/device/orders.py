@@ -40,7 +40,7 @@ class StateOrder:
 
     Attributes:
         key: the program, with this part.
-        index: the page or slot of the entry; for ALLOW, the slots of several.
+        index: the page or slot of the entry; for ALLOW, the places of several.
         content: the new content; None for a copy of the entry.
     """
 

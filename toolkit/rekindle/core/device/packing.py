@@ -112,6 +112,8 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
     if count := len(part.rows):
         inputs.row_slot[:count] = [row.slot - part.first_slot for row in part.rows]
         inputs.row_length[:count] = [row.length for row in part.rows]
+        inputs.row_offset[:count] = [row.offset for row in part.rows]
+        inputs.row_draft[:count] = [row.draft for row in part.rows]
         if layout.bucket.adapters:
             inputs.row_adapter[:count] = [_adapter_of(row) for row in part.rows]
         if layout.bucket.steps == 1:
@@ -151,19 +153,33 @@ def pack_sampling(request: Request, *, constrained: bool = False) -> Array:
     return row
 
 
-def masks_of(items: Sequence[Chunk | Row], null_slot: int) -> Iterator[tuple[Array, Array]]:
-    """Yield batches of slots and their allowed-token masks, as arguments of the ALLOW program.
+def masks_of(parts: Sequence[GroupPart], max_running: int) -> Iterator[tuple[Array, Array]]:
+    """Yield batches of places in `Slots.allowed` and their masks, as arguments of the ALLOW program.
+
+    The places of a group follow those of the groups before it.
 
     Args:
-        items: the chunks and rows with masks in a plan.
-        null_slot: the number of the null slot, for padding.
+        parts: the parts of a plan.
+        max_running: the number of slots in a group.
     """
-    for first in range(0, len(items), MASKS_PER_CALL):
-        batch = items[first : first + MASKS_PER_CALL]
-        slots, bits = no_masks(len(batch[0].allowed), null_slot)
-        slots[: len(batch)] = [each.slot for each in batch]
-        bits[: len(batch)] = [each.allowed for each in batch]
-        yield slots, bits
+    masks = [mask for group, part in enumerate(parts) for mask in _masks(part, group, max_running)]
+    for first in range(0, len(masks), MASKS_PER_CALL):
+        batch = masks[first : first + MASKS_PER_CALL]
+        places, bits = no_masks(len(batch[0][1]), max_running)
+        places[: len(batch)] = [place for place, _ in batch]
+        bits[: len(batch)] = [allowed for _, allowed in batch]
+        yield places, bits
+
+
+def _masks(part: GroupPart, group: int, max_running: int) -> Iterator[tuple[int, Any]]:
+    """Yield the place and the mask of each chunk and row with one."""
+    null_slot, first = max_running, group * (2 * max_running + 1)
+    for chunk in part.chunks:
+        if chunk.allowed is not None:
+            yield first + chunk.slot - part.first_slot, chunk.allowed
+    for place, row in enumerate(part.rows):
+        if row.allowed is not None:
+            yield first + (null_slot + 1 + place if row.offset else row.slot - part.first_slot), row.allowed
 
 
 def _change_bits(params: SamplingParams, constrained: bool) -> int:

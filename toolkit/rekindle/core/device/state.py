@@ -47,7 +47,8 @@ class Slots:
         page_table: (slots, pages_per_request) int32.
         sampling: (slots, COLUMNS) int32, packed `SamplingRows`.
         adjustments: bias, penalties and bans of each slot.
-        allowed: (slots, words) int32, the bit mask of tokens allowed next by the constraint; stale without one.
+        allowed: (slots + max_running, words) int32, bit masks of allowed tokens: for each slot of a constrained request
+            the mask of its next token, then for each decode row that of the token after its draft. Others are stale.
         states: one `State` for each layer with a state; stale until a request's first block, which begins with zeros.
     """
 
@@ -78,7 +79,7 @@ def empty_slots(
         page_table=jnp.zeros((rows, pages_per_request), jnp.int32),
         sampling=jnp.zeros((rows, COLUMNS), jnp.int32),
         adjustments=Adjustments.empty(rows, vocab_size),
-        allowed=jnp.full((rows, words_of(vocab_size)), -1, jnp.int32),
+        allowed=jnp.full((rows + max_running, words_of(vocab_size)), -1, jnp.int32),
         states=tuple(tuple(jnp.zeros((rows, *shape), jnp.float32) for shape in state) for state in states),
     )
 

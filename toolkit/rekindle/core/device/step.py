@@ -12,6 +12,7 @@ from jax import lax
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import InputLayout, TickInputs
 from rekindle.core.device.sampling.adjustments import record_tokens
+from rekindle.core.device.sampling.drafts import verify
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.sampling.rows import SamplingRows
 from rekindle.core.device.sampling.sample import sample
@@ -26,7 +27,7 @@ from rekindle.core.models.taps.interventions import Interventions, RowInterventi
 from rekindle.core.page import NULL_PAGE
 
 NOT_COMPUTED = -3
-"""Value in place of a token: the row had ended before this step."""
+"""Value in place of a token: the row had ended before this step, or follows a wrong draft."""
 
 
 @jax.tree_util.register_dataclass
@@ -116,10 +117,10 @@ def _tick(
         interventions: the changes of activations in all slots; None without any.
     """
     page_size = pages[0].shape[3]
-    row_length = slots.length[inputs.row_slot]
+    row_positions = inputs.row_positions(slots)
     block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
-    tokens = jnp.concatenate([inputs.tokens, slots.token[inputs.row_slot]])
-    positions = jnp.concatenate([block_positions.reshape(-1), row_length])
+    tokens = jnp.concatenate([inputs.tokens, inputs.row_tokens(slots)])
+    positions = jnp.concatenate([block_positions.reshape(-1), row_positions])
     lengths = jnp.concatenate([jnp.repeat(inputs.block_length, QUERY_BLOCK), inputs.row_length])
     mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation)
     tap = None
@@ -136,7 +137,7 @@ def _tick(
 
     of_samples = None if delta is None else jnp.concatenate([inputs.sample_adapter, inputs.row_adapter])
     columns = logits(last_states, of_samples, len(inputs.sample_slot), bucket.decode_rows)
-    slots, new_tokens, scores = _next_tokens(decoder, columns, slots, inputs, row_length, max_logprobs, processor)
+    slots, new_tokens, scores = _next_tokens(decoder, columns, slots, inputs, row_positions, max_logprobs, processor)
     outputs = TickOutputs(
         tokens=new_tokens,
         scores=scores,
@@ -203,7 +204,7 @@ def _several_steps(
 def _with_plan(slots: Slots, inputs: TickInputs[jax.Array], bucket: Bucket, page_size: int) -> Slots:
     """Return the slots with the page tables and the sampling parameters of the plan."""
     page_table = slots.page_table.at[inputs.chunk_slot].set(inputs.chunk_table)
-    place = slots.length[inputs.row_slot] // page_size
+    place = inputs.row_positions(slots) // page_size
     if bucket.steps == 1:
         page_table = page_table.at[inputs.row_slot, place].set(inputs.row_page)
     else:  # jax drops a second page beyond the end of the table
@@ -218,22 +219,22 @@ def _next_tokens(
     columns: jax.Array,
     slots: Slots,
     inputs: TickInputs[jax.Array],
-    row_length: jax.Array,
+    row_positions: jax.Array,
     max_logprobs: int,
     processor: LogitsProcessor | None,
 ) -> tuple[Slots, jax.Array, jax.Array]:
-    """Sample the next token of each completed prompt and of each decode row, and write it into their slots.
+    """Sample the next token of each completed prompt and of each decode row, and write the newest into their slots.
 
     Args:
         columns: (vocabulary, samples + decode_rows) float32, the logits of their last tokens.
-        row_length: (decode_rows,) int32, the number of positions of each decode row in the pages.
+        row_positions: (decode_rows,) int32, the position of each decode row's token.
 
     Returns:
         The slots, and `tokens` and `scores` of `TickOutputs`.
     """
     null_slot = len(slots.token) - 1
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
-    lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
+    lengths = jnp.concatenate([inputs.sample_length, row_positions + 1])
     rows = SamplingRows.unpack(slots.sampling[owners])
     tokens, scores = sample(
         columns,
@@ -245,7 +246,12 @@ def _next_tokens(
         processor,
         decoder.implementation,
         slots.allowed,
+        jnp.concatenate([inputs.sample_slot, inputs.row_masks(null_slot)]),
     )
+    samples = len(inputs.sample_slot)
+    is_right, is_last = verify(inputs.row_offset, inputs.row_draft, tokens[samples:])
+    tokens = tokens.at[samples:].set(jnp.where(is_right, tokens[samples:], NOT_COMPUTED))
+    owners = owners.at[samples:].set(jnp.where(is_last, inputs.row_slot, null_slot))
     next_tokens = jnp.maximum(tokens, 0)  # the next tick may be in flight already, and needs a valid token
     slots = replace(
         slots,

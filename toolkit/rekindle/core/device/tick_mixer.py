@@ -25,6 +25,11 @@ class TickMixer:
     page_size: int
     implementation: kernels.Implementation
 
+    @property
+    def row_positions(self) -> jax.Array:
+        """The position of each decode row, (decode_rows,) int32."""
+        return self.inputs.row_positions(self.slots)
+
     def attend(
         self, q: jax.Array, kv: jax.Array | None, pages: jax.Array, scores: ScoreOptions
     ) -> tuple[jax.Array, jax.Array]:
@@ -44,7 +49,7 @@ class TickMixer:
             outputs.append(out.reshape(tokens, *q.shape[1:]))
         if self.bucket.decode_rows:
             table = self.slots.page_table[self.inputs.row_slot]
-            visible = jnp.where(self.inputs.row_slot == null_slot, 0, self.slots.length[self.inputs.row_slot] + 1)
+            visible = jnp.where(self.inputs.row_slot == null_slot, 0, self.row_positions + 1)
             if scores.chunk is not None:
                 table, visible = rows_in_chunks(table, visible, scores.chunk, self.page_size)
             out = kernels.attend_rows(q[tokens:], pages, table, visible, **options)
@@ -106,6 +111,5 @@ class TickMixer:
             blocks = jnp.moveaxis(kv[:tokens].reshape(-1, QUERY_BLOCK, *kv.shape[1:]), 1, 3)
             pages = write(pages, blocks, self.inputs.block_page, self.inputs.block_start % self.page_size)
         if self.bucket.decode_rows:
-            offsets = self.slots.length[self.inputs.row_slot] % self.page_size
-            pages = write(pages, kv[tokens:, :, :, None], self.inputs.row_page, offsets)
+            pages = write(pages, kv[tokens:, :, :, None], self.inputs.row_page, self.row_positions % self.page_size)
         return pages

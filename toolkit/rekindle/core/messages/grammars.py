@@ -1,6 +1,7 @@
 """Messages between the scheduler and the grammars: the allowed next tokens of constrained requests."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rekindle.core.errors import RekindleError
 from rekindle.core.messages.message import Message
@@ -14,11 +15,12 @@ class Advance(Message):
     """New tokens and ends of constrained requests. From the scheduler to the grammars.
 
     Attributes:
-        tokens: requests, each with its newly generated token.
+        tokens: requests, each with a newly generated token; a request with several has its tokens in order.
         ended: the ids of ended requests; their grammars are released.
         running: the number of running requests, constrained or not.
         free: the number of unconstrained running requests.
         late: the ids of requests with an overdue answer; ticks no longer wait for it.
+        drafts: for each request in `tokens` with drafts, the tokens that may follow, which may be none.
     """
 
     tokens: tuple[tuple[Request, int], ...]
@@ -26,11 +28,12 @@ class Advance(Message):
     running: int = 0
     free: int = 0
     late: tuple[int, ...] = ()
+    drafts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def answer_ids(self) -> tuple[int, ...]:
         """The ids of the requests to answer."""
-        return (*(request.id for request, _ in self.tokens), *self.late)
+        return tuple(dict.fromkeys((*(request.id for request, _ in self.tokens), *self.late)))
 
     @property
     def requests(self) -> tuple[int, ...]:

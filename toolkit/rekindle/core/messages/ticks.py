@@ -87,14 +87,18 @@ class Chunk:
 class Row:
     """A decode row: one new token of one request, or up to `steps` tokens; a part of `Plan`.
 
+    The rows of a request with a draft are adjacent and in order of position.
+
     Attributes:
         slot: the slot of the request.
-        page: the page of its newest token.
+        page: the page of its token.
         logprobs: the number of alternatives to score; None for no log-probabilities.
         length, allowed, adapter, changes: see `Chunk`.
         steps: its limit of new tokens, below the tick's limit for a request near its end.
         next_page: the page after `page` in its table; the null page if no new token can need one.
         end_ids: the tokens that end its steps in this tick.
+        offset: its place after the newest token of the request; 0 for this token itself.
+        draft: its drafted token, if it has an offset.
     """
 
     request_id: int
@@ -108,6 +112,8 @@ class Row:
     end_ids: frozenset[int] = frozenset()
     adapter: int | None = None
     changes: Changes | None = field(default=None, compare=False, repr=False)
+    offset: int = 0
+    draft: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +180,7 @@ class Plan(Message):
     @property
     def requests(self) -> tuple[int, ...]:
         computed = [chunk.request_id for chunk in self.chunks]
-        return (*self.preempted, *computed, *[row.request_id for row in self.rows])
+        return (*self.preempted, *computed, *[row.request_id for row in self.rows if not row.offset])
 
     def __str__(self) -> str:
         parts = [f"Plan: tick {self.tick}"]
@@ -183,7 +189,9 @@ class Plan(Message):
         parts += [*first_of(self.onloads), *first_of(self.chunks)]
         if self.rows:
             several = f", {self.steps} steps" if self.steps > 1 else ""
-            parts.append(f"decode {join_items([row.request_id for row in self.rows])}{several}")
+            drafted = sum(row.offset > 0 for row in self.rows)
+            several += f", {drafted} drafted" if drafted else ""
+            parts.append(f"decode {join_items([row.request_id for row in self.rows if not row.offset])}{several}")
         return "; ".join(parts)
 
 
@@ -239,6 +247,8 @@ class Dispatched(Message):
         outputs: the device arrays of the tick; None if nothing is computed.
         losses: the number of losses of the device state so far.
         sum_rows: the places of sums of hidden states.
+        rows: the number of rows with padding, in a tick of one step without prompts; 0 for others.
+        began: its start on the host, in seconds of `time.perf_counter`.
     """
 
     tick: int
@@ -247,6 +257,8 @@ class Dispatched(Message):
     outputs: Any
     losses: int = 0
     sum_rows: tuple[SumRow, ...] = ()
+    rows: int = 0
+    began: float = field(default=0.0, compare=False)
 
     @property
     def requests(self) -> tuple[int, ...]:
@@ -286,6 +298,9 @@ class Settled(Message):
             on the device has to be computed again.
         sums: the summed hidden states of a slice of the prompt, by request id.
         failures: the errors of requests, by request id; the requests end after their tokens of this tick.
+        rows: see `Dispatched`.
+        seconds: its time, without that of the tick before it.
+        gap: the time from the end of that tick to the start of this one; 0 if it began earlier.
     """
 
     tick: int
@@ -295,6 +310,9 @@ class Settled(Message):
     losses: int = 0
     sums: Mapping[int, StateSum] = field(default_factory=dict)
     failures: Mapping[int, RekindleError] = field(default_factory=dict)
+    rows: int = 0
+    seconds: float = field(default=0.0, compare=False)
+    gap: float = field(default=0.0, compare=False)
 
     @property
     def requests(self) -> tuple[int, ...]:

@@ -13,11 +13,17 @@ class Allowed:
         bits: mask of the tokens allowed after `forced`, (vocabulary / 32,) int32, the first token in the lowest bit;
             None if complete.
         complete: True if no token may follow.
+        draft: a guess of the tokens after `forced`, allowed one after the other.
+        sure: the number of first tokens of the draft without an alternative.
+        draft_bits: for each token of the draft, the mask of the tokens allowed after it.
     """
 
     forced: tuple[int, ...] = ()
     bits: Any = field(default=None, compare=False, repr=False)
     complete: bool = False
+    draft: tuple[int, ...] = ()
+    sure: int = 0
+    draft_bits: Any = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class SamplingOptions(TypedDict, total=False):
     steer: Steering | Sequence[Steering]
     patch: Patch | Sequence[Patch]
     capture: int | Part | Sequence[int | Part] | None
+    draft: Literal["lookup", False] | None
     priority: int
     json_schema: SchemaLike | None
     regex: str | None
@@ -152,6 +153,10 @@ class SamplingParams:
             activations of the generated tokens are in `answer.activations`, a `rekindle.Activations`. Without layers
             all of them, without parts the residual stream. They are computed after the last token, between two ticks
             as by `session.look` over prompt and answer. All answers of a call take at most 4 GiB. Default None.
+        draft: source of drafts as in `rekindle.open`, "lookup" or False for none. None (default) is the session's. The
+            tokens stay the same. Drafts are never tried with penalties, `bad_words` of several tokens,
+            `processor_args`, `steer` or `patch`, nor in sessions with `decode_steps`, layers with states or a rope that
+            depends on the length.
         priority: integer from -2**31 to 2**31 - 1, default 0. Requests with the lowest number leave the waiting queue
             first, as in vLLM, and are preempted last if the page pool is full. A full queue has room for them; see
             `max_waiting`. A request that has waited for 1,024 ticks goes next at any priority.
@@ -196,6 +201,7 @@ class SamplingParams:
     steer: tuple[Steering, ...] = ()
     patch: tuple[Patch, ...] = ()
     capture: Capture | None = None
+    draft: Literal["lookup", False] | None = None
     priority: int = 0
     json_schema: Constraint | None = None
     regex: Constraint | None = None
@@ -404,6 +410,12 @@ def _length(name: str, value: Any) -> int:
     return length
 
 
+def _draft(name: str, value: Any) -> Literal["lookup", False]:
+    if value is not False and not (isinstance(value, str) and value == "lookup"):
+        raise InvalidRequest(f'{name} must be "lookup", False or None, got {checks.preview(value)}')
+    return cast(Literal["lookup", False], value)
+
+
 def _side(name: str, value: Any) -> Side:
     if not isinstance(value, str) or value not in get_args(Side):
         raise InvalidRequest(f'{name} must be "left" or "right", got {checks.preview(value)}')
@@ -448,6 +460,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "steer": steerings,
     "patch": patches,
     "capture": checks.unless_none(capture),
+    "draft": checks.unless_none(_draft),
     "priority": partial(checks.integer, low=-(2**31), high=2**31 - 1),
     "json_schema": checks.unless_none(constraint.json_schema),
     "regex": checks.unless_none(constraint.regex),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rekindle.core import buckets
-from rekindle.core.config import Policy, Settings, Ticks
+from rekindle.core.config import DraftSource, Policy, Settings, Ticks
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.config.scaling import DynamicScaling
@@ -132,6 +132,7 @@ class EngineLimits:
     max_adapters: int = DEFAULT_ADAPTERS
     max_adapter_rank: int = DEFAULT_RANK
     expects_adapters: bool = False
+    draft: DraftSource | None = None
 
     @classmethod
     def of(
@@ -166,6 +167,8 @@ class EngineLimits:
             _check_states(settings)
         if settings.kv_dtype == "int8":
             _check_scales(model)
+        if settings.draft is not None:
+            _check_drafts(model)
         if page_bytes is None:
             page_bytes = model.numbers_per_token * settings.page_size * itemsize
         state_bytes = model.state_bytes if state_bytes is None else state_bytes
@@ -196,6 +199,7 @@ class EngineLimits:
             max_adapters=settings.max_adapters or DEFAULT_ADAPTERS,
             max_adapter_rank=settings.max_adapter_rank or DEFAULT_RANK,
             expects_adapters=settings.max_adapters is not None,
+            draft=settings.draft,
         )
         limits._check_executables(settings)
         return limits
@@ -262,6 +266,13 @@ def _check_scales(model: ModelConfig) -> None:
             "and a rotary key of other sizes side by side, and the scales of int8 are for heads. Leave it out, or pass "
             '"bfloat16"'
         )
+
+
+def _check_drafts(model: ModelConfig) -> None:
+    """Refuse drafts where a position computed twice would differ."""
+    reason = "layers keep a state" if model.state_bytes else "rope depends on the length of a request"
+    if model.state_bytes or model.scalings_by_length:
+        raise ConfigError(f'draft must be None for this model, whose {reason}, got "lookup"')
 
 
 def _check_states(settings: Settings) -> None:

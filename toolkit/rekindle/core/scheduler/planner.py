@@ -67,15 +67,39 @@ class Planner:
     # Rows
 
     def _add_rows(self, builder: PlanBuilder) -> None:
-        """Add a decode row for each request ready for one, rows of similar context side by side."""
+        """Add a decode row for each request ready for one, rows of similar context side by side.
+
+        Drafts need settled tokens, so a tick with a draft waits for the one before it.
+        """
         builder.steps = steps = self._steps()
-        candidates = [state for state in self._table.running if state.wants_token]
+        candidates = [state for state in self._table.running if state.wants_token or state.awaits_draft]
+        if self._table.drafter.waits(candidates):
+            return
         reserving = [state for state in candidates if self._reserve_next(state, steps)]
         states = [state for state in reserving if state.lease is not None]  # a later reservation may preempt it
+        drafts = {} if self._adds_chunks else self._table.drafter.choose(states)
         for state in sorted(states, key=attrgetter("computed")):
             slot = self._table.group_of(state).running.slots[state]
-            builder.rows.append(state.next_row(slot) if steps == 1 else state.next_rows(slot, steps))
+            if draft := self._fitting(state, drafts.get(state, ())):
+                builder.rows += state.drafted_rows(slot, draft)
+            else:
+                builder.rows.append(state.next_row(slot) if steps == 1 else state.next_rows(slot, steps))
             builder.decoding.append(state)
+
+    @property
+    def _adds_chunks(self) -> bool:
+        """True if the next tick may have both rows and chunks: its time then depends on the chunks."""
+        table = self._table
+        prompts = len(table.waiting) > 0 or any(state.in_prefill for state in table.running)
+        return self._limits.ticks == "combined" and prompts
+
+    def _fitting(self, state: RequestState, draft: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the part of a draft with pages, taken only if each running request could still have one more."""
+        assert state.lease is not None
+        missing, group = state.missing_pages(1 + len(draft)), self._table.group_of(state)
+        if missing and (missing + len(group.running) > group.cache.available or not state.lease.reserve(missing)):
+            return draft[: state.lease.reserved - state.computed - 1]
+        return draft
 
     def _steps(self) -> int:
         """Return the limit of new tokens for each row of the next tick.

@@ -128,7 +128,7 @@ class Scheduler:
     def _handle(self, message: Message) -> list[Message]:
         messages = list(self._take_in(message))
         messages += [*self._change_weights(), *self._plans(), *self._unblock()]
-        messages += self.table.grammar_outbox.drain(self.table.running)
+        messages += self._drain_grammars()
         if self.table.outputs:  # after the plans, so that the device does not wait for the callers
             messages.append(Outputs(tuple(self.table.outputs)))
             self.table.outputs.clear()
@@ -138,6 +138,14 @@ class Scheduler:
         messages += self._outbox.drain()
         self.stats = self.table.stats()
         return messages
+
+    def _drain_grammars(self) -> list[Message]:
+        """Return the news of constrained requests for the grammars, with drafts."""
+        table = self.table
+        news = dict.fromkeys(request.id for request, _ in table.grammar_outbox.tokens)
+        states = [state for request_id in news if (state := table.get(request_id)) is not None]
+        drafts = table.drafter.propose(states, table.running) if states else {}
+        return table.grammar_outbox.drain(table.running, drafts)
 
     def _take_in(self, message: Message) -> Iterator[Message]:
         match message:
@@ -266,6 +274,7 @@ class Scheduler:
         table = self.table
         self._in_flight -= 1
         self._last_settled, self._overdue, self._waiting_at_overdue = message.tick, False, ()
+        table.drafter.settle(message, list(table))
         for finished in [state for state in table.running if state.held_at == message.tick]:
             table.hold(finished)
         for request_id, scores in message.prompt_logprobs.items():
@@ -419,4 +428,5 @@ class Scheduler:
                 group.cache.forget()
         if version != self.table.exchanges:
             self._writeback.stop()
+            self.table.drafter.forget()
         self.table.exchanges = version

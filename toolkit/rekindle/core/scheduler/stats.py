@@ -1,7 +1,8 @@
 """Frozen snapshots of counters."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rekindle.core.request.figures import CachedTokens
@@ -43,6 +44,11 @@ class SchedulerStats(_Counters):
         preemptions: times a request gave its pages back, to start again later.
         stateless_tokens: tokens found with their pages, and computed again because no state after them was found.
         moved_pages: pages of prompts received from the lane with the computed prompt.
+        drafts: verified drafts, guesses of the next tokens of a request.
+        drafted_tokens: tokens of these drafts.
+        accepted_tokens: right tokens of these drafts.
+        accepted_at: right tokens by place in the draft, from 1.
+        undrafted: requests whose drafts are ruled out, by reason.
     """
 
     waiting: int = 0
@@ -69,11 +75,20 @@ class SchedulerStats(_Counters):
     preemptions: int = 0
     stateless_tokens: int = 0
     moved_pages: int = 0
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_at: Mapping[int, int] = field(default_factory=dict)
+    undrafted: Mapping[str, int] = field(default_factory=dict)
 
 
 def total(lanes: Sequence[SchedulerStats]) -> SchedulerStats:
     """Return the sum of all lanes' counters; `disk_pages` and `disk_states` are the largest of a lane."""
-    sums = {field.name: sum(getattr(lane, field.name) for lane in lanes) for field in fields(SchedulerStats)}
+    values = {field.name: [getattr(lane, field.name) for lane in lanes] for field in fields(SchedulerStats)}
+    sums: dict[str, Any] = {
+        name: dict(sum(map(Counter, each), Counter())) if name in ("accepted_at", "undrafted") else sum(each)
+        for name, each in values.items()
+    }
     disk = {name: max(getattr(lane, name) for lane in lanes) for name in ("disk_pages", "disk_states")}
     return SchedulerStats(**sums | disk)
 
@@ -95,6 +110,23 @@ class Counts:
     preemptions: int = 0
     stateless_tokens: int = 0
     moved_pages: int = 0
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_at: Mapping[int, int] = field(default_factory=dict)
+    undrafted: Mapping[str, int] = field(default_factory=dict)
+
+    def add_draft(self, drafted: int, accepted: int) -> None:
+        """Count a verified draft."""
+        self.drafts += 1
+        self.drafted_tokens += drafted
+        self.accepted_tokens += accepted
+        more = {place: self.accepted_at.get(place, 0) + 1 for place in range(1, accepted + 1)}
+        self.accepted_at = {**self.accepted_at, **more}  # a new one, as snapshots share it
+
+    def add_undrafted(self, obstacle: str) -> None:
+        """Count a request whose drafts are ruled out."""
+        self.undrafted = {**self.undrafted, obstacle: self.undrafted.get(obstacle, 0) + 1}
 
     def add_forced(self, tokens: int) -> None:
         """Count tokens forced by the constraint of a request."""
@@ -175,9 +207,11 @@ def prompt_sources(stats: SchedulerStats) -> dict[str, int]:
 
 def rows(counters: Any) -> Iterator[tuple[str, int]]:
     """Yield the name and the value of each counter, those of the scheduler within the others' too."""
-    for field in fields(counters):
-        value = getattr(counters, field.name)
+    for each in fields(counters):
+        value = getattr(counters, each.name)
         if isinstance(value, _Counters):
-            yield from ((f"{field.name}.{name}", count) for name, count in rows(value))
+            yield from ((f"{each.name}.{name}", count) for name, count in rows(value))
+        elif isinstance(value, Mapping):
+            yield from ((f"{each.name}.{key}", count) for key, count in value.items())
         elif not isinstance(value, tuple):
-            yield field.name, value
+            yield each.name, value

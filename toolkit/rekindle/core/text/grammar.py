@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Generator, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.request.thoughts import ThoughtWatch
 from rekindle.core.text.constraints.parser import parse, reason
 from rekindle.core.text.constraints.recent import LEAST, Recent
-from rekindle.core.text.masks import Bits, Steps
+from rekindle.core.text.masks import Bits, Need, Steps
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.core.words import quantity
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 NO_TOKEN = "<|rekindle: no token|>"
+MOST_DRAFT = 15
+"""Most tokens of a draft; with the newest token they fill 16 decode rows."""
 CACHE_CHARACTERS = 1 << 20
 """Most characters of the sources of all compiled constraints in the cache. Compiled, they are many times as large."""
 
@@ -127,11 +129,18 @@ class Matcher:
         """Advance over the tokens forced by the result of `start`."""
         self._consume(first.forced)
 
-    def take(self, token: int, min_forced: int) -> Steps:
+    def skip(self, tokens: Sequence[int]) -> None:
+        """Advance over generated tokens before the newest one, all of them allowed."""
+        if tokens:
+            self._consume(tokens)
+
+    def take(self, token: int, min_forced: int, draft: Sequence[int] | None = None) -> Steps:
         """Consume a generated token, and compute the tokens allowed after it.
 
         Args:
+            token: the token.
             min_forced: smallest number of forced tokens to return. A shorter run is generated token by token.
+            draft: guess of the next tokens; None without drafts. Forced tokens take its place if they differ.
 
         Raises:
             ConstraintFailed: the token is not allowed, because every allowed token was banned; or nothing may follow
@@ -143,9 +152,9 @@ class Matcher:
                 f"{self._grammar.constraint.label} is banned by bad_words, allowed_token_ids, logit_bias or "
                 "min_tokens, or by the session's logits_processor. Relax one of them"
             )
-        return (yield from self._next(min_forced))
+        return (yield from self._next(min_forced, draft))
 
-    def _next(self, min_forced: int) -> Steps:
+    def _next(self, min_forced: int, guess: Sequence[int] | None = None) -> Steps:
         closing = self._closing()
         if closing and (len(closing) < min_forced or self._request.params.logprobs is not None):
             assert self._request.thoughts is not None, "its budget is used up"
@@ -153,19 +162,36 @@ class Matcher:
         if closing:
             self._consume(closing)
         forced: tuple[int, ...] = ()
-        bits = yield from self._bits()
+        draft, sure = self._draft(guess)
+        bits, *draft_bits = yield from self._bits(draft)
         if self._can_force and not closing and bits is not None and _is_single(bits):
             forced = self._forced(min_forced)
             if forced:
                 self._consume(forced)
-                bits = yield from self._bits()
+                draft, sure = (), 0
+                bits, *draft_bits = yield from self._bits()
         min_tokens = self._request.params.min_tokens
         if bits is None and self._length < min_tokens:
             raise ConstraintFailed(
                 f"{self._grammar.constraint.label} allows nothing after {self._so_far}, and "
                 f"min_tokens={min_tokens} asks for more"
             )
-        return Allowed(closing or forced, bits, complete=bits is None)
+        return Allowed(closing or forced, bits, bits is None, draft, sure, draft_bits)
+
+    def _draft(self, guess: Sequence[int] | None) -> tuple[tuple[int, ...], int]:
+        """Return a draft that the grammar allows and does not end with, and the number of its forced first tokens."""
+        if guess is None or self._thoughts is not None or self._state.is_stopped():
+            return (), 0
+        forced = tuple(self._state.compute_ff_tokens())
+        draft = tuple(guess) if tuple(guess[: len(forced)]) == forced else forced
+        draft = _until(draft[: min(self._room - 1, MOST_DRAFT)], self._request.end_ids)
+        draft = draft[: self._state.validate_tokens(list(draft))] if draft else ()
+        if draft:
+            self._state.consume_tokens(list(draft))
+            is_complete = self._state.is_stopped()
+            self._state.rollback(len(draft))
+            draft = draft[:-1] if is_complete else draft
+        return draft, min(len(forced), len(draft))
 
     def _closing(self) -> tuple[int, ...]:
         """Return the tokens that end a thought at the limit, as far as the grammar allows them."""
@@ -174,14 +200,18 @@ class Matcher:
         closing = self._thoughts.forced[: self._room]
         return closing[: self._state.validate_tokens(list(closing))]
 
-    def _bits(self) -> Generator[LLMatcher, Bits, Bits | None]:
-        """Return the mask of allowed next tokens, or None if the output is complete."""
+    def _bits(self, draft: tuple[int, ...] = ()) -> Generator[Need, Bits, list[Bits | None]]:
+        """Return the mask of allowed next tokens, or None if the output is complete; then those after a draft's tokens.
+
+        Args:
+            draft: the tokens of a draft, allowed one after the other.
+        """
         if self._state.is_stopped():
             self._check()
-            return None
-        bits = (yield self._state)[: self._grammar.words]
+            return [None]
+        bits = (yield self._state, draft)[:, : self._grammar.words]
         self._check()
-        return bits
+        return list(bits)
 
     def _forced(self, min_forced: int) -> tuple[int, ...]:
         """Return the forced next tokens, up to the length limit and without end tokens."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cached_property
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
 Bits = np.ndarray[Any, np.dtype[np.int32]]
-"""One mask: a bit for each token, lowest bit first."""
-Steps = Generator["LLMatcher", Bits, Allowed]
-"""Generator of one request: it yields matchers whose masks it needs, and returns the allowed tokens."""
+"""Masks: a bit for each token, lowest bit first."""
+Need: TypeAlias = "tuple[LLMatcher, tuple[int, ...]]"
+"""Order for masks: of a matcher now, and after each token of a draft."""
+Steps: TypeAlias = Generator[Need, Bits, Allowed]
+"""Generator of one request: it yields the masks that it needs, gets them as (masks, words), and returns the allowed
+tokens."""
 
 Outcome = Allowed | RekindleError
 """The allowed tokens of a request, or its error."""
@@ -35,8 +38,8 @@ class Masks(Protocol):
     @property
     def batch_size(self) -> int: ...
 
-    def fill(self, matchers: Sequence[LLMatcher]) -> Sequence[Bits]:
-        """Compute the masks of the matchers."""
+    def fill(self, needs: Sequence[Need]) -> Sequence[Bits]:
+        """Compute the masks of several requests, (1 + draft tokens, words) each."""
 
 
 class SerialMasks:
@@ -44,9 +47,16 @@ class SerialMasks:
 
     batch_size: Final = 1
 
-    def fill(self, matchers: Sequence[LLMatcher]) -> Sequence[Bits]:
-        """Compute the masks of the matchers."""
-        return [np.frombuffer(matcher.compute_bitmask(), np.int32) for matcher in matchers]
+    def fill(self, needs: Sequence[Need]) -> Sequence[Bits]:
+        """Compute the masks of several requests, (1 + draft tokens, words) each."""
+        return [np.stack(list(self._masks(matcher, draft))) for matcher, draft in needs]
+
+    def _masks(self, matcher: LLMatcher, draft: Sequence[int]) -> Iterator[Bits]:
+        yield np.frombuffer(matcher.compute_bitmask(), np.int32)
+        for token in draft:
+            matcher.consume_tokens([token])
+            yield np.frombuffer(matcher.compute_bitmask(), np.int32)
+        matcher.rollback(len(draft))
 
 
 class ThreadedMasks:
@@ -67,15 +77,21 @@ class ThreadedMasks:
         """One mask for each thread. A mask can take a hundredth of a tick."""
         return self._threads
 
-    def fill(self, matchers: Sequence[LLMatcher]) -> Sequence[Bits]:
-        """Compute the masks of the matchers."""
-        if len(matchers) < 2:
-            return SerialMasks().fill(matchers)
-        from llguidance.numpy import fill_next_token_bitmask_par
+    def fill(self, needs: Sequence[Need]) -> Sequence[Bits]:
+        """Compute the masks of several requests, (1 + draft tokens, words) each."""
+        counts = [1 + len(draft) for _, draft in needs]
+        *firsts, total = accumulate(counts, initial=0)
+        if total < 2:
+            return SerialMasks().fill(needs)
+        from llguidance.numpy import fill_next_token_bitmask_par, fill_next_token_bitmask_par_with_draft_tokens
 
-        bits = np.empty((len(matchers), self._words), np.int32)
-        fill_next_token_bitmask_par(self._executor, [(matcher, row) for row, matcher in enumerate(matchers)], bits)
-        return list(bits)
+        bits = np.empty((total, self._words), np.int32)
+        orders = [(matcher, first, list(draft)) for first, (matcher, draft) in zip(firsts, needs, strict=True)]
+        if drafted := [order for order in orders if order[2]]:
+            fill_next_token_bitmask_par_with_draft_tokens(self._executor, drafted, bits)
+        if plain := [(matcher, first) for matcher, first, draft in orders if not draft]:
+            fill_next_token_bitmask_par(self._executor, plain, bits)
+        return [bits[first : first + count] for first, count in zip(firsts, counts, strict=True)]
 
     @cached_property
     def _executor(self) -> LLExecutor:
@@ -89,7 +105,7 @@ class MaskBatcher:
 
     def __init__(self, masks: Masks):
         self._masks = masks
-        self._pending: dict[int, tuple[Steps, LLMatcher]] = {}
+        self._pending: dict[int, tuple[Steps, Need]] = {}
         self._outcomes: dict[int, Outcome] = {}
 
     def begin(self, request_id: int, steps: Steps) -> None:

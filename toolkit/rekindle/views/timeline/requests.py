@@ -53,12 +53,19 @@ class TickWork:
         tokens: the number of computed tokens.
         samples: True if the tick samples a new token.
         new_tokens: the number of new tokens delivered to the request.
+        drafted: the number of drafted tokens among the computed ones.
     """
 
     start: int | None
     tokens: int
     samples: bool
     new_tokens: int = 0
+    drafted: int = 0
+
+    @property
+    def accepted(self) -> int:
+        """The number of drafted tokens that were right."""
+        return min(self.drafted, max(0, self.new_tokens - 1))
 
     @property
     def prefill(self) -> bool:
@@ -265,8 +272,10 @@ class Timeline:
         for chunk in plan.chunks:
             request = self._timeline_of(chunk.request)
             request.cells[tick], request.group = TickWork(chunk.start, chunk.tokens, chunk.samples), chunk.group
+        drafted = Counter(plan.drafted)
         for request_id, tokens in Counter(plan.rows).items():
-            self._timeline_of(request_id).cells[tick] = TickWork(None, tokens, True)
+            work = TickWork(None, tokens, True, drafted=drafted[request_id])
+            self._timeline_of(request_id).cells[tick] = work
 
     def _add_readback(self, number: int, at: float) -> None:
         tick = self.ticks.get(number)

@@ -29,6 +29,7 @@ class TickSpan:
             numbers in between.
         start: the position of the first computed token; None if unknown.
         tokens: the number of computed tokens.
+        drafted, accepted: the number of drafted tokens among them, and of those that were right.
     """
 
     kind: Kind
@@ -38,6 +39,8 @@ class TickSpan:
     last: int
     start: int | None
     tokens: int
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ class View:
                 cells = [row.cells[number] for number in numbers if number in row.cells]
                 start = cells[0].start if cells else None
                 tokens = sum(cell.tokens for cell in cells)
-                yield TickSpan(kind, at, len(numbers), min(numbers), max(numbers), start, tokens)
+                drafted, accepted = sum(cell.drafted for cell in cells), sum(cell.accepted for cell in cells)
+                yield TickSpan(kind, at, len(numbers), min(numbers), max(numbers), start, tokens, drafted, accepted)
             at += len(numbers)
 
     def _span_key(self, part: tuple[Kind | None, int]) -> tuple[Kind | None, int]:

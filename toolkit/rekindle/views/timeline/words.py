@@ -95,6 +95,8 @@ def span_facts(request: RequestTimeline, span: TickSpan) -> str:
     if not span.tokens:
         return text
     text += f": {quantity(span.tokens, 'token')}"
+    if span.drafted:
+        text += f", {span.accepted} of {quantity(span.drafted, 'drafted token')} right"
     if span.kind == "prefill" and span.ticks == 1 and span.start is not None:
         text += f", positions {span.start} to {span.start + span.tokens - 1}"
     return text + (", computed again" if span.kind == "prefill" and _is_recomputed(request, span.first) else "")

@@ -146,11 +146,14 @@ def _enter(shapes: ModelShapes) -> ProgramFunction:
 
 
 def _allow(shapes: ModelShapes) -> ProgramFunction:
-    def allow(rows: jax.Array, slots: jax.Array, bits: jax.Array) -> jax.Array:
-        return rows.at[_own_slot(shapes, slots)].set(bits)
+    masks, words = shapes.state.group_slots.allowed.shape
+    null_slot = shapes.state.sizes.max_running
 
-    slots, bits = no_masks(shapes.state.group_slots.allowed.shape[1], null_slot=0)
-    arguments = {"allowed": shapes.state.slots.allowed, "slots": slots, "bits": bits}
+    def allow(rows: jax.Array, places: jax.Array, bits: jax.Array) -> jax.Array:
+        return rows.at[shapes.place.local_index(places, masks, other=null_slot)].set(bits)
+
+    places, bits = no_masks(words, null_slot=0)
+    arguments = {"allowed": shapes.state.slots.allowed, "places": places, "bits": bits}
     return _of_rows(shapes, allow, arguments, donated=(0,))
 
 
@@ -272,7 +275,7 @@ EMPTY: Final = DeviceProgram("empty", _empty)
 ENTER: Final = DeviceProgram("enter", _enter, "slots.adjustments")
 """Fills a slot's adjustments: `(adjustments, slot, packed) -> adjustments`, packed by `pack_adjustments`."""
 ALLOW: Final = DeviceProgram("allow", _allow, "slots.allowed")
-"""Sets the allowed-token masks of some slots: `(allowed, slots, bits) -> allowed`, from `masks_of`."""
+"""Sets some allowed-token masks: `(allowed, places, bits) -> allowed`, from `masks_of`."""
 GATHER: Final = DeviceProgram("gather", _gather, "pages")
 """Copies a page out of the pool: `(pages, page_id) -> content`."""
 SCATTER: Final = DeviceProgram("scatter", _scatter, "pages")

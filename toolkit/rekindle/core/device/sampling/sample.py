@@ -39,6 +39,7 @@ def sample(
     processor: LogitsProcessor | None = None,
     implementation: Implementation = "xla",
     allowed: jax.Array | None = None,
+    masks: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Choose one token for each row, and score it on request.
 
@@ -54,7 +55,8 @@ def sample(
         max_logprobs: the number of likeliest tokens in a score.
         processor: the logits processor, applied after the adjustments, static.
         implementation: the kernel implementation.
-        allowed: (slots, words) int32, the allowed-token masks, see `constrain`; None without constraints.
+        allowed: (any, words) int32, the allowed-token masks, see `constrain`; None without constraints.
+        masks: (rows,) int32, the mask of each row; None for those of `owners`.
 
     Returns:
         (rows,) int32 token ids, `NOT_FINITE` or `NONE_LEFT`, and their scores, packed by `scores.score`, undefined for
@@ -71,7 +73,7 @@ def sample(
         if processor is not None:
             is_processed = (rows.change_bits & PROCESSED > 0)[None]
             final = jnp.where(is_processed, processor(final, positions, adjustments, owners), final)
-        return final if allowed is None else constrain(final, rows, allowed, owners)
+        return final if allowed is None else constrain(final, rows, allowed, owners if masks is None else masks)
 
     def choose(final: jax.Array, best: jax.Array) -> tuple[jax.Array, jax.Array]:
         tokens = lax.cond(

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from math import inf
+from operator import itemgetter
 from time import perf_counter
 
 from anyio import to_thread
@@ -86,8 +88,11 @@ class Grammars:
         """Advance requests until `enough` returns True; the rest is late. Must not run concurrently."""
         self._forget(message)
         fewest = self._jumps.of(message.running)
-        for request, token in message.tokens:
-            self._batcher.begin(request.id, self._matcher(request).take(token, fewest))
+        for request, of_request in groupby(message.tokens, key=itemgetter(0)):
+            *earlier, token = (token for _, token in of_request)
+            matcher, draft = self._matcher(request), message.drafts.get(request.id)
+            matcher.skip(earlier)
+            self._batcher.begin(request.id, matcher.take(token, fewest, draft))
         outcomes, late = self._batcher.advance(message.answer_ids, enough)
         return Advanced(tuple(outcomes), tuple(late))
 

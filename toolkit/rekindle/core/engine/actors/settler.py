@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from time import perf_counter
 
 import numpy as np
 from anyio import to_thread
@@ -18,11 +20,17 @@ from rekindle.core.request.tokens import StateSum, TokenLogprob
 class Settler:
     """The settler actor: waits for each tick's outputs, in order, in a worker thread."""
 
+    def __init__(self) -> None:
+        self._ended = 0.0  # the end of the last tick, in seconds of `perf_counter`
+
     async def handle(self, message: Message) -> list[Message]:
         """Answer Dispatched with Settled."""
         if not isinstance(message, Dispatched):
             raise wrong_receiver("settler", message)
-        return [await to_thread.run_sync(with_overrides, _read, message, abandon_on_cancel=True)]
+        results = await to_thread.run_sync(with_overrides, _read, message, abandon_on_cancel=True)
+        before, self._ended = self._ended, perf_counter()
+        began = max(before, message.began)
+        return [replace(results, rows=message.rows, seconds=self._ended - began, gap=began - before)]
 
 
 def _read(tick: Dispatched) -> Settled:

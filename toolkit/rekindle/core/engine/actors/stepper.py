@@ -1,6 +1,8 @@
 """The stepper actor: runs plans on the device."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -168,19 +170,22 @@ class Stepper:
         for chunk in plan.chunks:
             if chunk.completes is not None and chunk.completes.params.adjusts:
                 await self._enter(chunk)
-        await self._allow(plan)
+        limits = self._limits
+        parts = parts_of(plan, limits.data, limits.max_running, limits.pool.num_pages)
+        await self._allow(parts)
         if plan.steered:
             await self._steer((*plan.chunks, *plan.rows))
         if not plan.chunks and not plan.rows:
             return Dispatched(plan.tick, (), (), None, plan.losses)
-        limits = self._limits
-        parts = parts_of(plan, limits.data, limits.max_running, limits.pool.num_pages)
         smallest = _bucket(parts, limits, plan)
         bucket, step = await self._programs.for_step(smallest)
+        began = perf_counter()
         packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pool.pages_per_request))
         outputs = await self._run(TickOrder(bucket, packed), step)
         outputs.tokens.copy_to_host_async()
-        return describe_outputs(plan, parts, bucket, limits.max_running, outputs)
+        dispatched = describe_outputs(plan, parts, bucket, limits.max_running, outputs)
+        rows = 0 if bucket.prefill_tokens or bucket.steps > 1 else bucket.decode_rows
+        return replace(dispatched, rows=rows, began=began)
 
     async def _gather(self, offload: Offload) -> Gathered:
         orders = [StateOrder(GATHER, page) for page in offload.pages]
@@ -230,14 +235,10 @@ class Stepper:
         packed = await to_thread.run_sync(pack_adjustments, chunk.completes, chunk.generated, vocabulary)
         await self._run(StateOrder(ENTER, chunk.slot, packed), program)
 
-    async def _allow(self, plan: Plan) -> None:
+    async def _allow(self, parts: Sequence[GroupPart]) -> None:
         """Write the allowed-token masks of constrained requests."""
-        both: list[Chunk | Row] = [*plan.chunks, *plan.rows]
-        constrained = [each for each in both if each.allowed is not None]
-        program = await self._programs.ready(ALLOW) if constrained else None
-        for masks in masks_of(constrained, self._limits.data * self._limits.max_running):
-            assert program is not None
-            await self._run(StateOrder(ALLOW, *masks), program)
+        for masks in masks_of(parts, self._limits.max_running):
+            await self._run(StateOrder(ALLOW, *masks), await self._programs.ready(ALLOW))
 
     async def _steer(self, items: Sequence[Chunk | Row]) -> None:
         """Put the changes of steered requests into their slots, and remove those of earlier requests there."""

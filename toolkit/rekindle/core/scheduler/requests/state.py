@@ -13,6 +13,7 @@ from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import NextPage
 from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.core.scheduler.requests.aspects.drafting import Drafting
 from rekindle.core.scheduler.requests.aspects.keeping import StateCopies
 from rekindle.core.scheduler.requests.aspects.masking import Masking
 from rekindle.core.scheduler.requests.aspects.observed import Observed
@@ -47,6 +48,7 @@ class RequestState:
         masking: its allowed next tokens.
         thinking: the budget of its thoughts; None for none.
         keeping: the copies of its state; None if there are none to keep.
+        drafting: its drafts; None for none.
         has_states: whether its model has layers with a state.
     """
 
@@ -59,6 +61,7 @@ class RequestState:
     masking: Masking
     thinking: Thinking | None = None
     keeping: StateCopies | None = None
+    drafting: Drafting | None = None
     has_states: bool = False
     queued: Queued = field(default_factory=Queued)
     computed: int = 0
@@ -84,7 +87,9 @@ class RequestState:
         masking = Masking(None if request.constrained is None else request.constrained.first)
         observed, keeping, has_states = Observed.of(request), StateCopies.of(limits), limits.pool.state_pages > 0
         thinking = Thinking.of(request, jumps=not (limits.one_shape or has_states))
-        return cls(request, tokens, longest, publishable, rope_rule, observed, masking, thinking, keeping, has_states)
+        state = cls(request, tokens, longest, publishable, rope_rule, observed, masking, thinking, keeping)
+        state.has_states = has_states
+        return state
 
     @property
     def length(self) -> int:
@@ -113,7 +118,8 @@ class RequestState:
     @property
     def wants_token(self) -> bool:
         """True if it is ready for a decode row."""
-        return self.prefill_end <= self.computed < self.final_length - 1 and not self.awaits_mask and self._has_room
+        is_ready = self.prefill_end <= self.computed < self.final_length - 1
+        return is_ready and not self.awaits_mask and self._has_room and not self.awaits_draft
 
     @property
     def _has_room(self) -> bool:
@@ -138,6 +144,11 @@ class RequestState:
     def awaits_mask(self) -> bool:
         """True if its next token depends on a pending token or mask."""
         return self.masking.constrained and self.unsettled
+
+    @property
+    def awaits_draft(self) -> bool:
+        """True if its draft is in flight."""
+        return self.drafting is not None and self.drafting.in_flight > 0
 
     @property
     def delays_plans(self) -> bool:
@@ -264,6 +275,23 @@ class RequestState:
         self.pending += more
         return row
 
+    def drafted_rows(self, slot: int, tokens: Sequence[int]) -> list[Row]:
+        """Return the row of its next token and those of drafted tokens, all counted as computed from now on."""
+        assert self.lease is not None
+        assert self.drafting is not None
+        rows = [self.next_row(slot)]
+        for offset, token in enumerate(tokens, 1):
+            row = replace(self.next_row(slot), offset=offset, draft=token)
+            rows.append(replace(row, allowed=self.masking.draft_bits[offset - 1]) if self.masking.constrained else row)
+        self.drafting.in_flight = len(tokens)
+        return rows
+
+    def take_back(self, rejected: int) -> None:
+        """Take back rejected tokens of a draft, which are pending no longer and not computed."""
+        self.pending -= rejected
+        if self.lease is not None:
+            self.computed -= rejected
+
     def take(self, token: int) -> EndReason | None:
         """Add a settled token; return the end reason if it ends the request, else None."""
         self.pending -= 1
@@ -303,6 +331,8 @@ class RequestState:
         """Stop expecting results of dispatched ticks, after a loss of the device state."""
         self.pending = 0
         self.observed.lose_dispatched()
+        if self.drafting is not None:
+            self.drafting.in_flight = 0
 
     @property
     def publishable_end(self) -> int:

@@ -11,6 +11,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.cache.outbox import HostTierOutbox
 from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.core.scheduler.requests.drafter import Drafter
 from rekindle.core.scheduler.requests.grammar_outbox import GrammarOutbox
 from rekindle.core.scheduler.requests.groups import Group, least_loaded, requests_of
 from rekindle.core.scheduler.requests.state import RequestState
@@ -31,6 +32,7 @@ class RequestTable:
         groups: the groups, with the running requests.
         waiting: the queued requests.
         counts: counters without a current state.
+        drafter: chooses and measures drafts.
         exchanges: the number of weight exchanges, and the version of the weights in use.
         outputs: outputs to send to the detokenizer.
         grammar_outbox: news for the grammars actor.
@@ -40,6 +42,7 @@ class RequestTable:
         self._limits = limits
         self._states: dict[int, RequestState] = {}
         self.counts = Counts()
+        self.drafter = Drafter(limits, self.counts)
         self.groups = [Group(limits, outbox, number) for number in range(limits.data)]
         self.waiting = WaitingQueue(limits, self.groups, self.counts)
         self.exchanges = 0
@@ -76,6 +79,7 @@ class RequestTable:
         """Queue a new request for the least loaded group; `started` if it began in another lane."""
         self._states[request.id] = state = RequestState.of(request, self._limits)
         state.started = started
+        self.drafter.join(state)
         state.group = least_loaded(self.groups, state).number
         self.waiting.join(state)
 
@@ -136,6 +140,7 @@ class RequestTable:
         """Remove an ended request; the caller outputs its end."""
         del self._states[state.request.id]
         self.counts.ended += 1
+        self.drafter.leave(state)
         if state.masking.constrained:
             self.grammar_outbox.ended.append(state.request.id)
         if state.lease is not None:

@@ -26,6 +26,11 @@ class Masking:
         self.constrained = self.allowed is not None
 
     @property
+    def draft_bits(self) -> Any:
+        """The masks after each token of its draft."""
+        return () if self.allowed is None else self.allowed.draft_bits
+
+    @property
     def bits(self) -> Any:
         """The mask of allowed next tokens, as the device takes it; None for all."""
         return None if self.allowed is None else self.allowed.bits
