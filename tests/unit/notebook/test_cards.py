@@ -149,9 +149,17 @@ def test_the_card_of_stats_is_that_of_its_file() -> None:
         preemptions=2,
         device_losses=1,
         moved_pages=4,
+        drafts=1200,
+        drafted_tokens=4800,
+        accepted_tokens=3840,
+        accepted_at={1: 1100, 2: 900},
+        undrafted={"penalties": 1, "steering": 2000},
     )
     lanes = replace(STATS, scheduler=busy, unexpected_compilations=1, lanes=(busy, hits))
     states = {"a session's": readable(STATS), "a scheduler's": readable(hits), "of lanes": readable(lanes)}
+    ruled_out = replace(hits, undrafted={"bad_words": 3})
+    assert "| drafts | ruled out for 3 requests by bad_words\n" in readable(ruled_out)
+    assert len({hits, replace(hits), ruled_out}) == 2
     assert_card("stats", states)
 
 
@@ -229,11 +237,13 @@ def test_the_card_of_answers_is_that_of_its_file() -> None:
 def test_the_card_of_a_dashboard_is_that_of_its_file() -> None:
     busy = Rate(now=148.25, mean=120.5, seconds=60.3, history=(100.0, 200.0))
     single = replace(EMPTY.stats, scheduler=replace(COUNTS, prompt_tokens=1, running=1))
+    drafts = replace(COUNTS, drafts=1200, drafted_tokens=4800, accepted_tokens=3840)
     states = {
         "busy": Board(FACTS, busy),
         "nothing done": Board(EMPTY, Rate()),
         "one of each": Board(replace(EMPTY, stats=single, restored_pages=1), Rate()),
         "failed": Board(replace(EMPTY, state="failed: no more <b>", has_ended=True), Rate()),
+        "with drafts": Board(replace(EMPTY, stats=replace(EMPTY.stats, scheduler=drafts)), Rate()),
     }
     assert_card(
         "dashboard",

@@ -1,5 +1,6 @@
 """The metrics report the session's counters, in the text format of Prometheus."""
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -10,10 +11,11 @@ from rekindle.client.latencies import Histogram
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.scheduler.stats import Counts, SchedulerStats, Stats
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler
+from rekindle.testing import FakeSettler, fake_session
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
+LABELS = {"accepted_at": "place", "undrafted": "reason"}
 
 
 def samples(session: Session) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -31,8 +33,16 @@ def value(readings: dict[Any, float], name: str, **labels: str) -> float:
     return readings[f"rekindle_{name}", tuple(sorted(labels.items()))]
 
 
-async def test_each_counter_of_the_session_is_there_with_its_value(session: Session) -> None:
-    await session.generate(token_ids=[[3, 1, 4], [1, 5, 9]], max_tokens=7)
+@pytest.fixture
+def drafting() -> Iterator[Session]:
+    with fake_session(draft="lookup") as session:
+        yield session
+
+
+async def test_each_counter_of_the_session_is_there_with_its_value(drafting: Session) -> None:
+    session = drafting
+    for penalty in (0, 0, 1):
+        await session.generate(token_ids=[[3, 1, 4], [1, 5, 9]], max_tokens=40, frequency_penalty=penalty)
     looks: list[tuple[Stats, dict[Any, float]]] = []
 
     def unchanged() -> bool:
@@ -44,7 +54,12 @@ async def test_each_counter_of_the_session_is_there_with_its_value(session: Sess
     counters = {each.name for each in fields(Counts)} | {"device_losses"}
     for each in fields(SchedulerStats):
         name = f"{each.name}_total" if each.name in counters else each.name
-        assert value(readings, name) == getattr(stats.scheduler, each.name), name
+        count = getattr(stats.scheduler, each.name)
+        if each.name in LABELS:
+            of_labels = {key: value(readings, name, **{LABELS[each.name]: str(key)}) for key in count}
+            assert count == of_labels != {}, name
+        else:
+            assert value(readings, name) == count, name
     assert value(readings, "programs") == stats.programs
     assert value(readings, "program_loads_total") == stats.loads
     assert value(readings, "compilations_total") == stats.compilations

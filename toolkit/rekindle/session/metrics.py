@@ -1,6 +1,7 @@
 """Metrics of a session in Prometheus text format, registered nowhere."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -42,6 +43,11 @@ _COUNTERS: Mapping[str, str] = {
     "device_losses": "Losses of all pages on the device through a damaged program.",
 }
 """Counters of the scheduler: help text by attribute of `SchedulerStats`."""
+_LABELS: Mapping[str, tuple[str, str]] = {
+    "accepted_at": ("place", "Tokens of verified drafts that were right, by their place in the draft."),
+    "undrafted": ("reason", "Requests whose drafts are ruled out, by the reason."),
+}
+"""Counters of the scheduler with a label: its name and the help text by attribute of `SchedulerStats`."""
 _HISTOGRAMS: Mapping[str, tuple[str, str]] = {
     "queued": ("queue_seconds", "Seconds until a request left the waiting queue."),
     "first_token": ("time_to_first_token_seconds", "Seconds until the first token of a request."),
@@ -72,13 +78,12 @@ class SessionMetrics(Collector):
         yield from self._scheduled(GaugeMetricFamily, _GAUGES)
         yield GaugeMetricFamily("rekindle_programs", "Compiled programs in memory.", stats.programs)
         yield from self._scheduled(CounterMetricFamily, _COUNTERS)
+        for attribute, (label, text) in _LABELS.items():
+            yield _labelled(attribute, text, label, getattr(stats.scheduler, attribute))
         yield CounterMetricFamily("rekindle_program_loads", "Programs loaded from the store.", stats.loads)
         yield CounterMetricFamily("rekindle_compilations", "Programs compiled.", stats.compilations)
         text = "Requests that ended, by their finish reason."
-        ended = CounterMetricFamily("rekindle_requests", text, labels=["finish_reason"])
-        for reason, count in sorted(latencies.ended.copy().items()):
-            ended.add_metric([reason], count)
-        yield ended
+        yield _labelled("requests", text, "finish_reason", latencies.ended.copy())
         for attribute, (name, text) in _HISTOGRAMS.items():
             histogram = getattr(latencies, attribute)
             buckets = [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in histogram.up_to]
@@ -95,3 +100,11 @@ class SessionMetrics(Collector):
                 for number, lane in enumerate(self._stats.lanes):
                     by_lane.add_metric([str(number)], getattr(lane, name))
                 yield by_lane
+
+
+def _labelled(name: str, text: str, label: str, counts: Mapping[Any, int]) -> Metric:
+    """Return a counter with a value for each label."""
+    family = CounterMetricFamily(f"rekindle_{name}", text, labels=[label])
+    for value, count in sorted(counts.items()):
+        family.add_metric([str(value)], count)
+    return family

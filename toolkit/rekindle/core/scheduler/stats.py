@@ -78,8 +78,8 @@ class SchedulerStats(_Counters):
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
-    accepted_at: Mapping[int, int] = field(default_factory=dict)
-    undrafted: Mapping[str, int] = field(default_factory=dict)
+    accepted_at: Mapping[int, int] = field(default_factory=dict, hash=False)
+    undrafted: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 def total(lanes: Sequence[SchedulerStats]) -> SchedulerStats:
@@ -186,7 +186,8 @@ class Stats(_Counters):
         yield "", "all", *(f"lane {number}" for number in range(len(self.lanes)))
         lanes = [dict(rows(lane)) for lane in self.lanes]
         for name, count in rows(self):
-            own = [lane.get(name.removeprefix("scheduler.")) for lane in lanes] if "." in name else [None] * len(lanes)
+            scheduled = name.removeprefix("scheduler.")
+            own = [None if scheduled == name else lane.get(scheduled, 0) for lane in lanes]
             yield name, f"{count:,}", *("" if each is None else f"{each:,}" for each in own)
 
 

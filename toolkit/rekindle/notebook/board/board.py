@@ -9,6 +9,7 @@ from rekindle.core.request.figures import Standing
 from rekindle.core.scheduler.stats import SchedulerStats, Stats, cached_suffix, prompt_sources
 from rekindle.core.words import one_line, percent, quantity, seconds
 from rekindle.notebook.board.rates import Rate
+from rekindle.results.facts.stats import draft_facts
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")
 LONGEST_STATE = 400
@@ -91,7 +92,7 @@ class Board:
             "restored": quantity(facts.restored_pages, "cached page"),
         }
         lines = [f"{facts.name} ({facts.dtype}): {self.state()}"]
-        lines += [f"{name:13}{text}" for name, text in (rows | self.lanes()).items()]
+        lines += [f"{name:13}{text}" for name, text in (rows | self.drafts() | self.lanes()).items()]
         requests = self.requests()
         if requests:
             widths = [max(map(len, column)) for column in zip(COLUMNS, *requests, strict=True)]
@@ -122,6 +123,11 @@ class Board:
         stats, facts = self.facts.stats, self.facts
         ready = f"{facts.ready_programs} of {facts.total_programs} ready"
         return f"{ready}, {stats.loads} loaded, {stats.compilations} compiled"
+
+    def drafts(self) -> dict[str, str]:
+        """Return the number of drafts and the share of right tokens under their name; empty before the first one."""
+        facts = draft_facts(self.facts.stats.scheduler)
+        return {"drafts": ", ".join(facts)} if facts else {}
 
     def lanes(self) -> dict[str, str]:
         """Return the state of each lane by its name; empty with a single lane."""

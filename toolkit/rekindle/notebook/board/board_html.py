@@ -57,6 +57,7 @@ def overview_html(board: Board) -> str:
             _shares(prompt_sources(stats)),
         ),
         _section("programs", ready, _programs(board)),
+        *(_section(name, _number(*text.split(" ", 1))) for name, text in board.drafts().items()),
     )
     faded = ";opacity:0.85" if facts.has_ended else ""
     return f'<div style="{GRID}{faded}">{"".join(sections)}</div>{_lanes(board)}'

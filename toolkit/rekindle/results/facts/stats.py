@@ -5,7 +5,7 @@ from dataclasses import asdict, astuple
 from rekindle import markup
 from rekindle.core.scheduler import stats
 from rekindle.core.scheduler.stats import prompt_sources, rows
-from rekindle.core.words import quantity
+from rekindle.core.words import percent, quantity
 
 
 class SchedulerStats(stats.SchedulerStats):
@@ -74,9 +74,18 @@ def prompt_shares(counters: stats.SchedulerStats) -> str:
     return markup.note("tokens of prompts, by where they were found") + shares if shares else ""
 
 
+def draft_facts(counters: stats.SchedulerStats) -> list[str]:
+    """Return the number of drafts and the share of right tokens as texts; none before the first draft."""
+    if not counters.drafts:
+        return []
+    right = percent(counters.accepted_tokens / counters.drafted_tokens)
+    return [f"{counters.drafts:,} verified", f"{right} of {quantity(counters.drafted_tokens, 'token')} right"]
+
+
 def _groups(counters: stats.SchedulerStats) -> dict[str, str]:
-    """Return the counters as text by group, without rare events that have not occurred."""
-    return {
+    """Return the counters as text by group, without groups and rare events that have not occurred."""
+    ruled_out = (f"ruled out for {quantity(count, 'request')} by {by}" for by, count in counters.undrafted.items())
+    groups = {
         "requests": _joined(
             f"{counters.running:,} running", f"{counters.waiting:,} waiting", f"{counters.ended:,} ended"
         ),
@@ -104,7 +113,9 @@ def _groups(counters: stats.SchedulerStats) -> dict[str, str]:
             _unless_zero(counters.preemptions, "preemption", "preemptions"),
             _unless_zero(counters.device_losses, "loss of all pages", "losses of all pages"),
         ),
+        "drafts": _joined(*draft_facts(counters), *ruled_out),
     }
+    return {name: text for name, text in groups.items() if text}
 
 
 def _unless_zero(count: int, what: str, plural: str = "") -> str:
