@@ -117,7 +117,9 @@ def test_no_prompt_in_a_terminal_exits_with_2(
     assert "there is no prompt" in capsys.readouterr().err
 
 
-def test_ends_of_thoughts_and_of_loops_are_options(prompts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_of_thoughts_and_of_loops_and_drafts_are_options(
+    prompts: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     options: list[dict[str, Any]] = []
 
     def noted(session: Session, text: Any, **sampling: Any) -> Any:
@@ -128,9 +130,11 @@ def test_ends_of_thoughts_and_of_loops_are_options(prompts: list[Any], monkeypat
     assert main(["generate", "Hi", "--thinking-budget", "0", "--stop-on-repetition"]) == 1
     assert (options[0]["thinking_budget"], options[0]["stop_on_repetition"]) == (0, True)
     assert main(["generate", "Hi"]) == 1
-    assert {"thinking_budget", "stop_on_repetition"}.isdisjoint(options[1])
+    assert {"thinking_budget", "stop_on_repetition", "draft"}.isdisjoint(options[1])
     assert main(["generate", "Hi", "--thinking-budget", "-2"]) in (1, 2)
     assert len(options) == 2, "a wrong budget is refused before the model is opened"
+    assert main(["generate", "Hi", "--draft", "lookup"]) == 1
+    assert options[2]["draft"] == "lookup"
 
 
 @pytest.mark.usefixtures("prompts")

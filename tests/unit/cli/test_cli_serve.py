@@ -1,6 +1,7 @@
 """`rekindle serve` says where it serves, and ends in order when it is told to."""
 
 import gc
+import json
 import os
 import signal
 import socket
@@ -121,6 +122,23 @@ def test_help_tells_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
         option in output
         for option in ("--api-key", "--cors", "--host", "--max-running", "--dtype", "--kv-dtype", "--mesh")
     )
+
+
+@pytest.mark.parametrize("command", ["serve tiny --port 0", "batch IN OUT -m tiny"])
+def test_drafts_are_a_setting_of_the_session(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings: list[Any] = []
+
+    def noted(model: str, **options: Any) -> None:
+        settings.append(options.get("draft"))
+        raise rekindle.ConfigError("seen")
+
+    monkeypatch.setattr(rekindle, "open_sync", noted)
+    line = {"custom_id": "1", "method": "POST", "url": TEXT, "body": {"model": "tiny", "prompt": "Hello"}}
+    (tmp_path / "IN").write_text(json.dumps(line), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for options in ([], ["--draft", "lookup"]):
+        assert main([*command.split(), "--quiet", *options]) == 1
+    assert settings == [None, "lookup"]
 
 
 def test_what_cannot_be_served_is_told_before_a_model_is_opened(

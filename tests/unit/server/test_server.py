@@ -48,6 +48,17 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
 # What comes
 
 
+async def test_a_body_asks_for_drafts(texts: Session) -> None:
+    body = {"prompt": [3, 1, 4], "max_tokens": 40}
+    alone = (await ask(app(texts), TEXT, body)).json["choices"]
+    for draft, has_drafts in ((False, False), ("lookup", True)):
+        for _ in range(2):
+            assert (await ask(app(texts), TEXT, {**body, "draft": draft})).json["choices"] == alone
+        assert (texts.stats.scheduler.drafts > 0) == has_drafts
+    refused = await ask(app(texts), TEXT, {**body, "draft": "often"})
+    assert (refused.status, refused.error["param"]) == (400, "draft")
+
+
 async def test_a_chat_is_the_answer_of_the_session_taken_apart(scripted: Session) -> None:
     reply = await ask(app(scripted), CHAT, {"messages": [USER], "tools": [TOOL]})
     answer = await scripted.generate([USER], tools=[TOOL], max_tokens=None)

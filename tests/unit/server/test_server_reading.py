@@ -51,10 +51,11 @@ def test_sampling_fields_become_the_keywords_of_the_session() -> None:
         "cache_salt": "x",
         "min_tokens": 1,
     }
-    options["priority"] = -3
+    options |= {"priority": -3, "draft": "lookup"}
     request = completion(**options, include_stop_str_in_output=True, max_tokens=4)
     assert request.call.options == {**options, "keep_stop": True, "max_tokens": 4}
     assert request.call.fields["keep_stop"] == "include_stop_str_in_output"
+    assert chat(draft=False).call.options["draft"] is False
 
 
 def test_the_newer_name_of_the_most_tokens_wins() -> None:

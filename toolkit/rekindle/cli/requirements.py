@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rekindle.cli.models.targets import LARGER, known_targets
 from rekindle.cli.units import parse_size
-from rekindle.core.config import Implementation, KvDtype, Quantize, SettingsOptions, Ticks, check_axes
+from rekindle.core.config import DraftSource, Implementation, KvDtype, Quantize, SettingsOptions, Ticks, check_axes
 from rekindle.formats.checkpoints.embedded import NAME
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ def add_settings(parser: ArgumentParser) -> None:
         settings.add_argument(f"--{name}", type=int, metavar="N", help=text)
     text = "memory for the pool, instead of its pages, such as 2G or 1.5GiB"
     settings.add_argument("--pool-bytes", type=parse_size, metavar="SIZE", help=text)
+    text = "guess several tokens at once by those after equal text before, for requests without a draft of their own"
+    settings.add_argument("--draft", choices=get_args(DraftSource), help=text)
     settings.add_argument("--ticks", choices=get_args(Ticks), help="how prompts and decode rows share the device")
     settings.add_argument(
         "--deterministic",

@@ -1,11 +1,11 @@
 """Arguments of generating commands: the sampling parameters, an adapter and the opening of the model."""
 
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import rekindle
 from rekindle.cli import requirements
-from rekindle.core.config import Precompile
+from rekindle.core.config import DraftSource, Precompile
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def add_arguments(parser: ArgumentParser, max_tokens: int) -> None:
     parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end tokens")
     text = "stop when the output repeats a pattern over and over"
     parser.add_argument("--stop-on-repetition", action="store_const", const=True, help=text)
+    text = "guess several tokens at once by those after equal text before: the same answer, sooner if it repeats"
+    parser.add_argument("--draft", choices=get_args(DraftSource), help=f"{text}; never with penalties")
     text = "the directory of a LoRA adapter saved by PEFT"
     parser.add_argument("--adapter", dest="adapter_path", metavar="PATH", help=text)
 

@@ -41,6 +41,7 @@ SAMPLING: Mapping[str, str] = {
     "truncate_prompt_tokens": "truncate_prompt_tokens",
     "truncation_side": "truncation_side",
     "cache_salt": "cache_salt",
+    "draft": "draft",
     "priority": "priority",
 }
 """The keyword of the session for each field of a body."""
