@@ -386,14 +386,13 @@ assert not jnp.any(pool[0][jnp.array([0, 1, 3, 4, 6, 7])]), "no other page was t
 ROWS = 4
 
 
-@partial(jax.jit, static_argnames="implementation")
-def decode(weights, token, position, pool, page_table, implementation="reference"):
-    """Return the logits after one token at this position, and the pool with its key and value."""
-    decoder = nnx.merge(graph, weights)
-    ours = jnp.arange(ROWS) == 0
-    positions = jnp.where(ours, position, 0)
-    page = jnp.where(ours, page_table[position // PAGE], 0)  # the null page
-    visible = jnp.where(ours, position + 1, 0)  # how many positions a row sees
+def run_rows(decoder, tokens, positions, ours, pool, page_table, implementation):
+    """Return the hidden rows of tokens at these positions, and the pool with their keys and values.
+
+    All arguments with a value for each row are (ROWS,); `ours` is True for a row of the request, False for padding.
+    """
+    page = jnp.where(ours, page_table[positions // PAGE], 0)  # the null page
+    visible = jnp.where(ours, positions + 1, 0)  # how many positions a row sees
     tables = jnp.broadcast_to(page_table, (ROWS, len(page_table)))
     named = {"scale": attention.scale, "implementation": implementation}
 
@@ -402,9 +401,18 @@ def decode(weights, token, position, pool, page_table, implementation="reference
         pages = kernels.write(pages, kv, page, positions % PAGE, implementation=implementation)
         return kernels.attend_rows(q, pages, tables, visible, **named), pages
 
-    mixer = SimpleNamespace(attend=attend)
-    hidden, memory = decoder(jnp.where(ours, token, 0), positions, LayerMemory(pool), mixer)
-    return decoder.logits(hidden[:1])[0], memory.pages
+    hidden, memory = decoder(tokens, positions, LayerMemory(pool), SimpleNamespace(attend=attend))
+    return hidden, memory.pages
+
+
+@partial(jax.jit, static_argnames="implementation")
+def decode(weights, token, position, pool, page_table, implementation="reference"):
+    """Return the logits after one token at this position, and the pool with its key and value."""
+    decoder = nnx.merge(graph, weights)
+    ours = jnp.arange(ROWS) == 0
+    tokens, positions = jnp.where(ours, token, 0), jnp.where(ours, position, 0)
+    hidden, pool = run_rows(decoder, tokens, positions, ours, pool, page_table, implementation)
+    return decoder.logits(hidden[:1])[0], pool
 
 
 paged, largest = [], 0.0
@@ -472,13 +480,101 @@ pictures.table(table, head=("", "billion operations", "milliseconds"))
 # %% [markdown]
 # The number of operations falls far more than the time. A step for one token has to read all 538 MB of weights from
 # memory, and computes little with each number. That is why a session runs many requests side by side: they share that
-# reading.
+# reading. For the same reason, a few more rows for one request cost little.
 
 # %%
 again, _ = one(weights, long[-1], last, room, long_table)
 assert jnp.allclose(again, everything(weights, long, last), atol=1e-2), "both give the same logits"
 assert operations[0] / operations[1] > 20
 assert slow / fast > 2
+
+# %% [markdown]
+# ## A draft
+#
+# Three of the four rows were padding. They can verify a guess of the tokens that come next, a *draft*. A simple way to
+# get one is to find the last tokens of the request at an earlier place, and to guess that the tokens after them follow
+# again. `TokenIndex` does this for a session with `draft="lookup"`.
+#
+# Suppose that the request has four new tokens so far. Its last three have been there before:
+
+# %%
+from rekindle.core.device.sampling.drafts import verify
+from rekindle.core.scheduler.drafts.index import MOST_DRAFT, TokenIndex
+
+so_far = prompt + by_hand[:4]
+index = TokenIndex(so_far)
+match, guesses = index.following(index.newest(MOST_DRAFT), own=True)
+print(
+    f"{tokenizer.decode(so_far)!r} ends in {match} tokens that it has once more:", repr(tokenizer.decode(so_far[-3:]))
+)
+print("the guess:", [tokenizer.decode([token]) for token in guesses])
+
+# %% [markdown]
+# The newest token and the three guesses are the four rows of one step, at successive positions of one request. Each row
+# writes its keys and values before any row attends, and sees the positions up to its own. So the second row has the
+# logits of a step of its own, if the first guess is right.
+
+
+# %%
+@jax.jit
+def decode_draft(weights, tokens, position, pool, page_table):
+    """Return the logits (ROWS, vocab_size) after tokens from this position on, and the pool with them."""
+    decoder = nnx.merge(graph, weights)
+    every, positions = jnp.full(ROWS, True), position + jnp.arange(ROWS)
+    hidden, pool = run_rows(decoder, tokens, positions, every, pool, page_table, "reference")
+    return decoder.logits(hidden), pool
+
+
+rows = jnp.array([so_far[-1], *guesses])
+position = len(so_far) - 1
+of_rows, pool = decode_draft(weights, rows, position, pool, page_table)
+draws = of_rows.argmax(-1)
+offsets = jnp.arange(ROWS)
+right, last = verify(offsets, rows, draws)
+pictures.table(
+    [
+        (position + row, repr(tokenizer.decode([token])), repr(tokenizer.decode([draw])), "yes" if good else "no")
+        for row, (token, draw, good) in enumerate(zip(rows.tolist(), draws.tolist(), right.tolist(), strict=True))
+    ],
+    head=("position", "token of the row", "draw after it", "all guesses so far are right"),
+)
+
+# %% [markdown]
+# `verify` is the step's own. It compares each guess with the draw of the row before it. The first guess was that draw,
+# the second was not. So two rows count, and this step gives two tokens: a guess, and the model's own token in place of
+# the wrong guess. The other rows are dropped. Their keys and values stay in the page until the next tokens of the
+# request overwrite them, like the padding above.
+
+# %%
+assert match == len(guesses) == 3
+assert right.tolist() == [True, True, False, False]
+assert last.tolist() == [False, True, False, False], "the last row that counts has the newest token"
+assert draws[right].tolist() == by_hand[4:6], "the tokens of two single steps"
+after, pool = decode(weights, by_hand[5], len(prompt) + 5, pool, page_table)
+assert int(after.argmax()) == by_hand[6], "and the next step does not see the dropped rows"
+
+# %% [markdown]
+# A guess changes no token, only the number of steps. This holds for draws at a temperature too, because their random
+# numbers depend on seed and position alone. The next cell draws four tokens with seed 7, one step for each. Then one
+# step verifies three guesses: all of them right, the last one wrong, and the first one wrong.
+
+# %%
+SEED, WARM = 7, 0.7
+tokens = list(so_far)
+for _ in range(ROWS):
+    logits, pool = decode(weights, tokens[-1], len(tokens) - 1, pool, page_table)
+    tokens.append(int(drawn(logits, tokens, [SEED], WARM)[0]))
+single = tokens[len(so_far) :]
+for guesses in (single[:3], [*single[:2], 42], [42, *single[:2]]):
+    of_rows, pool = decode_draft(weights, jnp.array([so_far[-1], *guesses]), position, pool, page_table)
+    before = [[*so_far, *guesses[:row]] for row in range(ROWS)]
+    draws = jnp.array([int(drawn(of_rows[row], before[row], [SEED], WARM)[0]) for row in range(ROWS)])
+    right, _ = verify(offsets, jnp.array([so_far[-1], *guesses]), draws)
+    count = int(right.sum())
+    print(
+        f"{tokenizer.decode(guesses)!r}: {count} of {ROWS} rows count, and give {tokenizer.decode(draws[right].tolist())!r}"
+    )
+    assert draws[right].tolist() == single[:count]
 
 # %% [markdown]
 # ## The session says the same
@@ -495,6 +591,8 @@ print(repr(answer.text))
 
 # %%
 assert list(answer.token_ids) == by_hand == paged
+drafted = await session.generate(token_ids=prompt, max_tokens=12, temperature=0, draft="lookup")
+assert drafted.token_ids == answer.token_ids
 
 # %% [markdown]
 # A draw is the same too: here is the sixth token after the prompt, drawn with seed 7.
