@@ -251,8 +251,7 @@ def write(
     Args:
         pages: from `empty`; updated in place if donated.
         kv: (blocks, sides, kv_heads, block_tokens, head_dim) float; a block must not cross a page boundary.
-        page_ids: (blocks,) int32. If several blocks go to the same place, an arbitrary one of them remains. The place
-            of a block of fewer than 16 tokens is the 16 aligned positions around it.
+        page_ids: (blocks,) int32. If several blocks go to the same place, an arbitrary one of them remains.
         offsets: (blocks,) int32, the position of a block's start within its page, a multiple of `block_tokens`.
         implementation: by name; None is the best for this process's platform.
 

@@ -296,6 +296,13 @@ class Suite:
         self.skip_unserved(shape)
         self.check_write(shape, tokens, [(2, 0), (7, page_size // tokens - 1)])
 
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+    def test_writing_the_successive_tokens_of_a_draft(self, dtype: str) -> None:
+        shape = Shape(dtype=dtype, page_size=32)
+        self.skip_unserved(shape)
+        draft = [(3, place) for place in (5, 6, 7, 8, 9, 10, 15, 16, 17)]
+        self.check_write(shape, 1, [*draft, (8, 31), (0, 0), (0, 1), (1, 7)])
+
     def test_of_several_blocks_for_one_place_one_is_kept(self) -> None:
         """Check this because padding may write anywhere in the null page."""
         shape = Shape(dtype="bfloat16")

@@ -37,8 +37,7 @@ def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Arr
     if tokens % rows == 0:
         return _write_whole(pages, kv, jnp.where(_has_successor(page_ids, offsets), -1, page_ids), offsets)
     if rows % tokens == 0 and pages.shape[3] % rows == 0:
-        again = _has_successor(page_ids, offsets // rows)
-        return _write_small(pages, kv, jnp.where(again, -1, page_ids), offsets)
+        return _write_small(pages, kv, page_ids, offsets)
     return xla.write(pages, kv, page_ids, offsets)
 
 
@@ -82,19 +81,36 @@ def _whole_kernel(tokens: int, page_ids: Ref, offsets: Ref, kv: Ref, _: Ref, pag
     lax.fori_loop(0, blocks + IN_FLIGHT, one, None)
 
 
+def _merged(kv: jax.Array, page_ids: jax.Array, offsets: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
+    """Merge the blocks within each aligned slice of `rows` positions, such as the successive tokens of a draft.
+
+    Returns:
+        kv with `rows` tokens per block, and a bit for each part of a slice with a block, (blocks,) int32.
+    """
+    blocks, tokens = len(kv), kv.shape[3]
+    same = (page_ids[:, None] == page_ids[None]) & (offsets[:, None] // rows == offsets[None] // rows)
+    parts = jnp.arange(rows // tokens, dtype=jnp.int32)
+    here = same[:, None] & ((offsets % rows // tokens)[None, None] == parts[None, :, None])  # (blocks, parts, blocks)
+    source = jnp.where(here, jnp.arange(1, blocks + 1, dtype=jnp.int32), 0).max(2)
+    merged = jnp.moveaxis(kv[jnp.maximum(source - 1, 0)], 1, 3)
+    bits = jnp.left_shift((source > 0).astype(jnp.int32), parts[None]).sum(1)
+    return merged.reshape(*kv.shape[:3], rows, kv.shape[4]), bits
+
+
 def _write_small(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
     rows = sublanes(pages.dtype)
+    # A slice is complete before the kernel, which then selects its rows without shuffles within a register.
+    merged, parts = _merged(kv, page_ids, offsets, rows)
+    page_ids = jnp.where(_has_successor(page_ids, offsets // rows), -1, page_ids)
     changed = (*pages.shape[1:3], rows, pages.shape[4])
     size = page_bytes(pages) // pages.shape[3] * rows
     at_once = max(1, min(len(kv), tuning().write_bytes // size))
     spare = -len(kv) % at_once
     page_ids = jnp.pad(page_ids, (0, spare), constant_values=-1)
-    # The block is repeated over all rows of a slice, and the kernel selects rows, without shuffles within a register.
-    repeated = jnp.tile(kv, (1, 1, 1, rows // kv.shape[3], 1))
     return _in_place(
         functools.partial(_small_kernel, kv.shape[3], at_once),
-        (page_ids, jnp.pad(offsets, (0, spare))),
-        (jnp.pad(repeated, ((0, spare), *((0, 0),) * 4)), pages),
+        (page_ids, jnp.pad(offsets, (0, spare)), jnp.pad(parts, (0, spare))),
+        (jnp.pad(merged, ((0, spare), *((0, 0),) * 4)), pages),
         [
             pltpu.VMEM((at_once, *changed), pages.dtype),
             pltpu.VMEM((at_once, *changed), pages.dtype),
@@ -110,6 +126,7 @@ def _small_kernel(
     at_once: int,
     page_ids: Ref,
     offsets: Ref,
+    parts: Ref,
     kv: Ref,
     _: Ref,
     pages: Ref,
@@ -134,9 +151,8 @@ def _small_kernel(
             return pltpu.make_async_copy(slices.at[block], place(block), done.at[2])
 
         def change(block: jax.Array) -> None:
-            offset = lax.rem(offsets[base + block], jnp.int32(rows))
-            row = lax.broadcasted_iota(jnp.int32, slices.shape[1:], 2)
-            mask = (row >= offset) & (row < offset + tokens)
+            part = lax.div(lax.broadcasted_iota(jnp.int32, slices.shape[1:], 2), jnp.int32(tokens))
+            mask = lax.shift_right_logical(parts[base + block], part) & 1 > 0
             slices[block] = jnp.where(mask, new[block], slices[block])
 
         each = functools.partial(_for_each, at_once, lambda block: page_ids[base + block] >= 0)
