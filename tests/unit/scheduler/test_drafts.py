@@ -88,6 +88,18 @@ def test_a_draft_is_as_long_as_its_cost_allows() -> None:
     assert counts_of([(0.9, 0.8, 0.7), (0.75, 0.1), ()], 4) == [3, 1, 0]
 
 
+def test_an_old_or_wrong_time_is_measured_again() -> None:
+    times, sizes = Times(), (1, 4)
+    times.add(1, 10.0, 0.0)
+    times.add(4, 100.0, 0.0)
+    assert best_room(1, [1.0] * 3, times, sizes)[0] == 0
+    for _ in range(400):
+        times.add(1, 10.0, 0.0)
+    assert best_room(1, [1.0] * 3, times, sizes)[0] == 3
+    times.add(1, 1000.0, 0.0)
+    assert times.of(1) == pytest.approx(12.0), "a single slow tick counts as twice the mean"
+
+
 def test_chances_follow_what_happens_in_a_request() -> None:
     of_all = Chances()
     one, other = Chances(of_all), Chances(of_all)

@@ -23,6 +23,12 @@ TIME_WEIGHT: Final = 0.2
 """Weight of a new measurement in the moving mean of a time."""
 
 
+MOST_OF_MEAN: Final = 2.0
+"""Bound of a measured time, as a multiple of the mean: a machine may be busy with something else for once."""
+DOUBT: Final = 0.005
+"""Share by which the means of other sizes approach that of a measured tick, so that an old one is measured again."""
+
+
 @dataclass(slots=True)
 class Chances:
     """The chance that the token after a match is the same again, by class of match length.
@@ -73,7 +79,11 @@ class Times:
             seconds: the time of the tick.
             gap: the time since the tick before; 0 for a tick planned earlier. A long gap is a pause without requests.
         """
-        self._ticks[rows] = _mean(self._ticks.get(rows, seconds), seconds)
+        mean = self._ticks.get(rows, seconds)
+        self._ticks[rows] = _mean(mean, min(seconds, MOST_OF_MEAN * mean))
+        for other in self._ticks:
+            if other != rows:
+                self._ticks[other] += DOUBT * (self._ticks[rows] - self._ticks[other])
         if 0 < gap < seconds:
             self.gap = _mean(self.gap or gap, gap)
 

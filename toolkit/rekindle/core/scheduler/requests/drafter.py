@@ -78,18 +78,13 @@ class Drafter:
         if not self._pays(len(states), states):
             return {}
         guesses = [
-            (state, state.drafting, *self._guess(state, state.drafting))
+            (state, *self._guess(state, state.drafting))
             for state in states
             if state.drafting is not None and not state.unsettled
         ]
         offers = [chances for *_, chances in guesses]
         counts = counts_of(offers, self._room(len(states), offers)[0])
-        drafts: dict[RequestState, tuple[int, ...]] = {}
-        for (state, drafting, tokens, _), count in zip(guesses, counts, strict=True):
-            drafting.declined = 0 if count else drafting.declined + (len(tokens) > 0)
-            if count:
-                drafts[state] = tokens[:count]
-        return drafts
+        return {state: tokens[:count] for (state, tokens, _), count in zip(guesses, counts, strict=True) if count}
 
     def propose(self, states: Sequence[RequestState], running: Sequence[RequestState]) -> Mapping[int, tuple[int, ...]]:
         """Return the drafts of constrained requests for the grammars to check, by request id.

@@ -2,16 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from rekindle.core.request.request import Request
 from rekindle.core.scheduler.drafts.gain import Chances
 from rekindle.core.scheduler.drafts.index import LEAST_MATCH, MOST_DRAFT, TokenIndex
 from rekindle.core.scheduler.drafts.memory import FinishedOutputs
 from rekindle.core.scheduler.limits import EngineLimits
-
-PROBE_AFTER: Final = 32
-"""Declined drafts of a request before a draft is verified anyway if it can pay at all, to measure ticks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +33,13 @@ class Drafting:
 
     Attributes:
         in_flight: the number of drafted tokens in the tick in flight.
-        declined: the number of drafts since the last verified one.
     """
 
     def __init__(self, request: Request, chances: Chances, outputs: FinishedOutputs):
         self._namespace, self._outputs = request.namespace, outputs
         self._index, self._newest = TokenIndex(), Draft()
         self._chances = Chances(chances)
-        self.in_flight = self.declined = 0
+        self.in_flight = 0
 
     def after(self, tokens: Sequence[int]) -> Draft:
         """Return the draft after all tokens of the request so far."""
@@ -59,8 +54,8 @@ class Drafting:
         return self._newest
 
     def chances(self, match: int, count: int) -> tuple[float, ...]:
-        """Return the chances of a draft's tokens, see `Chances.of_all`; 1 for a draft to be verified anyway."""
-        return (1.0,) * count if self.declined >= PROBE_AFTER else self._chances.of_all(match, count)
+        """Return the chances of a draft's tokens, see `Chances.of_all`."""
+        return self._chances.of_all(match, count)
 
     def _compare(self, tokens: Sequence[int]) -> None:
         """Measure chances by the newest draft, verified or not."""
