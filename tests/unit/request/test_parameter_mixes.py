@@ -174,8 +174,8 @@ def test_the_mixes_are_of_all_parameters() -> None:
     """Leave out the mixes of other tests.
 
     They are test_stop_strings_property.py (stop strings), test_repetition.py, test_thinking_budget.py,
-    test_capture.py, test_text_tokenizer.py (cut prompts) and test_scheduler_machine.py (all others).
+    test_capture.py, test_drafts.py, test_text_tokenizer.py (cut prompts) and test_scheduler_machine.py (all others).
     """
     elsewhere = {"stop", "keep_stop", "skip_special_tokens", "stop_on_repetition", "adapter", "steer", "patch"}
-    elsewhere |= {"truncate_prompt_tokens", "truncation_side", "thinking_budget", "capture"}
+    elsewhere |= {"truncate_prompt_tokens", "truncation_side", "thinking_budget", "capture", "draft"}
     assert {*PARAMETERS, *CONSTRAINTS, "max_tokens", "seed"} | elsewhere == set(SamplingOptions.__annotations__)

@@ -248,10 +248,10 @@ def _next_tokens(
         slots.allowed,
         jnp.concatenate([inputs.sample_slot, inputs.row_masks(null_slot)]),
     )
-    samples = len(inputs.sample_slot)
-    is_right, is_last = verify(inputs.row_offset, inputs.row_draft, tokens[samples:])
-    tokens = tokens.at[samples:].set(jnp.where(is_right, tokens[samples:], NOT_COMPUTED))
-    owners = owners.at[samples:].set(jnp.where(is_last, inputs.row_slot, null_slot))
+    of_samples, of_rows = jnp.split(tokens, [len(inputs.sample_slot)])
+    is_right, is_last = verify(inputs.row_offset, inputs.row_draft, of_rows)
+    tokens = jnp.concatenate([of_samples, jnp.where(is_right, of_rows, NOT_COMPUTED)])
+    owners = jnp.concatenate([inputs.sample_slot, jnp.where(is_last, inputs.row_slot, null_slot)])
     next_tokens = jnp.maximum(tokens, 0)  # the next tick may be in flight already, and needs a valid token
     slots = replace(
         slots,

@@ -24,5 +24,5 @@ def verify(offsets: jax.Array, guesses: jax.Array, draws: jax.Array) -> tuple[ja
     is_guess = offsets > 0
     wrong = jnp.cumsum(is_guess & (jnp.roll(draws, 1) != guesses))
     is_right = wrong == wrong[jnp.arange(len(draws), dtype=jnp.int32) - offsets]
-    goes_on = jnp.roll(is_guess & is_right, -1).at[-1:].set(False)
+    goes_on = jnp.concatenate([(is_guess & is_right)[1:], jnp.zeros(1, bool)])
     return is_right, is_right & ~goes_on
