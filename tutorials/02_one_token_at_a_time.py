@@ -571,10 +571,9 @@ for guesses in (single[:3], [*single[:2], 42], [42, *single[:2]]):
     draws = jnp.array([int(drawn(of_rows[row], before[row], [SEED], WARM)[0]) for row in range(ROWS)])
     right, _ = verify(offsets, jnp.array([so_far[-1], *guesses]), draws)
     count = int(right.sum())
-    print(
-        f"{tokenizer.decode(guesses)!r}: {count} of {ROWS} rows count, and give {tokenizer.decode(draws[right].tolist())!r}"
-    )
-    assert draws[right].tolist() == single[:count]
+    tokens = draws[right].tolist()
+    print(f"{tokenizer.decode(guesses)!r}: {count} of {ROWS} rows count, and give {tokenizer.decode(tokens)!r}")
+    assert tokens == single[:count]
 
 # %% [markdown]
 # ## The session says the same
