@@ -69,14 +69,21 @@ def test_the_memory_keeps_namespaces_apart_and_within_bounds() -> None:
     assert memory.following("another 3", last_of([2, 3])) == (0, [])
 
 
+def measure(times: Times, rows: int, seconds: float) -> None:
+    """Add two ticks of a size, the first of which does not count."""
+    times.add(rows, 100 * seconds, 0.0)
+    times.add(rows, seconds, 0.0)
+
+
 def test_a_draft_is_as_long_as_its_cost_allows() -> None:
     times, sizes = Times(), (1, 4, 16)
     chances = [0.9**place for place in range(1, 16)]
     assert best_room(1, chances, times, sizes) == (0, 0.0), "nothing is measured"
-    times.add(1, 10.0, 0.0)
+    measure(times, 1, 10.0)
     assert best_room(1, chances, times, sizes)[0] == 15, "what is not measured costs nothing more"
-    times.add(16, 60.0, 0.0)
-    times.add(4, 15.0, 0.0)
+    assert best_room(1, chances, times, sizes, unready=[16])[0] == 3
+    measure(times, 16, 60.0)
+    measure(times, 4, 15.0)
     room, saved = best_room(1, chances, times, sizes)
     assert room == 3
     assert saved == pytest.approx(10 * (1 + sum(chances[:3])) - 15, abs=1.0)
@@ -90,8 +97,8 @@ def test_a_draft_is_as_long_as_its_cost_allows() -> None:
 
 def test_an_old_or_wrong_time_is_measured_again() -> None:
     times, sizes = Times(), (1, 4)
-    times.add(1, 10.0, 0.0)
-    times.add(4, 100.0, 0.0)
+    measure(times, 1, 10.0)
+    measure(times, 4, 100.0)
     assert best_room(1, [1.0] * 3, times, sizes)[0] == 0
     for _ in range(400):
         times.add(1, 10.0, 0.0)

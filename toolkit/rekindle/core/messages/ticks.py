@@ -249,6 +249,7 @@ class Dispatched(Message):
         sum_rows: the places of sums of hidden states.
         rows: the number of rows with padding, in a tick of one step without prompts; 0 for others.
         began: its start on the host, in seconds of `time.perf_counter`.
+        unready: numbers of rows whose programs are being made.
     """
 
     tick: int
@@ -259,6 +260,7 @@ class Dispatched(Message):
     sum_rows: tuple[SumRow, ...] = ()
     rows: int = 0
     began: float = field(default=0.0, compare=False)
+    unready: tuple[int, ...] = ()
 
     @property
     def requests(self) -> tuple[int, ...]:
@@ -298,7 +300,7 @@ class Settled(Message):
             on the device has to be computed again.
         sums: the summed hidden states of a slice of the prompt, by request id.
         failures: the errors of requests, by request id; the requests end after their tokens of this tick.
-        rows: see `Dispatched`.
+        rows, unready: see `Dispatched`.
         seconds: its time, without that of the tick before it.
         gap: the time from the end of that tick to the start of this one; 0 if it began earlier.
     """
@@ -313,6 +315,7 @@ class Settled(Message):
     rows: int = 0
     seconds: float = field(default=0.0, compare=False)
     gap: float = field(default=0.0, compare=False)
+    unready: tuple[int, ...] = ()
 
     @property
     def requests(self) -> tuple[int, ...]:

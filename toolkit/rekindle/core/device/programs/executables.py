@@ -165,6 +165,11 @@ class Executables:
                 raise ArgumentsLost("a stored program was damaged, and has been compiled again") from error
             return program(*arguments)
 
+    def is_pending(self, key: Key) -> bool:
+        """Return True while a program is being made, or waits for its turn."""
+        with self._lock:
+            return key in self._pending
+
     def find(self, key: Key) -> Program | None:
         """Return a program if it is ready, else None. The caller's reference keeps it alive after an eviction."""
         self._workers.note_call()

@@ -30,7 +30,11 @@ class Settler:
         results = await to_thread.run_sync(with_overrides, _read, message, abandon_on_cancel=True)
         before, self._ended = self._ended, perf_counter()
         began = max(before, message.began)
-        return [replace(results, rows=message.rows, seconds=self._ended - began, gap=began - before)]
+        return [
+            replace(
+                results, rows=message.rows, unready=message.unready, seconds=self._ended - began, gap=began - before
+            )
+        ]
 
 
 def _read(tick: Dispatched) -> Settled:

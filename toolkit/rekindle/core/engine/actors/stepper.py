@@ -185,7 +185,8 @@ class Stepper:
         outputs.tokens.copy_to_host_async()
         dispatched = describe_outputs(plan, parts, bucket, limits.max_running, outputs)
         rows = 0 if bucket.prefill_tokens or bucket.steps > 1 else bucket.decode_rows
-        return replace(dispatched, rows=rows, began=began)
+        sizes = [each for each in limits.decode_buckets if self._programs.is_pending(bucket._replace(decode_rows=each))]
+        return replace(dispatched, rows=rows, began=began, unready=tuple(sizes) if rows else ())
 
     async def _gather(self, offload: Offload) -> Gathered:
         orders = [StateOrder(GATHER, page) for page in offload.pages]

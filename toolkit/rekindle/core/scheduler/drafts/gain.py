@@ -1,7 +1,7 @@
 """Choice of the lengths of drafts, by measured times of ticks and measured chances of tokens."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
@@ -68,45 +68,37 @@ class Times:
     """
 
     def __init__(self) -> None:
-        self._ticks: dict[int, float] = {}
+        self._ticks: dict[int, float | None] = {}
         self.gap = 0.0
 
     def add(self, rows: int, seconds: float, gap: float) -> None:
-        """Add a tick without prompts.
+        """Add a tick without prompts. The first one of a size does not count: a new program is slow.
 
         Args:
             rows: the number of rows with padding.
             seconds: the time of the tick.
             gap: the time since the tick before; 0 for a tick planned earlier. A long gap is a pause without requests.
         """
-        mean = self._ticks.get(rows, seconds)
+        if rows not in self._ticks:
+            self._ticks[rows] = None
+            return
+        mean = self._ticks[rows] or seconds
         self._ticks[rows] = _mean(mean, min(seconds, MOST_OF_MEAN * mean))
-        for other in self._ticks:
-            if other != rows:
-                self._ticks[other] += DOUBT * (self._ticks[rows] - self._ticks[other])
+        for other, time in self._ticks.items():
+            if other != rows and time is not None:
+                self._ticks[other] = time + DOUBT * (mean - time)
         if 0 < gap < seconds:
             self.gap = _mean(self.gap or gap, gap)
 
     def of(self, rows: int) -> float | None:
         """Return the time of a tick, or of one with fewer rows until it is measured; None without measurements."""
-        sizes = [size for size in self._ticks if size <= rows]
-        return self._ticks[max(sizes)] if sizes else None
+        times = {size: time for size, time in self._ticks.items() if size <= rows and time is not None}
+        return times[max(times)] if times else None
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The drafts of a tick with the most expected tokens per second.
-
-    Attributes:
-        counts: the length of each request's draft; 0 for none.
-        saving: the seconds that they are expected to save.
-    """
-
-    counts: tuple[int, ...]
-    saving: float = 0.0
-
-
-def best_room(rows: int, chances: Sequence[float], times: Times, sizes: Sequence[int]) -> tuple[int, float]:
+def best_room(
+    rows: int, chances: Sequence[float], times: Times, sizes: Sequence[int], unready: Collection[int] = ()
+) -> tuple[int, float]:
     """Return the number of draft tokens with the most expected tokens per second, and the seconds saved in a tick.
 
     Args:
@@ -114,17 +106,19 @@ def best_room(rows: int, chances: Sequence[float], times: Times, sizes: Sequence
         chances: the chance of each draft token to be right, the largest first.
         times: the measured times.
         sizes: the sizes of decode buckets, ascending.
+        unready: sizes whose programs are not ready yet.
 
     Returns:
         0 and 0.0 if no draft pays.
     """
-    base = times.of(smallest(sizes, rows))
+    least = smallest(sizes, rows)
+    base = times.of(least)
     if base is None:
         return 0, 0.0
     best, speed = (0, 0.0), LEAST_GAIN * rows / base
     for size in sizes:
         room, seconds = min(size - rows, len(chances)), times.of(size)
-        if room > 0 and seconds is not None:
+        if room > 0 and seconds is not None and (size == least or size not in unready):
             expected = rows + sum(chances[:room])
             if expected / seconds > speed:
                 best, speed = (room, base * expected / rows - seconds), expected / seconds

@@ -1,7 +1,7 @@
 """Drafter: chooses the drafts of each tick, and measures them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from rekindle.core.messages import Settled
@@ -27,6 +27,7 @@ class Drafter:
 
     def __init__(self, limits: EngineLimits, counts: Counts):
         self._limits, self._counts = limits, counts
+        self._unready: Collection[int] = ()
         self._outputs, self._chances, self._times = FinishedOutputs(), Chances(), Times()
 
     def join(self, state: RequestState) -> None:
@@ -122,7 +123,7 @@ class Drafter:
     def _room(self, rows: int, offers: Sequence[Sequence[float]]) -> tuple[int, float]:
         """Return the number of draft tokens for a tick, and the seconds saved."""
         chances = sorted((chance for offer in offers for chance in offer), reverse=True)
-        return best_room(rows, chances, self._times, self._limits.decode_buckets)
+        return best_room(rows, chances, self._times, self._limits.decode_buckets, self._unready)
 
     def settle(self, message: Settled, states: Sequence[RequestState]) -> None:
         """Take back the rejected tokens of drafts, and measure the tick.
@@ -133,6 +134,7 @@ class Drafter:
         """
         if message.rows:
             self._times.add(message.rows, message.seconds, message.gap)
+            self._unready = message.unready
         verified = [state for state in states if state.awaits_draft]
         counts = Counter(request_id for request_id, _ in message.tokens) if verified else Counter()
         for state in verified:
