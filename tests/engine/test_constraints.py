@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import rekindle
 from rekindle.core.messages import Advanced
-from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.constraint import Allowed
 from tests.engine.small import SMOLLM2, Shapes
 from tests.unit.text.test_grammar import TREE, schemas
 from tests.waiting import PATIENCE

@@ -82,7 +82,7 @@ from rekindle.core.messages import (
 )
 from rekindle.core.messages.record import MessageRecord
 from rekindle.core.page import NewPage
-from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.constraint import Allowed
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request

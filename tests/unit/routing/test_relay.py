@@ -33,7 +33,7 @@ from rekindle.core.messages import (
     WeightsUsed,
     Withdraw,
 )
-from rekindle.core.request.allowed import Allowed, Constrained
+from rekindle.core.request.constraint import Allowed, Constrained
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request

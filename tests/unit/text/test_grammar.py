@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.core.errors import ConstraintFailed, RekindleError
-from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.constraint import Allowed
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.text.grammar import Compiler, Matcher

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rekindle.core.request.allowed import Constrained
-from rekindle.core.request.constraint import Constraint
+from rekindle.core.request.constraint import Constrained, Constraint
 from rekindle.core.request.request import Request
 from rekindle.core.text.grammar import Grammar, Matcher
 from rekindle.core.text.masks import run_steps

@@ -6,7 +6,7 @@ from operator import mul
 from typing import Any
 
 from rekindle.core.models.config import LayerConfig, ModelConfig, Rope, ShortConvolution
-from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.constraint import Allowed
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.request.thoughts import ThoughtWatch

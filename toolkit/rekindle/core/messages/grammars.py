@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from rekindle.core.errors import RekindleError
 from rekindle.core.messages.message import Message
 from rekindle.core.messages.words import join_items
-from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.constraint import Allowed
 from rekindle.core.request.request import Request
 
 

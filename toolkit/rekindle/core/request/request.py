@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from rekindle.core.errors import InvalidRequest, PromptTooLong
 from rekindle.core.request import checks
-from rekindle.core.request.allowed import Constrained
+from rekindle.core.request.constraint import Constrained
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.thoughts import ThoughtLimit, ThoughtWatch

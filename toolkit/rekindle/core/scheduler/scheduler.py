@@ -33,7 +33,7 @@ from rekindle.core.messages import (
 )
 from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.page import StoredPage
-from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.constraint import Allowed
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rekindle.core.errors import ConstraintFailed, InvalidRequest
-from rekindle.core.request.allowed import Allowed
-from rekindle.core.request.constraint import Constraint
+from rekindle.core.request.constraint import Allowed, Constraint
 from rekindle.core.request.request import Request
 from rekindle.core.request.thoughts import ThoughtWatch
 from rekindle.core.text.constraints.parser import parse, reason

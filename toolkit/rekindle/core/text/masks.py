@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from rekindle.core.errors import RekindleError
-from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.constraint import Allowed
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rekindle.core.request.allowed import Allowed
+from rekindle.core.request.constraint import Allowed
 
 
 @dataclass(slots=True, eq=False)

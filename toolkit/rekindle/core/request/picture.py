@@ -1,0 +1,42 @@
+"""An image in the prompt of a request."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # parsers of the command line import this folder, and do without numpy
+    from rekindle.core.models.vision.patches import Patches
+
+
+class PictureSource(Protocol):
+    """Interface of the pixels of an image; picklable."""
+
+    def patches(self) -> "Patches":
+        """Return the patches of the image. May take a second, in any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image in the prompt of a request; picklable. Pictures with equal digests are equal.
+
+    Attributes:
+        digest: 16 bytes, unique to the pixels, the size and the settings of their processing.
+        positions: indices of the image's tokens in the prompt, ascending, (tokens,) int32.
+        source: the pixels.
+    """
+
+    digest: bytes
+    positions: Any = field(compare=False)
+    source: PictureSource = field(compare=False, repr=False)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of the image in the prompt."""
+        return len(self.positions)
+
+    def patches(self) -> "Patches":
+        """Return the patches of the image. It decodes the image, so call it in a worker thread.
+
+        Raises:
+            InvalidRequest: the file of the image is damaged.
+        """
+        return self.source.patches()

@@ -1,0 +1,1 @@
+"""Pictures: their reading, their processing, and their places in prompts."""
