@@ -34,7 +34,7 @@ class FilledTree:
         self.random = Random(page_size)
         self.pages: Iterator[int] = count(1)
         self.prompts: list[array[int]] = []
-        while self.tree.nodes < nodes:
+        while self.tree.ledger.nodes < nodes:
             self.prompts.append(self.fresh(shared=len(self.prompts) % 2 == 1))
             self.tree.unlock(self.publish(self.prompts[-1]))
 
@@ -68,7 +68,7 @@ def prompts(page_size: int) -> None:
         tree.lock(root)
         spent["publish"].append(microseconds(partial(tree.publish, root, fresh, pages)))
         tree.unlock(tree.match("", fresh)[-1])
-    print(f"{PROMPT:,} tokens, pages of {page_size}, {tree.nodes:,} nodes:")
+    print(f"{PROMPT:,} tokens, pages of {page_size}, {tree.ledger.nodes:,} nodes:")
     for name, times in spent.items():
         print(f"  {name:24} {median(times):7.0f} µs, worst {max(times):.0f}")
 
@@ -76,7 +76,7 @@ def prompts(page_size: int) -> None:
 def page(nodes: int) -> None:
     """Print the costs of offloading, evicting and pruning one page, over half of the tree."""
     tree = FilledTree(16, nodes, prompt=800).tree
-    half = tree.nodes // 2
+    half = tree.ledger.nodes // 2
 
     def offload() -> None:
         for entry, node in enumerate(tree.next_to_offload(half)):
@@ -88,7 +88,7 @@ def page(nodes: int) -> None:
         "prune": microseconds(lambda: deque((tree.prune(1) for _ in range(half)), maxlen=0)),
     }
     each = ", ".join(f"{name} {time / half:.1f} µs" for name, time in spent.items())
-    print(f"one page of {tree.nodes + half:,} nodes: {each}")
+    print(f"one page of {tree.ledger.nodes + half:,} nodes: {each}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ def published(tree: PrefixTree, text: str, *, hits: int = 0, salt: str = "") -> 
     tip = nodes[-1] if nodes else tree.root(salt)
     tree.lock(tip)
     more = tokens[len(nodes) * tree.page_size :]
-    tip, _ = tree.publish(tip, more, range(tree.nodes, tree.nodes + len(more) // tree.page_size))
+    tip, _ = tree.publish(tip, more, range(tree.ledger.nodes, tree.ledger.nodes + len(more) // tree.page_size))
     for _ in range(hits):
         tree.hit(tip)
     tree.unlock(tip)

@@ -10,7 +10,8 @@ import rekindle
 from rekindle import SamplingParams, ServerSettings, Settings
 from rekindle.core import errors
 from rekindle.core.config import SettingsOptions
-from rekindle.core.request.params import _CHECKS, SamplingOptions
+from rekindle.core.request.accepted import CHECKS
+from rekindle.core.request.params import SamplingOptions
 from rekindle.server_settings import ServerOptions
 
 PUBLIC = """
@@ -51,7 +52,7 @@ def documented(record: type[Any]) -> list[str]:
 
 def test_sampling_parameters_are_listed_alike_where_they_are_typed_kept_checked_and_explained() -> None:
     names = [field.name for field in fields(SamplingParams)]
-    assert list(SamplingOptions.__annotations__) == list(_CHECKS) == documented(SamplingParams) == names
+    assert list(SamplingOptions.__annotations__) == list(CHECKS) == documented(SamplingParams) == names
 
 
 def test_settings_are_listed_alike_where_they_are_typed_kept_and_explained() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.request.params import SamplingParams, check_draws, draws
+from rekindle.core.request.accepted import check_draws
+from rekindle.core.request.params import SamplingParams, draws
 from rekindle.core.request.request import Request, check_bans
 
 VOCAB_SIZE = 10

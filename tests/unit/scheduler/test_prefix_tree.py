@@ -64,7 +64,7 @@ def test_pages_of_tokens_that_have_a_page_stay_the_callers(tree: Letters) -> Non
     tip, spare = tree.publish(root, ids("aabbcc"), [10, 11, 12])
     assert spare == [10, 11]
     assert [node.page for node in tree.path(tip)] == [0, 1, 12]
-    assert (tree.nodes, tree.device_pages) == (3, 3)
+    assert (tree.ledger.nodes, tree.ledger.device_pages) == (3, 3)
 
 
 def test_a_page_that_was_only_in_the_host_tier_is_in_both_once_it_is_published(tree: Letters) -> None:
@@ -74,7 +74,7 @@ def test_a_page_that_was_only_in_the_host_tier_is_in_both_once_it_is_published(t
     tip, spare = tree.publish(root, ids("aa"), [7])
     assert spare == []
     assert (tip.page, tip.host) == (7, 100)
-    assert (tree.device_pages, tree.host_pages) == (1, 2)
+    assert (tree.ledger.device_pages, tree.ledger.host_pages) == (1, 2)
 
 
 def test_a_lock_moves_along_with_what_is_published(tree: Letters) -> None:
@@ -93,7 +93,7 @@ def test_the_least_recently_used_tail_is_evicted_first(tree: Letters) -> None:
     tree.use("cc")
     assert tree.evict(2).pages == [1, 3]
     assert tree.evict(9).pages == [0, 2]
-    assert tree.nodes == 0
+    assert tree.ledger.nodes == 0
 
 
 def test_giving_a_lock_back_counts_as_a_use(tree: Letters) -> None:
@@ -117,9 +117,9 @@ def test_evictable_counts_the_pages_without_a_lock_below(tree: Letters) -> None:
     tree.use("aabbcc")
     tree.use("dd")
     tree.lock(tree.tip("aabb"))
-    assert tree.evictable == 2
+    assert tree.ledger.evictable == 2
     assert sorted(tree.evict(9).pages) == [2, 3]
-    assert tree.evictable == 0
+    assert tree.ledger.evictable == 0
 
 
 def test_an_evicted_page_with_a_copy_is_found_in_the_host_tier(tree: Letters) -> None:
@@ -134,7 +134,7 @@ def test_evicting_a_page_without_a_copy_drops_the_copies_below_it(tree: Letters)
     assert tree.offload(1) == [2]
     assert tree.evict(1) == Evicted(pages=[2])
     assert tree.evict(1) == Evicted(pages=[1], entries=[102])
-    assert (tree.nodes, tree.host_pages) == (1, 0)
+    assert (tree.ledger.nodes, tree.ledger.host_pages) == (1, 0)
 
 
 def test_a_lock_on_a_host_copy_keeps_the_pages_above_it(tree: Letters) -> None:
@@ -142,7 +142,7 @@ def test_a_lock_on_a_host_copy_keeps_the_pages_above_it(tree: Letters) -> None:
     tree.offload(1)
     tree.evict(1)
     tree.lock(tip)
-    assert tree.evictable == 0
+    assert tree.ledger.evictable == 0
     assert tree.evict(9) == Evicted()
     assert tree.prune(9) == Evicted()
     tree.unlock(tip)
@@ -169,7 +169,7 @@ def test_the_least_recently_used_copies_are_pruned_first_tails_before_heads(tree
     tree.offload(1000)
     tree.evict(1)
     assert tree.prune(1) == Evicted(entries=[101])
-    assert tree.nodes == 2
+    assert tree.ledger.nodes == 2
     assert tree.prune(1) == Evicted(entries=[100])
     assert tree.tip("aa").page == 0
     assert tree.prune(9) == Evicted(entries=[102])
@@ -207,7 +207,7 @@ def test_onloaded_pages_are_in_both_tiers(tree: Letters) -> None:
     tree.cool("aabb")
     tree.attach(tree.nodes_of("aabb"), [7, 8])
     assert [(node.page, node.host) for node in tree.nodes_of("aabb")] == [(7, 100), (8, 101)]
-    assert tree.in_both == 2
+    assert tree.ledger.in_both == 2
 
 
 def test_what_is_not_locked_of_a_forgotten_namespace_leaves_at_once(tree: Letters) -> None:
@@ -296,7 +296,7 @@ def test_a_conversation_of_a_hundred_thousand_tokens_needs_no_recursion() -> Non
             assert len(tree.prune(6250).entries) == 6250
         else:
             assert len(tree.forget("").pages) == 3250
-        assert tree.nodes == 0
+        assert tree.ledger.nodes == 0
 
 
 def test_use_again_and_again_does_not_grow_the_queues(tree: Letters) -> None:

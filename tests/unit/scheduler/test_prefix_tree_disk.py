@@ -24,7 +24,7 @@ def test_an_evicted_page_with_a_record_is_found_on_disk_alone(tree: Letters) -> 
     tree.archive_all()
     assert tree.evict(9) == Evicted(pages=[1, 0])
     assert tree.tiers("aabb") == [(None, None, 200), (None, None, 201)]
-    assert (tree.nodes, tree.device_pages, tree.host_pages, tree.disk_pages) == (2, 0, 0, 2)
+    assert (tree.ledger.nodes, tree.ledger.device_pages, tree.ledger.host_pages, tree.records.pages) == (2, 0, 0, 2)
     assert tip.disk == 201
 
 
@@ -42,7 +42,7 @@ def test_what_leaves_the_tree_gives_up_the_records_below_it(tree: Letters) -> No
     tree.lose(200)
     assert tree.evict(2) == Evicted(pages=[2, 1])
     assert tree.evict(1) == Evicted(pages=[0])
-    assert (tree.nodes, tree.disk_pages) == (0, 0)
+    assert (tree.ledger.nodes, tree.records.pages) == (0, 0)
     tree.check()
 
 
@@ -67,7 +67,7 @@ def test_pruning_the_way_to_other_copies_drops_these_too(tree: Letters) -> None:
     tree.lock(tree.tip("aabbcc"))
     assert tree.drop_host(tree.tip("aa")) == Evicted(entries=[100, 102])
     assert tree.nodes_of("aa") == []
-    assert tree.disk_pages == 0
+    assert tree.records.pages == 0
 
 
 def test_a_page_from_disk_is_in_the_device_tier_until_it_is_evicted_again(tree: Letters) -> None:
@@ -91,7 +91,7 @@ def test_a_page_with_a_record_may_be_offloaded_too(tree: Letters) -> None:
     tree.archive_all()
     tree.offload(1000)
     assert tree.tiers("aa") == [(0, 100, 200)]
-    assert tree.in_both == 1
+    assert tree.ledger.in_both == 1
 
 
 # Archiving
@@ -248,7 +248,7 @@ def test_locked_pages_on_disk_alone_leave_with_their_namespace(tree: Letters) ->
     tree.lock(tip)
     assert tree.forget("") == Evicted()
     assert tip.is_gone
-    assert tree.disk_pages == 0
+    assert tree.records.pages == 0
     tree.check()
     tree.unlock(tip)
     assert tree.evict(9) == Evicted(pages=[7])
@@ -287,7 +287,7 @@ def test_another_tree_finds_what_was_archived(tree: Letters) -> None:
     other = Letters()
     other.restore(tree.stored())
     other.check()
-    assert (other.nodes, other.disk_pages, other.device_pages, other.host_pages) == (5, 5, 0, 0)
+    assert (other.ledger.nodes, other.records.pages, other.ledger.device_pages, other.ledger.host_pages) == (5, 5, 0, 0)
     assert sorted(other.roots.namespaces) == ["", "other"]
     assert other.tiers("aabbcc") == [(None, None, disk) for _, _, disk in tree.tiers("aabbcc")]
     assert {other.digest(node) for node in other.walk()} == {tree.digest(node) for node in tree.walk()}
@@ -365,5 +365,5 @@ def test_a_hundred_thousand_tokens_are_archived_and_restored_without_recursion()
     other.restore(pages)
     assert [node.disk for node in other.match("", tokens)] == list(range(6250))
     assert other.drop_disk(other.match("", tokens)[0]) == Evicted()
-    assert (other.nodes, other.disk_pages) == (0, 0)
+    assert (other.ledger.nodes, other.records.pages) == (0, 0)
     other.check()

@@ -135,7 +135,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             self.offload(50 if copied == "to both" else 0)
             self.evict(50)
         for which in losses if copied == "to both" else ():
-            if self.tree.disk_pages:
+            if self.tree.records.pages:
                 self.lose_a_record(which, False)
 
     # The model, and acts on both
@@ -282,7 +282,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         for (_, row), page in zip(cold, pages, strict=True):
             row.page = page
 
-    @precondition(lambda self: self.tree.host_pages)
+    @precondition(lambda self: self.tree.ledger.host_pages)
     @rule(which=WHICH)
     def find_a_bad_copy(self, which: int) -> None:
         offloaded = [node for node in self.tree.walk() if node.host is not None]
@@ -325,7 +325,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             offloaded += 1
         assert offloaded == count or not self.to_offload()
 
-    @precondition(lambda self: self.tree.device_pages)
+    @precondition(lambda self: self.tree.ledger.device_pages)
     @rule(which=WHICH)
     def offload_one(self, which: int) -> None:
         """Offload a page out of turn, locked or not."""
@@ -384,7 +384,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.tree.records.fail_write(node)
         row.archiving = False
 
-    @precondition(lambda self: self.tree.disk_pages)
+    @precondition(lambda self: self.tree.records.pages)
     @rule(which=WHICH, alone=st.booleans())
     def lose_a_record(self, which: int, alone: bool) -> None:
         """Drop the record of a row, locked or not; with `alone`, prefer a row in no other tier."""
@@ -424,7 +424,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
                 table.rows[prefix] = row
                 row.disk, row.archiving = number, False
 
-    @precondition(lambda self: self.tree.disk_pages)
+    @precondition(lambda self: self.tree.records.pages)
     @rule()
     def restore_elsewhere(self) -> None:
         """Let another process find all pages with their prefixes on disk, and no others."""
@@ -438,7 +438,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         other = PrefixTree(self.tree.page_size)
         other.restore(pages)
         other.check()
-        assert (other.nodes, other.disk_pages) == (len(reached), len(reached))
+        assert (other.ledger.nodes, other.records.pages) == (len(reached), len(reached))
         mine = {(node.disk, self.tree.digest(node)) for node in self.tree.walk() if node.disk in reached}
         assert {(node.disk, other.digest(node)) for node in other.walk()} == mine
 
@@ -493,14 +493,14 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         rows = [(r.prefix, r.page, r.host, r.disk, r.archiving, self.locked(r)) for r in self.rows()]
         assert len(nodes) == len(rows)
         assert set(nodes) == set(rows)
-        assert self.tree.evictable == sum(row.page is not None and not self.locked(row) for row in self.rows())
+        assert self.tree.ledger.evictable == sum(row.page is not None and not self.locked(row) for row in self.rows())
 
     @invariant()
     def every_id_has_one_holder(self) -> None:
         assert self.pages.out == {row.page for row in self.rows() if row.page is not None}
         assert self.entries.out == {row.host for row in self.rows() if row.host is not None}
         assert self.records.out == {row.disk for row in self.rows() if row.disk is not None}
-        assert self.tree.in_both == sum(row.page is not None and row.host is not None for row in self.rows())
+        assert self.tree.ledger.in_both == sum(row.page is not None and row.host is not None for row in self.rows())
 
     def teardown(self) -> None:
         """Unlock, evict, prune and lose everything, and check for an empty tree."""
@@ -512,10 +512,15 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.prune(10**6)
         while self.archives:
             self.archived(0)
-        while self.tree.disk_pages:
+        while self.tree.records.pages:
             self.lose_a_record(0, True)
         self.tree.check()
-        assert (self.tree.nodes, self.tree.device_pages, self.tree.host_pages, self.tree.evictable) == (0, 0, 0, 0)
+        assert (
+            self.tree.ledger.nodes,
+            self.tree.ledger.device_pages,
+            self.tree.ledger.host_pages,
+            self.tree.ledger.evictable,
+        ) == (0, 0, 0, 0)
         assert not self.tree.roots.namespaces
         assert not self.pages.out
         assert not self.entries.out

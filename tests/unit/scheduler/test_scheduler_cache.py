@@ -527,7 +527,7 @@ def test_a_deterministic_engine_caches_what_prompts_computed_and_nothing_that_wa
         engine = ByHand(page_size=16, num_pages=12, deterministic=deterministic)
         engine.admit(0, SHARED[:32], max_tokens=40)
         engine.drain()
-        answers[deterministic] = engine.scheduler.table.groups[0].cache.tree.device_pages
+        answers[deterministic] = engine.scheduler.table.groups[0].cache.tree.ledger.device_pages
     assert answers == {False: 4, True: 2}
 
 

@@ -133,7 +133,7 @@ def test_copies_of_both_groups_come_back_from_host_and_disk() -> None:
             engine.admit(request, prompt, 4)
         engine.drain()
     stats = engine.scheduler.stats
-    assert all(group.cache.tree.host_pages for group in engine.scheduler.table.groups)
+    assert all(group.cache.tree.ledger.host_pages for group in engine.scheduler.table.groups)
     assert stats.host_hit_tokens + stats.disk_hit_tokens > 0
     again = ByHand(engine.disk_tier, page_size=PAGE, num_pages=17, max_running=4, data=1)
     again.admit(0, [*prompts[0], 1], 2)
@@ -145,5 +145,5 @@ def test_pages_on_disk_are_those_that_the_group_knows_of_that_knows_of_most() ->
     engine = groups(host_cache_bytes=1 << 20)
     engine.admit(0, [1] * (3 * PAGE))
     engine.drain()
-    assert sorted(group.cache.tree.disk_pages for group in engine.scheduler.table.groups) == [0, 3]
+    assert sorted(group.cache.tree.records.pages for group in engine.scheduler.table.groups) == [0, 3]
     assert engine.scheduler.stats.disk_pages == 3

@@ -119,7 +119,7 @@ def test_a_page_that_comes_back_to_the_device_leaves_the_host_tier() -> None:
         one.admit(number, document(number, 12), max_tokens=1)
         one.drain()
     assert found_of(one, document(0, 12)) == 12
-    assert one.scheduler.table.groups[0].cache.tree.in_both <= 16 // 8, (
+    assert one.scheduler.table.groups[0].cache.tree.ledger.in_both <= 16 // 8, (
         "those alone that are offloaded ahead of their eviction"
     )
 

@@ -321,9 +321,9 @@ def test_the_engine_does_not_wait_while_the_texts_of_the_cache_are_made(byte_tok
         def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
             if len(ids := list(ids)) > RUN_TOKENS:
                 looked.append(
-                    look.submit(lambda: loaded_engine.lanes[0].scheduler.look(lambda trees: trees[0].nodes)).result(
-                        timeout=PATIENCE
-                    )
+                    look.submit(
+                        lambda: loaded_engine.lanes[0].scheduler.look(lambda trees: trees[0].ledger.nodes)
+                    ).result(timeout=PATIENCE)
                 )
             return super().decode(ids, skip_special_tokens)
 

@@ -251,7 +251,7 @@ def test_no_page_of_a_batch_makes_room_for_the_copy_of_another(
             one.settle()
             if one.offloading:
                 one.settle_offload()
-    nodes = one.scheduler.table.groups[0].cache.tree.nodes
+    nodes = one.scheduler.table.groups[0].cache.tree.ledger.nodes
     one.say(SaveCache(1))
     one.drain()
     assert one.scheduler.stats.disk_pages == nodes, "copies alone would have left the tree"

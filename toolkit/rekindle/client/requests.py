@@ -1,6 +1,7 @@
 """Requests of a session or a prefix: their checks, their submission to the engine, and the waits for them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from secrets import token_hex
@@ -30,17 +31,17 @@ from rekindle.client.calls.tool_grammar import with_tool_grammar
 from rekindle.client.drawing import Drawer, Report, until_over
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
+from rekindle.client.notes import Notes
 from rekindle.client.submission import Capturing, Submission, reader_of
 from rekindle.core.concurrency.waits import Waits
-from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import InvalidRequest, SessionClosed
 from rekindle.core.messages import Conversation, OutputPrefix, Prompt, goes_on
+from rekindle.core.request.accepted import LONGEST_NAME, check_draws
 from rekindle.core.request.checks import boolean, text
-from rekindle.core.request.params import LONGEST_NAME, SamplingOptions, SamplingParams, check_draws, draws
+from rekindle.core.request.params import SamplingOptions, SamplingParams, draws
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import Pooling, Turn, check_length
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.rendering.chat import unread_variables
 from rekindle.results.facts import settings
 
 if TYPE_CHECKING:
@@ -80,8 +81,6 @@ class Requests:
         options: the session's default sampling options.
         draw: returns the drawer of requests for a function that reports awaited compilations.
         progress: whether calls draw their progress by default.
-        prefix: the prefix of all prompts; None for the session itself.
-        noted: the unread variables of the chat template with a warning already; None for a new session.
         repetition: the limit of repetition in free texts; None without a limit.
 
     Attributes:
@@ -96,16 +95,13 @@ class Requests:
         options: Mapping[str, Any],
         draw: Callable[[Report], Drawer],
         progress: bool,
-        prefix: Prompt | None = None,
-        noted: set[str] | None = None,
         repetition: RepetitionLimit | None = None,
     ):
         self._engine, self.loaded_engine, self._client = engine, loaded_engine, client
-        self._options, self._draw, self._progress, self._prefix = options, draw, progress, prefix
+        self._options, self._draw, self._progress, self._repetition = options, draw, progress, repetition
         self._drawer = draw(loaded_engine.programs.awaited)
-        self._has_note = progress and prefix is None
-        self._noted = set[str]() if noted is None else noted
-        self._repetition = repetition
+        self._notes = Notes(self._drawer.note if progress else None, loaded_engine.tokenizer)
+        self._prefix: Prompt | None = None
 
     @property
     def is_open(self) -> bool:
@@ -114,31 +110,17 @@ class Requests:
 
     def continuing(self, prefix: Prompt, cache_salt: str, adapter: str | None) -> "Requests":
         """Return the factory of requests that continue a prefix, with the prefix's cache salt and adapter."""
-        options = {**self._options, "cache_salt": cache_salt, "adapter": self.adapter(adapter)}
-        return Requests(
-            self._engine,
-            self.loaded_engine,
-            self._client,
-            options,
-            self._draw,
-            self._progress,
-            prefix,
-            self._noted,
-        )
+        requests = copy(self)
+        requests._options = {**self._options, "cache_salt": cache_salt, "adapter": self.adapter(adapter)}
+        requests._prefix, requests._repetition = prefix, None
+        return requests
 
     def chatting(self) -> "Requests":
         """Return the factory of requests for chats: with the options recommended for them, and without loops."""
-        return Requests(
-            self._engine,
-            self.loaded_engine,
-            self._client,
-            {**self._options, **self.loaded_engine.chat_defaults},
-            self._draw,
-            self._progress,
-            self._prefix,
-            self._noted,
-            RepetitionLimit(),
-        )
+        requests = copy(self)
+        requests._options = {**self._options, **self.loaded_engine.chat_defaults}
+        requests._repetition = RepetitionLimit()
+        return requests
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -244,7 +226,7 @@ class Requests:
     def conversation(self, messages: Any, options: PromptOptions[Any]) -> Conversation:
         """Return the conversation of a call for a single conversation; raises as `one_chat` does."""
         chat = one_chat(messages, options)
-        self._note_unread(options)
+        self._notes.warn_unread(options.get("chat_template_kwargs") or {})
         return chat
 
     def render(self, chat: Conversation) -> str:
@@ -264,9 +246,8 @@ class Requests:
         call = self._call(prompt, options, n)
         check_errors(errors, call.shape)
         check_progress(progress, call.shape)
-        if self._has_note and lacks_template(call.prompts, call.params, self.tokenizer):
-            self._has_note = False
-            self._drawer.note(TEMPLATE_NOTE)
+        if self._prefix is None and lacks_template(call.prompts, call.params, self.tokenizer):
+            self._notes.note_once("template", TEMPLATE_NOTE)
         if call.shape.is_list:
             return self._batch(call, errors, progress)
         return self.submit(one_prompt(call.prompts, call.shape.several), call.params, options, progress=progress)
@@ -346,7 +327,7 @@ class Requests:
         if self._prefix is not None and prompt is None and options.get("token_ids") is None:
             return [prefix_prompt(self._prefix, options)], False
         prompts, batch = all_prompts(prompt, options, self.vocab_size)
-        self._note_unread(options)
+        self._notes.warn_unread(options.get("chat_template_kwargs") or {})
         if self._prefix is None:
             return prompts, batch
         return each_of(prompts, partial(continuation, self._prefix), batch), batch
@@ -356,21 +337,9 @@ class Requests:
         prompts, batch = self.prompts(texts, options)
         return [each if isinstance(each, InvalidRequest) else unanswered(each) for each in prompts], batch
 
-    def _note_unread(self, options: PromptOptions[Any]) -> None:
-        """Warn about variables that the chat template does not read, once for each name."""
-        variables = options.get("chat_template_kwargs") or {}
-        if self.tokenizer is None or self._noted.issuperset(variables):
-            return
-        unread = unread_variables(variables, self.tokenizer.chat_template, self.tokenizer.tool_template)
-        for name in unread.keys() - self._noted:
-            self._noted.add(name)
-            warn(f"{unread[name]}, so it has no effect")
-
     def note_once(self, subject: str, text: str) -> None:
         """Display a note about a subject, once per session, unless the session draws no progress."""
-        if self._progress and f" {subject}" not in self._noted:
-            self._noted.add(f" {subject}")  # the space tells a subject from a variable of the template
-            self._drawer.note(text)
+        self._notes.note_once(subject, text)
 
     def check_predicts(self) -> None:
         """Raise InvalidRequest if the model has no language-model head."""

@@ -10,8 +10,9 @@ from rekindle.client.calls.options import GenerateOptions
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
+from rekindle.core.request.accepted import MOST_TOKENS
 from rekindle.core.request.checks import integer, preview
-from rekindle.core.request.params import MOST_TOKENS, SamplingParams
+from rekindle.core.request.params import SamplingParams
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.mapping.answer_file import AnswerFile
 from rekindle.mapping.deciding import DecisionTask

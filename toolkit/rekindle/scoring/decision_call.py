@@ -8,7 +8,7 @@ from typing import Any, Final
 from rekindle.client.requests import Requests
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request import checks
-from rekindle.core.request.params import LONGEST_SALT
+from rekindle.core.request.accepted import LONGEST_SALT
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.results.generation import Generation
 from rekindle.results.scores.decision import Decision, Decisions

@@ -16,7 +16,7 @@ from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request import checks
-from rekindle.core.request.params import LONGEST_SALT
+from rekindle.core.request.accepted import LONGEST_SALT
 from rekindle.core.request.request import Pooling
 from rekindle.formats.checkpoints.uses import Embedding
 from rekindle.results.facts.settings import SamplingParams

@@ -15,7 +15,7 @@ from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request import checks
-from rekindle.core.request.params import LONGEST_SALT
+from rekindle.core.request.accepted import LONGEST_SALT
 from rekindle.core.request.request import check_length
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.uses import Activation, Classifier, Embedding

@@ -11,7 +11,7 @@ from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Prompt
 from rekindle.core.request import checks
-from rekindle.core.request.params import LONGEST_SALT
+from rekindle.core.request.accepted import LONGEST_SALT
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.scores.options import Option, Scores

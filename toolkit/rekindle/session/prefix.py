@@ -25,7 +25,8 @@ from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
 from rekindle.core.messages import Prompt
-from rekindle.core.request.params import check_draws, check_keywords
+from rekindle.core.request.accepted import check_draws
+from rekindle.core.request.params import check_keywords
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 

@@ -172,6 +172,15 @@ def boolean(name: str, value: Any) -> bool:
     return value
 
 
+def one_of(name: str, value: Any, allowed: Sequence[Any]) -> Any:
+    """Return one of the allowed texts, flags and None."""
+    for each in allowed:
+        if isinstance(value, type(each)) and value == each:
+            return each
+    *first, last = (f'"{each}"' if isinstance(each, str) else str(each) for each in allowed)
+    raise InvalidRequest(f"{name} must be {', '.join(first)} or {last}, got {preview(value)}")
+
+
 def text(name: str, value: Any, longest: int = LONGEST_TEXT) -> str:
     """Return a str with at most `longest` characters, encodable as UTF-8."""
     if not isinstance(value, str):

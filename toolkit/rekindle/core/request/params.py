@@ -1,33 +1,19 @@
 """Sampling parameters and their validation."""
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, Self, TypedDict, TypeVar, cast, get_args
+from typing import Any, Literal, Self, TypedDict, TypeVar
 
-from rekindle.core.buckets import MAX_PROCESSOR_ARGS
 from rekindle.core.errors import InvalidRequest, ParametersIgnored, warn
 from rekindle.core.keywords import suggestion
 from rekindle.core.layer_parts import Part
-from rekindle.core.request import checks, constraint
-from rekindle.core.request.capture import Capture, capture
+from rekindle.core.request import checks
+from rekindle.core.request.accepted import CHECKS, LogprobsOf, Side
+from rekindle.core.request.capture import Capture
 from rekindle.core.request.constraint import Constraint, SchemaLike
-from rekindle.core.request.repetition import RepetitionLimit, repetition_limit
-from rekindle.core.request.steering import Patch, Steering, patches, steerings
-
-MOST_TOKENS = 2**30
-"""Upper bound for numbers of tokens: larger than any context, and small enough to add two such numbers."""
-MOST_DRAWS = 2**16
-COLDEST, HOTTEST = 1e-6, 100.0
-"""Bounds of a temperature above 0: float32 holds any logit divided by either."""
-LEAST_TOP_P = 1e-9
-"""The least share of probability above 0."""
-LONGEST_SALT = 1024
-LONGEST_NAME = 256
-
-LogprobsOf = Literal["model", "sampled", "allowed"]
-Side = Literal["left", "right"]
+from rekindle.core.request.repetition import RepetitionLimit
+from rekindle.core.request.steering import Patch, Steering
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -233,11 +219,11 @@ class SamplingParams:
         """
         if "n" in options:
             raise InvalidRequest("n is for generate(): a stream or a handle is one sample; submit several requests")
-        check_keywords(options, (*_CHECKS, "n", *beside))
+        check_keywords(options, (*CHECKS, "n", *beside))
         explicit = {name: value for name, value in options.items() if name != "temperature" or value is not None}
         values = {**(defaults or {}), **explicit}
         values = {name: value for name, value in values.items() if value is not None or name not in _NONE_IS_NONE}
-        params = cls(**{name: _checked(name, values[name]) for name in _CHECKS if name in values})
+        params = cls(**{name: _checked(name, values[name]) for name in CHECKS if name in values})
         if params.max_tokens is not None and params.min_tokens > params.max_tokens:
             raise InvalidRequest(
                 f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}; raise max_tokens"
@@ -367,19 +353,10 @@ def draws(params: _Params, n: int) -> list[_Params]:
 def _checked(name: str, value: Any) -> Any:
     """Validate the value of a parameter; an InvalidRequest gets the name of the parameter."""
     try:
-        return _CHECKS[name](name, value)
+        return CHECKS[name](name, value)
     except InvalidRequest as error:
         error.parameter = name
         raise
-
-
-def check_draws(n: Any) -> int:
-    """Validate a number of samples or of forks.
-
-    Raises:
-        InvalidRequest: `n` is not an integer from 1 to `MOST_DRAWS`.
-    """
-    return checks.integer("n", n, 1, MOST_DRAWS)
 
 
 def _derived(seed: int, draw: int) -> int:
@@ -387,83 +364,7 @@ def _derived(seed: int, draw: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed} {draw}".encode(), digest_size=8).digest())
 
 
-def _seed(name: str, value: Any) -> int | None:
-    seed: int = checks.integer(name, value, -1, 2**64 - 1)
-    return None if seed == -1 else seed
-
-
-def _distribution(name: str, value: Any) -> LogprobsOf:
-    if not isinstance(value, str) or value not in get_args(LogprobsOf):
-        raise InvalidRequest(f'{name} must be "model", "sampled" or "allowed", got {checks.preview(value)}')
-    return cast(LogprobsOf, value)
-
-
-def _top_p(name: str, value: Any) -> float:
-    top_p: float = checks.number(name, value, 0.0, 1.0)
-    return max(LEAST_TOP_P, top_p) if top_p else 0.0
-
-
-def _length(name: str, value: Any) -> int:
-    length: int = checks.integer(name, value, -1, MOST_TOKENS)
-    if length == 0:
-        raise InvalidRequest(f"{name} must be at least 1, or -1 for as many tokens as fit, got 0")
-    return length
-
-
-def _draft(name: str, value: Any) -> Literal["lookup", False]:
-    if value is not False and not (isinstance(value, str) and value == "lookup"):
-        raise InvalidRequest(f'{name} must be "lookup", False or None, got {checks.preview(value)}')
-    return cast(Literal["lookup", False], value)
-
-
-def _side(name: str, value: Any) -> Side:
-    if not isinstance(value, str) or value not in get_args(Side):
-        raise InvalidRequest(f'{name} must be "left" or "right", got {checks.preview(value)}')
-    return cast(Side, value)
-
-
 _NONE_IS_NONE = frozenset({"logit_bias", "bad_words", "stop_token_ids", "stop"})
 """Parameters for which None means an empty collection, a common spelling in other libraries."""
 _SAMPLING = ("top_k", "top_p", "min_p", "seed")
 """Parameters without effect in greedy generation."""
-
-_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "logit_bias": checks.bias,
-    "repetition_penalty": partial(checks.number, low=1e-3, high=1e3),
-    "frequency_penalty": partial(checks.number, low=-2.0, high=2.0),
-    "presence_penalty": partial(checks.number, low=-2.0, high=2.0),
-    "bad_words": checks.words,
-    "min_tokens": partial(checks.integer, low=0, high=MOST_TOKENS),
-    "allowed_token_ids": checks.unless_none(checks.some_token_ids),
-    "processor_args": checks.unless_none(partial(checks.numbers, low=-1e30, high=1e30, most=MAX_PROCESSOR_ARGS)),
-    "temperature": partial(checks.zero_or_number, low=COLDEST, high=HOTTEST),
-    "top_k": lambda name, value: max(0, checks.integer(name, value, -1, 2**31 - 1)),
-    "top_p": _top_p,
-    "min_p": partial(checks.number, low=0.0, high=1.0),
-    "seed": checks.unless_none(_seed),
-    "max_tokens": checks.unless_none(partial(checks.integer, low=0, high=MOST_TOKENS)),
-    "ignore_eos": checks.boolean,
-    "stop_token_ids": checks.one_or_more_token_ids,
-    "stop": checks.distinct_texts,
-    "keep_stop": checks.boolean,
-    "stop_on_repetition": repetition_limit,
-    "thinking_budget": checks.unless_none(partial(checks.integer, low=0, high=MOST_TOKENS)),
-    "skip_special_tokens": checks.boolean,
-    "logprobs": partial(checks.count_or_none, high=2**31 - 1),
-    "logprobs_of": _distribution,
-    "prompt_logprobs": partial(checks.count_or_none, high=2**31 - 1),
-    "prompt_logprobs_from": partial(checks.integer, low=0, high=MOST_TOKENS),
-    "truncate_prompt_tokens": checks.unless_none(_length),
-    "truncation_side": _side,
-    "cache_salt": partial(checks.text, longest=LONGEST_SALT),
-    "adapter": checks.unless_none(partial(checks.text, longest=LONGEST_NAME)),
-    "steer": steerings,
-    "patch": patches,
-    "capture": checks.unless_none(capture),
-    "draft": checks.unless_none(_draft),
-    "priority": partial(checks.integer, low=-(2**31), high=2**31 - 1),
-    "json_schema": checks.unless_none(constraint.json_schema),
-    "regex": checks.unless_none(constraint.regex),
-    "choice": checks.unless_none(constraint.choice),
-    "grammar": checks.unless_none(constraint.grammar),
-}

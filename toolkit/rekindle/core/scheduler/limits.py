@@ -9,6 +9,7 @@ from rekindle.core.config import DraftSource, Policy, Settings, Ticks
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.config.scaling import DynamicScaling
+from rekindle.core.scheduler.model_checks import check_model
 
 DEFAULT_POOL_BYTES = 1 << 30
 DEFAULT_ADAPTERS, DEFAULT_RANK = 4, 16
@@ -159,16 +160,8 @@ class EngineLimits:
         Raises:
             ConfigError: the settings contradict each other or the model.
         """
-        if settings.max_context is not None and settings.max_context > model.max_context:
-            raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
+        check_model(settings, model)
         max_context = settings.max_context or model.max_context
-        _check_chunks(settings, model, max_context)
-        if model.state_bytes:
-            _check_states(settings)
-        if settings.kv_dtype == "int8":
-            _check_scales(model)
-        if settings.draft is not None:
-            _check_drafts(model)
         if page_bytes is None:
             page_bytes = model.numbers_per_token * settings.page_size * itemsize
         state_bytes = model.state_bytes if state_bytes is None else state_bytes
@@ -245,47 +238,6 @@ class EngineLimits:
         """Return every bucket a tick may need."""
         return buckets.all_buckets(
             self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined", steps=self.decode_steps
-        )
-
-
-def _check_chunks(settings: Settings, model: ModelConfig, max_context: int) -> None:
-    """Refuse pages across the bounds of a model's chunks of attention, if a request can be longer than one."""
-    for attention in model.attentions:
-        if attention.chunk is not None and attention.chunk < max_context and attention.chunk % settings.page_size:
-            raise ConfigError(
-                f"page_size must divide {attention.chunk}, the size of this model's chunks of attention, got "
-                f"{settings.page_size}; or pass a max_context of at most {attention.chunk}"
-            )
-
-
-def _check_scales(model: ModelConfig) -> None:
-    """Refuse pages of int8 for entries that are not heads."""
-    if any(attention.latent is not None for attention in model.attentions):
-        raise ConfigError(
-            'kv_dtype must not be "int8" for this model, whose layers have latent attention: its pages hold a latent '
-            "and a rotary key of other sizes side by side, and the scales of int8 are for heads. Leave it out, or pass "
-            '"bfloat16"'
-        )
-
-
-def _check_drafts(model: ModelConfig) -> None:
-    """Refuse drafts where a position computed twice would differ."""
-    reason = "layers keep a state" if model.state_bytes else "rope depends on the length of a request"
-    if model.state_bytes or model.scalings_by_length:
-        raise ConfigError(f'draft must be None for this model, whose {reason}, got "lookup"')
-
-
-def _check_states(settings: Settings) -> None:
-    """Refuse settings that need the state of layers before the newest tokens."""
-    if settings.decode_steps > 1:
-        raise ConfigError(
-            f"decode_steps must be 1 for this model, whose layers keep a state, got {settings.decode_steps}: tokens "
-            "after the end of a request would change its state"
-        )
-    if settings.prefill is not None:
-        raise ConfigError(
-            "prefill and decode must be None for this model, whose layers keep a state: pages of a prompt would arrive "
-            "on the decode devices without the state after them"
         )
 
 

@@ -1,7 +1,6 @@
 """Continuous batching: pure host logic, without a clock, a device or I/O. The planner fills each tick."""
 
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
@@ -26,7 +25,6 @@ from rekindle.core.messages import (
     Started,
     Stopped,
     TakePages,
-    UseWeights,
     WeightsKept,
     Withdraw,
     Written,
@@ -44,6 +42,7 @@ from rekindle.core.scheduler.plan_builder import PlanBuilder
 from rekindle.core.scheduler.planner import Planner
 from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.requests.table import RequestTable
+from rekindle.core.scheduler.weight_changes import WeightChanges
 from rekindle.core.scheduler.writeback import DiskWriteback
 
 T = TypeVar("T")
@@ -57,8 +56,8 @@ NOT_RECOMPUTED: Final = (
 class Scheduler:
     """The scheduler actor of one lane: it decides when to plan a tick, and when a request ends.
 
-    It handles the messages. The `RequestTable` has the requests, the `Planner` fills the ticks, and `DiskWriteback`
-    writes cached pages to disk.
+    It handles the messages. The `RequestTable` has the requests, the `Planner` fills the ticks, `DiskWriteback` writes
+    cached pages to disk, and `WeightChanges` tells when new weights come into use.
 
     Attributes:
         table: the requests, with the groups' pages and prefix trees. Other threads read the trees through `look`.
@@ -71,13 +70,12 @@ class Scheduler:
         self._in_flight = 0
         self._last_settled = 0  # the last settled tick
         self._overdue = False
-        self._asleep = False
         self._waiting_at_overdue: Collection[int] = ()  # the requests queued at the last overdue report
-        self._new_weights: deque[NewWeights] = deque()
         self._outbox = HostTierOutbox()
         self.table = RequestTable(limits, self._outbox)
         self._writeback = DiskWriteback(limits, [group.cache for group in self.table.groups])
         self._planner = Planner(limits, self.table, self._writeback)
+        self._weights = WeightChanges(self.table, self._writeback)
         self.stats = self.table.stats()
 
     def handle(self, message: Message) -> list[Message]:
@@ -127,7 +125,7 @@ class Scheduler:
 
     def _handle(self, message: Message) -> list[Message]:
         messages = list(self._take_in(message))
-        messages += [*self._change_weights(), *self._plans(), *self._unblock()]
+        messages += [*self._weights.change(self._in_flight), *self._plans(), *self._unblock()]
         messages += self._drain_grammars()
         if self.table.outputs:  # after the plans, so that the device does not wait for the callers
             messages.append(Outputs(tuple(self.table.outputs)))
@@ -177,11 +175,9 @@ class Scheduler:
                     yield from self._lose_device()
                 yield from self._settle(message)
             case NewWeights():
-                self._new_weights.append(message)
+                self._weights.add(message)
             case KeepWeights(ticket):
-                unused = [new for new in self._new_weights if new.ticket == ticket]
-                for new in unused:  # otherwise the weights are in use, as reported by the stepper
-                    self._new_weights.remove(new)
+                if self._weights.withdraw(ticket):  # otherwise the weights are in use, as reported by the stepper
                     yield WeightsKept(ticket)
             case Offloaded():
                 for group in self.table.groups:
@@ -209,10 +205,10 @@ class Scheduler:
         ones will use them too. No tick is planned behind an overdue one, or while the device has no weights.
         """
         table = self.table
-        if self._overdue or self._asleep or self._drains:
+        if self._overdue or self._weights.asleep or self._weights.drains:
             return
         while self._in_flight < self._limits.depth and not any(state.delays_plans for state in table.running):
-            changes, builder = table.waiting.changes, self._planner.build(only_started=bool(self._new_weights))
+            changes, builder = table.waiting.changes, self._planner.build(only_started=self._weights.pending)
             if not builder.is_empty:
                 self._in_flight += 1
                 table.counts.ticks += 1
@@ -236,13 +232,13 @@ class Scheduler:
 
     def _unblock(self) -> Iterator[Message]:
         """Make room for the first queued request if nothing runs and only staged or held pages block it."""
-        while not self._in_flight and not self.table.running and not self._asleep:
-            first = self.table.waiting.blocked(only_started=bool(self._new_weights))
+        while not self._in_flight and not self.table.running and not self._weights.asleep:
+            first = self.table.waiting.blocked(only_started=self._weights.pending)
             if first is None:
                 return
             if (error := self._planner.make_room(first)) is not None:
                 yield self.table.reject(first, error)
-            yield from self._change_weights()
+            yield from self._weights.change(self._in_flight)
             yield from self._plans()
 
     # Progress of requests
@@ -369,7 +365,7 @@ class Scheduler:
             yield from self._outbox.drain()  # evicted pages are copied before they are overwritten
             yield PutPages(pages, tuple(contents[cached - first :]), self.table.losses)
 
-    # Loss of the device state, and new weights
+    # Loss of the device state
 
     def _lose_device(self) -> Iterator[Message]:
         """Restart all running requests from their tokens, because the pages on the device are lost."""
@@ -382,51 +378,3 @@ class Scheduler:
         self.table.waiting.forget_cache()
         for group in self.table.groups:
             group.cache.lose_device()
-
-    @property
-    def _drains(self) -> bool:
-        """True if the next weights are for started requests too, so that only ticks in flight use the old ones.
-
-        Observed positions of one prompt are all of the same weights, so the rest of them is computed first.
-        """
-        if not self._new_weights or self._new_weights[0].in_flight != "keep":
-            return False
-        return not any(state.observed.is_divided for state in self.table)
-
-    @property
-    def _may_change_weights(self) -> bool:
-        """True if no request would compute one token with the old and the new weights."""
-        if not self._new_weights:
-            return False
-        if self._asleep:  # requests kept meanwhile go on with any weights
-            return True
-        if self._new_weights[0].asleep and self._in_flight:
-            return False
-        return (self._drains and not self._in_flight) or not any(state.started for state in self.table)
-
-    def _change_weights(self) -> Iterator[Message]:
-        """Use new weights once the requests started on the old ones have ended or can go on, and forget the cache."""
-        for new in [new for new in self._new_weights if new.in_flight == "fail"]:
-            for state in [state for state in self.table if state.started]:
-                yield self.table.reject(state, new.failure)
-        while self._may_change_weights:
-            new = self._new_weights.popleft()
-            for state in self.table.running[::-1]:
-                self.table.preempt(state)
-            self.table.waiting.forget_cache()
-            self._forget_pages(new)
-            self._asleep = new.asleep
-            yield UseWeights(new.ticket, new.weights, self.table.exchanges, new.asleep)
-
-    def _forget_pages(self, new: NewWeights) -> None:
-        """Forget the pages on the device of an engine that goes to sleep, and all pages of other weights."""
-        version = self.table.exchanges + (not new.asleep) if new.version is None else new.version
-        for group in self.table.groups:
-            if new.asleep:
-                group.cache.lose_device()
-            elif version != self.table.exchanges:
-                group.cache.forget()
-        if version != self.table.exchanges:
-            self._writeback.stop()
-            self.table.drafter.forget()
-        self.table.exchanges = version

@@ -139,7 +139,7 @@ class DiskWriteback:
     def _unwritten(self) -> int:
         """The number of pages and states without a copy on disk."""
         trees = [cache.tree for cache in self._caches]
-        return sum(tree.nodes - tree.disk_pages + tree.states - tree.disk_states for tree in trees)
+        return sum(tree.ledger.nodes - tree.records.pages + tree.ledger.states - tree.records.states for tree in trees)
 
     def _is_time(self, ticks: int, idle: bool) -> bool:
         is_due = bool(self._tickets) or idle or ticks >= self._next_tick

@@ -17,7 +17,7 @@ from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.messages import PutAdapter
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.request import checks
-from rekindle.core.request.params import LONGEST_NAME
+from rekindle.core.request.accepted import LONGEST_NAME
 from rekindle.core.scheduler.limits import DEFAULT_ADAPTERS, DEFAULT_RANK
 from rekindle.formats.checkpoints.peft import config_of, given_adapter, rank_of, read_adapter
 

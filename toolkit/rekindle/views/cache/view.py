@@ -166,14 +166,17 @@ def view(
     """
     runs, more_beginnings = hottest_runs(trees, text_of)
     device_pages, host_pages, disk_pages = (
-        sum(tree.device_pages for tree in trees),
-        sum(tree.host_pages for tree in trees),
-        max(tree.disk_pages for tree in trees),
+        sum(tree.ledger.device_pages for tree in trees),
+        sum(tree.ledger.host_pages for tree in trees),
+        max(tree.records.pages for tree in trees),
     )
-    host_states, disk_states = sum(tree.host_states for tree in trees), max(tree.disk_states for tree in trees)
+    host_states, disk_states = (
+        sum(tree.ledger.host_states for tree in trees),
+        max(tree.records.states for tree in trees),
+    )
     return CacheView(
         page_size=trees[0].page_size,
-        nodes=sum(tree.nodes for tree in trees),
+        nodes=sum(tree.ledger.nodes for tree in trees),
         device_pages=device_pages,
         host_pages=host_pages,
         disk_pages=disk_pages,
@@ -184,7 +187,7 @@ def view(
         runs=runs,
         more_beginnings=more_beginnings,
         state_bytes=state_bytes,
-        states=sum(tree.states for tree in trees),
+        states=sum(tree.ledger.states for tree in trees),
         host_states=host_states,
         disk_states=disk_states,
     )

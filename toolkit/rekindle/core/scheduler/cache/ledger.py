@@ -17,19 +17,31 @@ class Ledger:
 
     Args:
         records: the tree's records, updated when a node leaves the tree.
+        state_pages: the room of a state in the host tier, in pages.
 
     Attributes:
-        nodes, states, device_pages, host_pages, host_states, in_both, evictable: see the counts of `PrefixTree`.
+        nodes: pages in the tree: nodes, without roots and states.
+        states: states in the tree.
+        device_pages: nodes with a device page.
+        host_pages, host_states: pages and states with a host copy.
+        in_both: nodes with both a device page and a host copy.
+        evictable: device pages that `PrefixTree.evict` could free now.
         to_evict, to_offload, to_prune: the queues, least recently used first.
     """
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, state_pages: int):
         self._records = records
+        self._state_pages = state_pages
         self.nodes = self.states = self.device_pages = self.host_pages = self.host_states = 0
         self.in_both = self.evictable = 0
         self.to_evict: OldestFirst[Node] = OldestFirst()
         self.to_offload: OldestFirst[Node] = OldestFirst()
         self.to_prune: OldestFirst[Node] = OldestFirst()
+
+    @property
+    def host_room(self) -> int:
+        """The room of all host copies, in pages."""
+        return self.host_pages + self.host_states * self._state_pages
 
     def lock(self, node: Node, used: int) -> None:
         """Add a lock to one node; the tree locks each node of a path in turn."""

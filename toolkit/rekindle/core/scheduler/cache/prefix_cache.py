@@ -48,7 +48,7 @@ class PrefixCache:
     @property
     def available(self) -> int:
         """Pages available now: free ones, and evictable cached ones."""
-        return self._pool.free + self.tree.evictable
+        return self._pool.free + self.tree.ledger.evictable
 
     @property
     def offloading(self) -> bool:
@@ -107,7 +107,7 @@ class PrefixCache:
         """Release all prefixes and free all device pages, which must be unused; copies stay."""
         self.losses += 1
         self._release_all()
-        self._free(self.tree.evict(self.tree.device_pages))
+        self._free(self.tree.evict(self.tree.ledger.device_pages))
 
     def forget(self) -> None:
         """Release all prefixes, and forget every cached one."""
@@ -123,7 +123,7 @@ class PrefixCache:
 
     def offload_ahead(self) -> None:
         """Start to offload the pages next to be evicted, if few pages are free or in both tiers."""
-        now = self._pool.free, self.tree.in_both
+        now = self._pool.free, self.tree.ledger.in_both
         # More than half of a small host tier would push out fresh copies, for ever.
         shortage = min(self._limits.pool.num_pages // 8, self._limits.pool.host_pages // 2) - sum(now)
         if shortage > 0 and not self._offloading and now != self._ahead:
@@ -253,7 +253,7 @@ class PrefixCache:
     def _host_room(self) -> int:
         """The free room of the host tier, in pages."""
         pool = self._limits.pool
-        return pool.host_pages - self.tree.host_room - len(self._unplaced) * pool.state_pages
+        return pool.host_pages - self.tree.ledger.host_room - len(self._unplaced) * pool.state_pages
 
     def _evict(self, count: int) -> None:
         """Free pages, least recently used first, and offload them as far as the host tier has room.

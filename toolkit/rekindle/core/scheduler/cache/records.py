@@ -22,8 +22,10 @@ class Records:
         # Ordered by when a node became due. A plain dict takes O(n) to find its first item after many deletions.
         self._queue: OrderedDict[Node, None] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._nodes)
+    @property
+    def pages(self) -> int:
+        """The number of pages with a record."""
+        return len(self._nodes) - self.states
 
     def node_of(self, record: int) -> Node | None:
         """Return the node of a record, or None."""

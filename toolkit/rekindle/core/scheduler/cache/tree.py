@@ -46,68 +46,18 @@ class PrefixTree:
         page_size: tokens of a node.
         roots: the root of each namespace.
         records: the records on disk, and the nodes to write next.
+        ledger: the counts of nodes by tier, and the nodes next to leave one.
     """
 
     def __init__(self, page_size: int, state_pages: int = 0):
         self.page_size = page_size
-        self._state_pages = state_pages
         self._width = page_size * array("i").itemsize
         self._uses = 0
         self.roots = Roots()
         self.records = Records()
-        self._ledger = Ledger(self.records)
+        self.ledger = Ledger(self.records, state_pages)
 
     # Reading
-
-    @property
-    def nodes(self) -> int:
-        """The number of pages in the tree: of nodes, without roots and states."""
-        return self._ledger.nodes
-
-    @property
-    def states(self) -> int:
-        """The number of states in the tree."""
-        return self._ledger.states
-
-    @property
-    def device_pages(self) -> int:
-        """The number of nodes with a device page."""
-        return self._ledger.device_pages
-
-    @property
-    def host_pages(self) -> int:
-        """The number of pages with a host copy."""
-        return self._ledger.host_pages
-
-    @property
-    def host_states(self) -> int:
-        """The number of states with a host copy."""
-        return self._ledger.host_states
-
-    @property
-    def host_room(self) -> int:
-        """The room of all host copies, in pages."""
-        return self._ledger.host_pages + self._ledger.host_states * self._state_pages
-
-    @property
-    def in_both(self) -> int:
-        """The number of nodes with both a device page and a host copy."""
-        return self._ledger.in_both
-
-    @property
-    def disk_pages(self) -> int:
-        """The number of pages with a copy on disk."""
-        return len(self.records) - self.records.states
-
-    @property
-    def disk_states(self) -> int:
-        """The number of states with a copy on disk."""
-        return self.records.states
-
-    @property
-    def evictable(self) -> int:
-        """The number of device pages `evict` could free now."""
-        return self._ledger.evictable
 
     def match(self, namespace: str, tokens: Sequence[int], before: Sequence[Node] = ()) -> list[Node]:
         """Return the nodes of the longest cached prefix, root first; nodes with only copies come last.
@@ -166,7 +116,7 @@ class PrefixTree:
     def check(self) -> None:
         """Assert every invariant, by a walk over the whole tree."""
         self.roots.check(self._width)
-        self._ledger.check(self.walk())
+        self.ledger.check(self.walk())
         self.records.check(self.walk())
 
     # Locks
@@ -187,14 +137,14 @@ class PrefixTree:
         assert upward[-1] in self.roots, "a root that was dropped cannot be locked: get it again"
         used = self._use(upward[-1])
         for each in upward:
-            self._ledger.lock(each, used)
+            self.ledger.lock(each, used)
 
     def unlock(self, node: Node) -> None:
         """Release one lock of the node, in the tree or not; its path counts as used until now."""
         upward = node.upward()
         used = self._use(upward[-1])
         for each in upward:
-            self._ledger.unlock(each, used)
+            self.ledger.unlock(each, used)
         self.roots.drop_if_empty(upward[-1])
 
     # Device tier
@@ -220,14 +170,14 @@ class PrefixTree:
             if child is None:
                 # Locked from the start, so neither it nor its parent belongs into a queue.
                 child = node.children[key] = Node(key, node, page, locks=1, last_used=tip.last_used)
-                self._ledger.add(child)
+                self.ledger.add(child)
                 if not created:
                     self.records.place(child)  # later nodes are below a new page, which is not on disk
                 created = True
             else:
-                self._ledger.lock(child, tip.last_used)
+                self.ledger.lock(child, tip.last_used)
                 if child.page is None:
-                    self._ledger.move(child, page, child.host)
+                    self.ledger.move(child, page, child.host)
                 else:
                     spare.append(page)
             node = child
@@ -247,9 +197,9 @@ class PrefixTree:
             return None
         state = node.children[STATE_KEY] = Node(STATE_KEY, node, host=entry, last_used=node.last_used)
         state.is_provisional = provisional
-        self._ledger.add(state)
-        self._ledger.place(state)
-        self._ledger.place(node)
+        self.ledger.add(state)
+        self.ledger.place(state)
+        self.ledger.place(node)
         self.records.place(state)
         return state
 
@@ -270,7 +220,7 @@ class PrefixTree:
             assert not node.is_gone, "attached to a node that left the tree"
             assert node.parent is not None, "attached to a root"
             assert node.parent.on_device, "attached below a colder node"
-            self._ledger.move(node, page, node.host)
+            self.ledger.move(node, page, node.host)
 
     def evict(self, count: int) -> Evicted:
         """Free up to `count` device pages, least recently used first, tails before heads.
@@ -279,13 +229,13 @@ class PrefixTree:
         with its descendants.
         """
         evicted = Evicted()
-        while len(evicted.pages) < count and (node := self._ledger.to_evict.pop()) is not None:
+        while len(evicted.pages) < count and (node := self.ledger.to_evict.pop()) is not None:
             if node.host is None and node.disk is None:
                 self._cut(node, evicted)
             else:
                 assert node.page is not None
                 evicted.pages.append(node.page)
-                self._ledger.move(node, None, node.host)
+                self.ledger.move(node, None, node.host)
         return evicted
 
     # Host tier
@@ -295,7 +245,7 @@ class PrefixTree:
 
         Call `add_host_copy` for each node before the next one is requested.
         """
-        while count > 0 and (node := self._ledger.to_offload.pop()) is not None:
+        while count > 0 and (node := self.ledger.to_offload.pop()) is not None:
             yield node
             count -= 1
 
@@ -303,7 +253,7 @@ class PrefixTree:
         """Give a host copy to a node with a page and no copy, locked or not."""
         assert node.page is not None, "offloaded a page that is not there"
         assert node.host is None, "offloaded a page twice"
-        self._ledger.move(node, node.page, entry)
+        self.ledger.move(node, node.page, entry)
 
     def prune(self, count: int) -> Evicted:
         """Drop host copies with the room of `count` pages, or all, least recently used first, tails before heads.
@@ -311,8 +261,8 @@ class PrefixTree:
         A node with a device page or a copy on disk stays, and may be offloaded again once it has a page. Any other node
         leaves the tree with its descendants. If a descendant on disk has host copies below it, more than `count` leave.
         """
-        pruned, most = Evicted(), self.host_room - count
-        while self.host_room > most and (node := self._ledger.to_prune.pop()) is not None:
+        pruned, most = Evicted(), self.ledger.host_room - count
+        while self.ledger.host_room > most and (node := self.ledger.to_prune.pop()) is not None:
             self._drop_host(node, pruned)
         return pruned
 
@@ -376,7 +326,7 @@ class PrefixTree:
             node = parent.children.get(page.key)
             if node is None:
                 node = parent.children[page.key] = by_digest[page.digest] = Node(page.key, parent)
-                self._ledger.add(node)
+                self.ledger.add(node)
             if node.disk is None:
                 self.records.change(node, page.record)
         for namespace in by_namespace:
@@ -401,7 +351,7 @@ class PrefixTree:
                     self.records.remove(child)
                     stack.append(child)
                 else:
-                    self._ledger.cut(child, evicted)
+                    self.ledger.cut(child, evicted)
         self.roots.drop_if_empty(root)
         return evicted
 
@@ -420,7 +370,7 @@ class PrefixTree:
 
     def _cut(self, node: Node, into: Evicted) -> None:
         assert node.parent is not None
-        self._ledger.cut(node, into)
+        self.ledger.cut(node, into)
         self.roots.drop_if_empty(node.parent)
 
     def _drop_host(self, node: Node, into: Evicted) -> None:
@@ -429,4 +379,4 @@ class PrefixTree:
         else:
             assert node.host is not None
             into.entries.append(node.host)
-            self._ledger.move(node, node.page, None)
+            self.ledger.move(node, node.page, None)
