@@ -56,9 +56,9 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.core.keywords import likely
         from rekindle.core.messages.record import MessageRecord
         from rekindle.core.policy import Candidate
+        from rekindle.core.request.activations.steering import Patch, Steering
         from rekindle.core.request.figures import CachedTokens, Timings, Usage
         from rekindle.core.request.repetition import RepetitionLimit
-        from rekindle.core.request.steering import Patch, Steering
         from rekindle.core.request.tokens import Piece, TokenLogprob
         from rekindle.core.route import LaneLoad
         from rekindle.formats.families.reading import Family

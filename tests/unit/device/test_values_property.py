@@ -15,9 +15,9 @@ from rekindle.core.device.packing import pack_adjustments, pack_sampling
 from rekindle.core.errors import InvalidRequest, ParametersIgnored
 from rekindle.core.messages import Admit
 from rekindle.core.messages.record import MessageRecord
+from rekindle.core.request.activations.steering import Patch, Steering
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.request.request import Request
-from rekindle.core.request.steering import Patch, Steering
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_limits, fake_loaded_engine, fake_session

@@ -13,9 +13,9 @@ import pytest
 
 from rekindle.core.errors import InvalidRequest, ParametersIgnored
 from rekindle.core.request import checks
+from rekindle.core.request.activations.steering import Patch, Steering
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.core.request.request import check_token_ids
-from rekindle.core.request.steering import Patch, Steering
 
 NO_NUMBERS = ["1", math.nan, math.inf, -math.inf, True, [1.0], 1j, np.array([1.0]), Decimal(1), 10**400]
 NO_COUNTS = ["1", 1.0, [1], math.nan, np.array([1, 2]), np.float32(1), np.True_]

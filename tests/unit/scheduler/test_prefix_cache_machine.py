@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rekindle.core.messages import InFlightPolicy, NewWeights, SaveCache, Withdraw
 from rekindle.core.policy import Candidate
-from rekindle.core.request.changes import Changes, changes_of
+from rekindle.core.request.activations.changes import Changes, changes_of
+from rekindle.core.request.activations.steering import Steering
 from rekindle.core.request.request import AdapterUse
-from rekindle.core.request.steering import Steering
 from rekindle.core.scheduler.requests import waiting
 from rekindle.testing import FAKE_MODEL, FAKE_STATE_MODEL, VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
 from tests.unit.limits import PAGE, WAYS

@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rekindle.core.errors import StepTimeout
 from rekindle.core.messages import NewWeights, Overdue, Plan, Withdraw
-from rekindle.core.request.changes import Changes, changes_of
+from rekindle.core.request.activations.changes import Changes, changes_of
+from rekindle.core.request.activations.steering import Steering
 from rekindle.core.request.request import AdapterUse
-from rekindle.core.request.steering import Steering
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rekindle.core.errors import InvalidData, InvalidRequest
+from rekindle.core.request.activations.steering import Patch, Steering
 from rekindle.core.request.params import SamplingParams
-from rekindle.core.request.steering import Patch, Steering
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping.answer_file import AnswerFile
 from rekindle.mapping.entries import GenerationEntry

@@ -186,8 +186,7 @@ def test_completion_of_a_handle_and_an_answer_lists_what_their_users_call(sessio
 def noted(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of a session's notes."""
     notes: list[str] = []
-    monkeypatch.setattr(session._requests, "_progress", True)
-    monkeypatch.setattr(type(session._requests._drawer), "note", lambda drawer, text: notes.append(text))
+    monkeypatch.setattr(session._requests._notes, "_write", notes.append)
     return notes
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from rekindle.core.content import Indigestible, content_digest, short_digest
 from rekindle.core.models.weights.array_digests import _device_sums, _host_sums, arrays_digest
-from rekindle.core.request.steering import Patch, Steering
+from rekindle.core.request.activations.steering import Patch, Steering
 from tests.waiting import PATIENCE
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rekindle.assembly.looking import Looks
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Continued, Conversation, Prompt, Submit, Verbatim, goes_on
-from rekindle.core.request.changes import changes_of
+from rekindle.core.request.activations.changes import changes_of
 from rekindle.core.request.constraint import Constrained, Constraint
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import (

@@ -14,7 +14,7 @@ from rekindle.client.submission import Submission
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import RequestCancelled, WeightsChanged
 from rekindle.core.messages import Rejected, Started, Text
-from rekindle.core.request.capture import Captured
+from rekindle.core.request.activations.capture import Captured
 from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob, first_runs
 from rekindle.core.words import quantity, seconds

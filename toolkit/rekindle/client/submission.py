@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rekindle.core.concurrency.caller import current_caller
 from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
-from rekindle.core.request.capture import Captured
+from rekindle.core.request.activations.capture import Captured
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import AdapterUse, Pooling, Turn

@@ -44,9 +44,9 @@ from rekindle.core.keywords import spelled_out
 from rekindle.core.layer_parts import Part
 from rekindle.core.messages import InFlightPolicy
 from rekindle.core.messages.record import MessageRecord, Observer, Pending
+from rekindle.core.request.activations.steering import Patch, Steering, patches, steerings
 from rekindle.core.request.checks import preview
 from rekindle.core.request.params import check_keywords
-from rekindle.core.request.steering import Patch, Steering, patches, steerings
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.model_facts import ModelFacts

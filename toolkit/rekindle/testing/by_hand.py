@@ -33,7 +33,7 @@ from rekindle.core.messages import (
     Written,
 )
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.request.changes import Changes
+from rekindle.core.request.activations.changes import Changes
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import AdapterUse, Pooling, Request, namespace_of
 from rekindle.core.request.tokens import EndReason, StateSum

@@ -17,7 +17,7 @@ from rekindle.core.layer_parts import PARTS
 from rekindle.core.messages import Chunk, Dispatched, Plan, Row, SampleRow, ScoreRow, SumRow
 from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.page import NULL_PAGE
-from rekindle.core.request.changes import Changes
+from rekindle.core.request.activations.changes import Changes
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob

@@ -8,7 +8,7 @@ from rekindle.core.errors import RekindleError
 from rekindle.core.messages.message import Message
 from rekindle.core.messages.words import describe_error, first_of, join_items
 from rekindle.core.page import NULL_PAGE
-from rekindle.core.request.changes import Changes
+from rekindle.core.request.activations.changes import Changes
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import StateSum, TokenLogprob
 

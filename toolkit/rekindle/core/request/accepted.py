@@ -1,4 +1,4 @@
-"""Accepted values of the sampling parameters: a check for each, which returns its value in one form."""
+"""Checks of sampling parameters; each returns the value in one form."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args
 from rekindle.core.buckets import MAX_PROCESSOR_ARGS
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request import checks, constraint
-from rekindle.core.request.capture import capture
+from rekindle.core.request.activations.capture import capture
+from rekindle.core.request.activations.steering import patches, steerings
 from rekindle.core.request.repetition import repetition_limit
-from rekindle.core.request.steering import patches, steerings
 
 MOST_TOKENS = 2**30
 """Upper bound for numbers of tokens: larger than any context, and small enough to add two such numbers."""

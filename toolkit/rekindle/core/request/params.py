@@ -10,10 +10,10 @@ from rekindle.core.keywords import suggestion
 from rekindle.core.layer_parts import Part
 from rekindle.core.request import checks
 from rekindle.core.request.accepted import CHECKS, LogprobsOf, Side
-from rekindle.core.request.capture import Capture
+from rekindle.core.request.activations.capture import Capture
+from rekindle.core.request.activations.steering import Patch, Steering
 from rekindle.core.request.constraint import Constraint, SchemaLike
 from rekindle.core.request.repetition import RepetitionLimit
-from rekindle.core.request.steering import Patch, Steering
 
 
 class SamplingOptions(TypedDict, total=False):

@@ -14,7 +14,7 @@ from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.thoughts import ThoughtLimit, ThoughtWatch
 
 if TYPE_CHECKING:  # parsers of the command line import this module, and do without numpy
-    from rekindle.core.request.changes import Changes
+    from rekindle.core.request.activations.changes import Changes
 
 Pooling = Literal["last", "mean"]
 """Hidden states for an embedding: the state of the prompt's last token, or the mean over the prompt."""

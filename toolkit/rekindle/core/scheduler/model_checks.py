@@ -1,4 +1,4 @@
-"""Settings that a model refuses."""
+"""Checks of settings against a model."""
 
 from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError
@@ -9,7 +9,7 @@ def check_model(settings: Settings, model: ModelConfig) -> None:
     """Check settings against a model.
 
     Raises:
-        ConfigError: a setting is not for this model.
+        ConfigError: a setting contradicts the model.
     """
     if settings.max_context is not None and settings.max_context > model.max_context:
         raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
@@ -23,7 +23,7 @@ def check_model(settings: Settings, model: ModelConfig) -> None:
 
 
 def _check_chunks(settings: Settings, model: ModelConfig) -> None:
-    """Refuse pages across the bounds of a model's chunks of attention, if a request can be longer than one."""
+    """Refuse pages across the bounds of a model's chunks of attention, if a request can be longer than a chunk."""
     max_context = settings.max_context or model.max_context
     for attention in model.attentions:
         if attention.chunk is not None and attention.chunk < max_context and attention.chunk % settings.page_size:
@@ -51,7 +51,7 @@ def _check_drafts(model: ModelConfig) -> None:
 
 
 def _check_states(settings: Settings) -> None:
-    """Refuse settings that need the state of layers before the newest tokens."""
+    """Refuse settings with a need for the state of layers before the newest tokens."""
     if settings.decode_steps > 1:
         raise ConfigError(
             f"decode_steps must be 1 for this model, whose layers keep a state, got {settings.decode_steps}: tokens "

@@ -1,4 +1,4 @@
-"""Changes of weights: when new ones come into use, and which requests and cached pages end with the old ones."""
+"""Changes of weights: the moment of each change, and the end of requests and cached pages of the old weights."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from rekindle.core.scheduler.writeback import DiskWriteback
 
 
 class WeightChanges:
-    """The new weights that wait for the requests on the old ones, in order of arrival.
+    """Queue of new weights, waiting for the requests on the old weights.
 
-    The `Scheduler` owns them, and calls `change` after each message.
+    The `Scheduler` owns the queue, and calls `change` after each message.
 
     Args:
         table: the requests, with the groups' cached pages, and the version of the weights in use.
@@ -55,7 +55,7 @@ class WeightChanges:
         return False
 
     def change(self, in_flight: int) -> Iterator[Message]:
-        """Use new weights once the requests started on the old ones have ended or can go on, and forget the cache.
+        """Use new weights once the requests started on the old weights have ended or can go on, and forget the cache.
 
         Args:
             in_flight: the number of ticks in flight.

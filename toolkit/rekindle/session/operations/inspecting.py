@@ -17,10 +17,10 @@ from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.messages import Inspect, Prompt
 from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS
-from rekindle.core.request.changes import changes_of, layer_index, part_of
+from rekindle.core.request.activations.changes import changes_of, layer_index, part_of
+from rekindle.core.request.activations.steering import Patch, Steering
 from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.request import check_length
-from rekindle.core.request.steering import Patch, Steering
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.lens import LogitLens
 

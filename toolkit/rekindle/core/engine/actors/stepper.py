@@ -67,7 +67,7 @@ from rekindle.core.messages import (
     WeightsUsed,
 )
 from rekindle.core.messages.message import wrong_receiver
-from rekindle.core.request.changes import Changes
+from rekindle.core.request.activations.changes import Changes
 from rekindle.core.scheduler.limits import EngineLimits
 
 Send = Callable[[Order | Use], None]

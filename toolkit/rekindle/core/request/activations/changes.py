@@ -11,8 +11,8 @@ import numpy as np
 from rekindle.core.content import content_digest
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.layer_parts import EMBEDDING, EVERYWHERE, MOST_INTERVENTIONS, PARTS, Part
+from rekindle.core.request.activations.steering import Patch, Steering
 from rekindle.core.request.checks import preview
-from rekindle.core.request.steering import Patch, Steering
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -1,0 +1,1 @@
+"""Looks at the activations of a request, and their changes."""
