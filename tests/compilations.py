@@ -3,7 +3,7 @@
 import jax
 
 from rekindle.assembly.loaded_engine import LoadedEngine
-from rekindle.core.device.programs.engine_programs import EnginePrograms
+from rekindle.assembly.programs.engine_programs import EnginePrograms
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 

@@ -157,7 +157,7 @@ draw_step(found[4], devices=4)
 # before anything runs. `python -m rekindle info MODEL --mesh tensor=4` says them for any model.
 
 # %%
-from rekindle.core.models.traffic import Wire
+from rekindle.results.facts.traffic import Wire
 
 for tensor in (1, 2, 4):
     wire = Wire.of(config, tensor)

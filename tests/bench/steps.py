@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle.assembly.loading.huge_pages import collapse, spans_of
 from rekindle.assembly.weights.load import load_weights
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.config import Settings
-from rekindle.core.device.huge_pages import collapse, spans_of
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.serialize_executable import serialize
 
+from rekindle.assembly.devices import candidate_places, place_from
 from rekindle.cli.models.targets import devices_of
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.devices import candidate_places, place_from
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.key import Target
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.state import Sizes
 from rekindle.core.models.config import ModelConfig, Rope
-from rekindle.core.models.traffic import Wire
 from rekindle.core.models.weights.form import WeightForm
+from rekindle.results.facts.traffic import Wire
 
 without_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler, libtpu, is not installed")
 without_cuda = pytest.mark.skipif(

@@ -27,6 +27,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import rekindle
+from rekindle.assembly.programs.restore_report import part_label
 from rekindle.core.buckets import Bucket
 from rekindle.core.config import SettingsOptions
 from rekindle.core.device.programs.functions import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, program_name
@@ -36,7 +37,6 @@ from rekindle.core.errors import UnsafeStorage
 from rekindle.core.messages import SaveCache
 from rekindle.core.store import entries as store_entries
 from rekindle.core.store.catalog import Entry
-from rekindle.core.store.restore_report import part_label
 from rekindle.core.store.snapshots import SnapshotCatalog
 from rekindle.session.operations import engine as operations
 from tests.engine.restart_child import (

@@ -24,20 +24,20 @@ import numpy as np  # noqa: E402
 
 import rekindle  # noqa: E402
 from rekindle.__main__ import main  # noqa: E402
+from rekindle.assembly import devices  # noqa: E402
 from rekindle.assembly.loading import budget, planning  # noqa: E402
 from rekindle.assembly.loading.blueprint import Blueprint  # noqa: E402
 from rekindle.core.buckets import Bucket  # noqa: E402
 from rekindle.core.config import Implementation, KvDtype, Settings, SettingsOptions  # noqa: E402
-from rekindle.core.device import devices  # noqa: E402
 from rekindle.core.device.place import Place  # noqa: E402
 from rekindle.core.device.programs.executables import Executables  # noqa: E402
 from rekindle.core.device.programs.functions import EMPTY, GATHER  # noqa: E402
 from rekindle.core.device.programs.key import ProgramKey  # noqa: E402
 from rekindle.core.device.programs.lowering import Programs  # noqa: E402
 from rekindle.core.device.state import Sizes  # noqa: E402
-from rekindle.core.models.traffic import Wire  # noqa: E402
 from rekindle.core.models.weights.form import WeightForm  # noqa: E402
 from rekindle.formats.checkpoints.open import open_checkpoint  # noqa: E402
+from rekindle.results.facts.traffic import Wire  # noqa: E402
 from rekindle.session.about import SessionCard  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402
 from tests.engine.small import FEW_PAGES  # noqa: E402

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.assembly.loading import filling
+from rekindle.assembly.loading import filling, huge_pages
 from rekindle.assembly.loading.filling import collapse_later
-from rekindle.core.device import huge_pages
-from rekindle.core.device.huge_pages import COLLAPSE, collapse, spans_of
+from rekindle.assembly.loading.huge_pages import COLLAPSE, collapse, spans_of
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE, until_blocking
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rekindle.assembly.loading.adapter_content import pack_adapter
 from rekindle.assembly.weights.load import load_decoder
-from rekindle.core.models.adapters.content import pack_adapter
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.adapters.products import AdapterSizes, products_of
 from rekindle.core.models.adapters.rows import Adapters

@@ -22,9 +22,9 @@ from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.mixing import LayerMemory
 from rekindle.core.models.shard import TENSOR, Shard
 from rekindle.core.models.states.group_norm import members_of
-from rekindle.core.models.traffic import Wire
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.results.facts.traffic import Wire
 from tests.unit.logits import KNOWN, logits_within
 
 Array = np.ndarray[Any, np.dtype[Any]]

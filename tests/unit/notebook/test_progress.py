@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait
-from rekindle.core.store.restore_report import RestoreReport
 from rekindle.notebook import cell_bar, clock, front_end
 from rekindle.notebook import progress_bars as faces
 from rekindle.notebook.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_more

@@ -16,13 +16,13 @@ from rekindle.core.content import content_digest
 from rekindle.core.device.programs import key
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.models.adapters.lora import Lora, LowRank
-from rekindle.core.models.weights.array_digests import arrays_digest
 from rekindle.core.request.activations.changes import changes_of
 from rekindle.core.request.activations.steering import Steering
 from rekindle.core.request.request import namespace_of
 from rekindle.core.store import validity
 from rekindle.core.store.snapshot_key import content_fingerprint, weights_fingerprint
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.array_digests import arrays_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.uses import DecisionForm, Uses
 from rekindle.formats.weight_file import stamps_of

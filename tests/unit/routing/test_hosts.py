@@ -19,9 +19,9 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
+from rekindle.assembly.devices import places_over
 from rekindle.core.concurrency.progress import Progress, silent
 from rekindle.core.config import Settings, SettingsOptions
-from rekindle.core.device.devices import places_over
 from rekindle.core.device.orders import SharedWeights, StateOrder
 from rekindle.core.device.programs.functions import GATHER
 from rekindle.core.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rekindle.assembly.devices import places_over
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.buckets import Bucket
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import places_over
 from rekindle.core.device.orders import DeviceState, Order, StateOrder, TickOrder, Use
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.functions import ALLOW, ENTER, GATHER, SCATTER, Key

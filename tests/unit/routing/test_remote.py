@@ -39,10 +39,10 @@ from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.core.routing.remote import RemoteLane, SentPages
 from rekindle.core.routing.router import MOST_LOSSES, Router
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.stats import SchedulerStats
+from rekindle.replicas.remote import RemoteLane, SentPages
 from rekindle.testing import fake_limits
 from tests.unit.machines import run, run_deep
 

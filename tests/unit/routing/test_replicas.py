@@ -27,12 +27,12 @@ from rekindle.core.messages import Admit, Cancel, Dispatched, Message, Plan
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.routing.remote import RemoteLane, SentPages
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.replicas import cluster, link, opening, recipe, replica
 from rekindle.replicas.attachments import SPAN, Attachments
 from rekindle.replicas.group import ReplicaGroup
 from rekindle.replicas.recipe import Recipe
+from rekindle.replicas.remote import RemoteLane, SentPages
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from rekindle.testing.device import settle_tick

@@ -10,12 +10,12 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
+from rekindle.assembly import devices
 from rekindle.assembly.loading import budget, planning
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.planning import plan
 from rekindle.assembly.weights.load import load_weights
 from rekindle.core.config import Settings, SettingsOptions
-from rekindle.core.device import devices
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs, temporary_bytes
 from rekindle.core.errors import ConfigError, ModelTooLarge, NotRestored

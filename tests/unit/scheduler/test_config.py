@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.assembly.devices import places_of
 from rekindle.assembly.loading.blueprint import kv_dtype_of
 from rekindle.core.buckets import Bucket
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import places_of
 from rekindle.core.errors import ConfigError
 from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits, check_sizes
 from rekindle.formats.checkpoints.open import open_checkpoint

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from rekindle.core.content import Indigestible, content_digest, short_digest
-from rekindle.core.models.weights.array_digests import _device_sums, _host_sums, arrays_digest
 from rekindle.core.request.activations.steering import Patch, Steering
+from rekindle.formats.array_digests import _device_sums, _host_sums, arrays_digest
 from tests.waiting import PATIENCE
 
 

@@ -1,6 +1,6 @@
 """The reasons for unused stored entries are in words."""
 
-from rekindle.core.store.restore_report import difference_text
+from rekindle.assembly.programs.restore_report import difference_text
 
 
 def test_weights_that_are_not_packed_have_a_name() -> None:

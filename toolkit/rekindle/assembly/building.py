@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from rekindle.assembly.deployment import Deployment
+from rekindle.assembly.devices import lanes_of, place_of_set, places_of, places_over, shares_memory
 from rekindle.assembly.followers import FollowerHosts, Followers
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
 from rekindle.assembly.loading.blueprint import Blueprint
@@ -17,12 +18,13 @@ from rekindle.assembly.loading.filling import collapse_later, distinct, fill
 from rekindle.assembly.loading.planning import fewest, plan
 from rekindle.assembly.loading.stores import Stores, open_stores, store_directory
 from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.assembly.programs.engine_programs import EnginePrograms
+from rekindle.assembly.programs.restore_report import RestoreReport
+from rekindle.assembly.programs.starts import ColdStarts
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import lanes_of, place_of_set, places_of, places_over, shares_memory
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.place import Place
-from rekindle.core.device.programs.engine_programs import EnginePrograms
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.readiness import wait_for
 from rekindle.core.engine.actors.detokenizer import Detokenizer
@@ -38,10 +40,8 @@ from rekindle.core.errors import CheckpointError, ConfigError, InvalidRequest
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
-from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.core.store.snapshot_store import SnapshotStore
-from rekindle.core.store.starts import ColdStarts
 from rekindle.core.text.masks import ThreadedMasks
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.defaults import sampling_defaults

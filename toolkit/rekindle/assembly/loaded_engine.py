@@ -17,13 +17,13 @@ from rekindle.assembly.loading.blueprint import adapter_programs, steering_progr
 from rekindle.assembly.loading.filling import place_new_weights
 from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing import Preparer
+from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.replicas import LaneState, ProgramsView, ReadWeights, Replicas
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import overrides
 from rekindle.core.device.orders import AwakeWeights
 from rekindle.core.device.place import Place
-from rekindle.core.device.programs.engine_programs import EnginePrograms
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.functions import EMPTY
 from rekindle.core.device.programs.shapes import AdapterRoom

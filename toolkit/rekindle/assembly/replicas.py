@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.messages import Message
 from rekindle.core.routing.lane_requests import LaneView
 from rekindle.core.scheduler.stats import SchedulerStats
-from rekindle.core.store.restore_report import RestoreReport
 from rekindle.formats.checkpoints.weights import Weights
 from rekindle.formats.weight_file import Stamp
 

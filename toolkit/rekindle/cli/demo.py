@@ -9,10 +9,10 @@ from time import perf_counter
 import jax
 
 import rekindle
+from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.cli.chat.wrapping import wrap_for
 from rekindle.cli.generate.answer import print_stream
 from rekindle.core.store.directory import cache_dir
-from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.embedded import NAME, SMOLLM2
 from rekindle.results.generation import Generation

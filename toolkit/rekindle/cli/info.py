@@ -38,12 +38,12 @@ from rekindle.core.models.config.scaling import (
     LongScaling,
     YarnScaling,
 )
-from rekindle.core.models.traffic import Wire
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.responses.formats import format_of
 from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.results.facts.traffic import Wire
 from rekindle_kernels.api import choose, describe
 
 Rows = Iterator[tuple[str, str]]

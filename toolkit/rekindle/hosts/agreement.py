@@ -5,8 +5,8 @@ from importlib import metadata
 from typing import Final
 
 from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.programs.restore_report import difference_text
 from rekindle.core.device.programs.key import PACKAGES
-from rekindle.core.store.restore_report import difference_text
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.core.store.validity import code_digest, shorten
 

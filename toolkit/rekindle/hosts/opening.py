@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import jax
 
+from rekindle.assembly.devices import places_over
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import collapse_later, fill, place_new_weights
 from rekindle.assembly.loading.stores import open_programs, require_all, store_directory
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import places_over
 from rekindle.core.device.jax_settings import JaxSettings, overrides
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables

@@ -4,7 +4,7 @@ import logging
 import sys
 from typing import Final
 
-from rekindle.core.store.restore_report import RestoreReport
+from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.notebook import front_end
 
 LOG: Final = logging.getLogger("rekindle")

@@ -12,11 +12,11 @@ import anyio
 
 from rekindle.assembly.replicas import ReadWeights
 from rekindle.core.errors import ConfigError, ReplicaLost
-from rekindle.core.routing.remote import RemoteLane
 from rekindle.formats.checkpoints.weights import Weights
 from rekindle.replicas import cluster
 from rekindle.replicas.link import LoadedWeights, Post, ReplicaLink
 from rekindle.replicas.recipe import resolve_model
+from rekindle.replicas.remote import RemoteLane
 from rekindle.replicas.status import ReplicaStatus
 
 

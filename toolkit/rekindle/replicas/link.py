@@ -11,8 +11,8 @@ import anyio
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.errors import EngineFailed, InvalidRequest, ReplicaLost
 from rekindle.core.messages import Lost, Message, NewWeights, Received, Rejected, ReplicaFound, ToLane, WeightsReplaced
-from rekindle.core.routing.remote import RemoteLane
 from rekindle.replicas import cluster
+from rekindle.replicas.remote import RemoteLane
 from rekindle.replicas.status import AttachReply
 
 LOG = logging.getLogger("rekindle.replicas")
@@ -44,7 +44,7 @@ class LoadedWeights:
 
 
 class ReplicaLink:
-    """The link of one lane to its replica; see `rekindle.core.routing.remote.LaneLink`.
+    """The link of one lane to its replica; see `rekindle.replicas.remote.LaneLink`.
 
     Args:
         actor: the replica.

@@ -12,6 +12,7 @@ from typing import Any
 from rekindle.assembly.building import defaults_of, open_model
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
 from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.config import Settings
 from rekindle.core.engine.actors.detokenizer import Detokenizer
@@ -20,8 +21,6 @@ from rekindle.core.engine.actors.tokenizing import Tokenizing
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.errors import ConfigError
 from rekindle.core.routing.pages import page_after
-from rekindle.core.routing.remote import RemoteLane, SentPages
-from rekindle.core.store.restore_report import RestoreReport
 from rekindle.formats.families.reading import Family
 from rekindle.formats.responses.reading.turns import AnswerTurns
 from rekindle.replicas import cluster
@@ -30,6 +29,7 @@ from rekindle.replicas.link import ReplicaLink
 from rekindle.replicas.programs import ReplicaPrograms
 from rekindle.replicas.ray import Ray
 from rekindle.replicas.recipe import Recipe, content_of, resolve_model
+from rekindle.replicas.remote import RemoteLane, SentPages
 from rekindle.replicas.replica import Replica
 from rekindle.replicas.status import AttachReply
 

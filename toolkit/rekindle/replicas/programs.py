@@ -5,10 +5,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.readiness import Readiness
-from rekindle.core.routing.remote import RemoteLane
-from rekindle.core.store.restore_report import RestoreReport
+from rekindle.replicas.remote import RemoteLane
 from rekindle.replicas.status import ReplicaStatus
 
 

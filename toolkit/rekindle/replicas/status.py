@@ -5,12 +5,12 @@ from typing import Any
 
 from rekindle.assembly.deployment import Deployment
 from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.assembly.thread import EngineThread
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.stats import SchedulerStats
-from rekindle.core.store.restore_report import RestoreReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from typing import Final
 from rekindle import markup
 from rekindle.assembly.counts import parameters
 from rekindle.assembly.loaded_engine import LoadedEngine
-from rekindle.core.models.traffic import Wire
 from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.results.facts.stats import prompt_shares
+from rekindle.results.facts.traffic import Wire
 
 OPTIONAL: Final = ("states", "adapters")
 """Memory left out of a repr while there is none."""

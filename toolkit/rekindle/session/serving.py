@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from rekindle.assembly.building import open_model
+from rekindle.assembly.devices import places_of
 from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.assembly.loading.choosing import AUTO, choose
 from rekindle.assembly.loading.planning import fewest, plan
@@ -16,7 +17,6 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.concurrency.twins import blocking
 from rekindle.core.config import Settings, SettingsOptions
-from rekindle.core.device.devices import places_of
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.core.keywords import spelled_out
 from rekindle.core.store.directory import cache_dir

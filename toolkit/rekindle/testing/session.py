@@ -11,13 +11,14 @@ import numpy as np
 from rekindle.assembly.deployment import Deployment
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
 from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.assembly.programs.engine_programs import EnginePrograms
+from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.assembly.replicas import ReadWeights
 from rekindle.assembly.thread import EngineThread
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.content import content_digest
 from rekindle.core.device.place import Place
-from rekindle.core.device.programs.engine_programs import EnginePrograms
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.engine.actors.detokenizer import Detokenizer
@@ -29,7 +30,6 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
-from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.text.masks import SerialMasks
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.core.device.devices import put_on
+from rekindle.assembly.devices import put_on
+from rekindle.assembly.loading.adapter_content import pack_adapter
 from rekindle.core.device.place import WEIGHTS
 from rekindle.core.device.programs.shapes import AdapterRoom
-from rekindle.core.models.adapters.content import pack_adapter
 from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.adapters.products import products_of
 from rekindle.core.models.adapters.rows import Stacks

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from rekindle.assembly.devices import memory_of, shares_memory
 from rekindle.core.buckets import QUERY_BLOCK
-from rekindle.core.device.devices import memory_of, shares_memory
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.errors import ConfigError, ModelTooLarge

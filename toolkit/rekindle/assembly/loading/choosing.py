@@ -8,9 +8,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from rekindle.assembly.devices import device_of, memory_of, shares_memory
 from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import device_of, memory_of, shares_memory
 from rekindle.core.errors import ModelNotFound
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.embedded import NAME

@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 
+from rekindle.assembly.devices import put_on
 from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.huge_pages import collapse, spans_of
 from rekindle.assembly.loading.joining import join, share
 from rekindle.assembly.weights.load import Join, load_weights
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
-from rekindle.core.device.devices import put_on
-from rekindle.core.device.huge_pages import collapse, spans_of
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.place import WEIGHTS, Place

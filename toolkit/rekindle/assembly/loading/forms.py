@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
+from rekindle.assembly.devices import reads_floats, shares_memory
 from rekindle.assembly.loading.kinds import large_groups, quantized_kinds
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import reads_floats, shares_memory
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig

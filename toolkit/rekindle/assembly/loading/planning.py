@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
+from rekindle.assembly.devices import shares_memory
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.stores import open_programs, require_all
 from rekindle.core.concurrency.progress import Progress, Report, silent
 from rekindle.core.concurrency.threads import compiling
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import shares_memory
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import temporary_bytes
 from rekindle.core.device.programs.store import ProgramStore

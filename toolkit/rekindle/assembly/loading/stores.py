@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.programs.restore_report import RestoreReport, difference_text, part_label
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.config import Restore, Settings
 from rekindle.core.device.programs.functions import Key, program_name
@@ -14,7 +15,6 @@ from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.core.page import StoredPage
 from rekindle.core.store.directory import cache_dir, require_private
-from rekindle.core.store.restore_report import RestoreReport, difference_text, part_label
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.validity import Difference, shorten
 

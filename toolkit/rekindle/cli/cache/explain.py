@@ -5,12 +5,12 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 
 from rekindle.assembly.loading.stores import PROGRAMS, SNAPSHOTS
+from rekindle.assembly.programs.restore_report import NO_VALUE, part_label
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.listing import content_of
 from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import ago, columns
 from rekindle.core.device.programs.functions import program_name
-from rekindle.core.store.restore_report import NO_VALUE, part_label
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.snapshots import SnapshotCatalog
 from rekindle.core.store.validity import Difference, shorten

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rekindle.assembly.loading.stores import PROGRAMS, SNAPSHOTS
+from rekindle.assembly.programs.starts import STARTS
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.stores import MODELS
 from rekindle.cli.chat.wrapping import wrap_for
@@ -21,7 +22,6 @@ from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.snapshots import SnapshotCatalog, SnapshotEntry
-from rekindle.core.store.starts import STARTS
 from rekindle.core.store.validity import code_digest
 from rekindle.core.words import quantity, size_text
 

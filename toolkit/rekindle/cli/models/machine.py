@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import jax
 
+from rekindle.assembly.devices import device_of, memory_of, shares_memory
 from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.cli.models.table import Row, Size
-from rekindle.core.device.devices import device_of, memory_of, shares_memory
 from rekindle.core.words import quantity
 
 

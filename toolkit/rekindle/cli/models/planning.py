@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import jax
 
+from rekindle.assembly.devices import candidate_places, place_from, places_of
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.choosing import AUTO, choose
 from rekindle.assembly.loading.planning import fewest, plan
@@ -15,7 +16,6 @@ from rekindle.cli.models.targets import devices_of
 from rekindle.cli.requirements import settings_of
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Settings
-from rekindle.core.device.devices import candidate_places, place_from, places_of
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.errors import ConfigError

@@ -11,9 +11,9 @@ import numpy as np
 from rekindle.core.errors import InvalidRequest, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
-from rekindle.core.models.weights.array_digests import arrays_digest
 from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.core.store.snapshot_key import content_fingerprint
+from rekindle.formats.array_digests import arrays_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint, check_shapes
 from rekindle.formats.checkpoints.huggingface.names import stored_names
 from rekindle.formats.checkpoints.open import open_checkpoint

@@ -3,7 +3,7 @@
 from dataclasses import asdict, fields
 
 from rekindle import markup
-from rekindle.core.store import restore_report
+from rekindle.assembly.programs import restore_report
 from rekindle.core.words import quantity, seconds
 
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
+from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.functions import DeviceProgram, Key
 from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.models.inspection.look import Look
-from rekindle.core.store.restore_report import RestoreReport
 from rekindle.core.store.validity import shorten
 from rekindle.core.words import quantity
 
