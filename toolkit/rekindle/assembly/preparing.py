@@ -2,14 +2,16 @@
 
 import math
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rekindle.assembly.looking import Looks
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Continued, Conversation, Prompt, Submit, Verbatim, goes_on
+from rekindle.core.messages import Continued, Conversation, Illustrated, Prompt, Submit, Verbatim, goes_on
 from rekindle.core.request.activations.changes import changes_of
 from rekindle.core.request.constraint import Constrained, Constraint
 from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.picture import Picture
 from rekindle.core.request.request import (
     Request,
     check_bans,
@@ -24,6 +26,8 @@ from rekindle.core.text.grammar import Compiler
 from rekindle.core.text.masks import run_steps
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.images.parts import images_in
+from rekindle.formats.images.prompts import CutText, ImagePrompts
 from rekindle.formats.rendering.chat import render
 from rekindle.formats.responses.thoughts import check_closing, thought_limit
 
@@ -46,6 +50,7 @@ class Preparer:
         capacity: most tokens in one request, prompt and output together.
         compiler: compiler of constraints; None without a tokenizer.
         sizes: the number of layers, and the size of their residual stream.
+        images: prompts with images; None for a model that takes none.
     """
 
     tokenizer: Tokenizer | None
@@ -54,6 +59,7 @@ class Preparer:
     capacity: int
     compiler: Compiler | None = None
     sizes: tuple[int, int] = (0, 0)
+    images: ImagePrompts | None = None
 
     @classmethod
     def of(cls, model: Checkpoint, capacity: int) -> "Preparer":
@@ -80,10 +86,11 @@ class Preparer:
     def outcome(self, submit: Submit) -> Request | Exception:
         """Return the request of a submission, or the error that makes it impossible to serve."""
         try:
-            ids = self.cut(self.token_ids(submit.prompt, submit.params), submit.params)
+            ids, pictures = self.illustrated(submit.prompt, submit.params)
+            ids = self.cut(ids, submit.params)
             check_length(ids + submit.output_prefix.token_ids, self.capacity, submit.params.max_tokens != 0)
             check_scored(ids, submit.params)
-            return self._request(submit, ids)
+            return replace(self._request(submit, ids), pictures=pictures)
         except Exception as error:  # any error, even of the model's chat template, belongs to one request
             return error
 
@@ -96,7 +103,13 @@ class Preparer:
         self._request(Submit(0, (), params), ())
 
     def token_ids(self, prompt: Prompt, params: SamplingParams | None = None) -> tuple[int, ...]:
-        """Return the token ids of a prompt of any kind.
+        """Return the token ids of a prompt of any kind; see `illustrated`."""
+        return self.illustrated(prompt, params)[0]
+
+    def illustrated(
+        self, prompt: Prompt, params: SamplingParams | None = None
+    ) -> tuple[tuple[int, ...], tuple[Picture, ...]]:
+        """Return the token ids of a prompt of any kind, and its images.
 
         Args:
             prompt: the prompt.
@@ -104,15 +117,22 @@ class Preparer:
                 for a prompt of any length.
 
         Raises:
-            InvalidRequest: the prompt cannot be tokenized, is empty, or has a token outside the vocabulary.
+            InvalidRequest: the prompt cannot be tokenized, is empty, or has a token outside the vocabulary; the model
+                takes no images, or one is damaged.
             PromptTooLong: a text does not fit.
         """
         if isinstance(prompt, tuple):
-            return check_token_ids("token_ids", prompt, self.vocab_size)
+            return check_token_ids("token_ids", prompt, self.vocab_size), ()
         if isinstance(prompt, Continued):
-            return self.token_ids(prompt.prefix, params) + self._more(prompt.more, params)
+            ids, pictures = self.illustrated(prompt.prefix, params)
+            more_ids, more_pictures = self._more(prompt.more, params)
+            return ids + more_ids, pictures + tuple(picture.moved(len(ids)) for picture in more_pictures)
+        if isinstance(prompt, str):
+            encoded = self._encoded(prompt, not isinstance(prompt, Verbatim), params)
+            return check_token_ids("prompt", encoded, self.vocab_size), ()
+        tokens, pictures = self._with_images(prompt, params)
         name = "messages" if isinstance(prompt, Conversation) else "prompt"
-        return check_token_ids(name, self._encoded(*self._text(prompt), params), self.vocab_size)
+        return check_token_ids(name, tokens, self.vocab_size), pictures
 
     def count(self, prompt: Prompt) -> int:
         """Return the number of tokens of a prompt of any kind.
@@ -120,29 +140,60 @@ class Preparer:
         Raises:
             InvalidRequest: as in `token_ids`.
         """
-        if isinstance(prompt, tuple | Continued):
-            return len(self.token_ids(prompt))
-        text, adds_special = self._text(prompt)
-        return self._text_tokenizer().count(text, adds_special) or len(self.token_ids(prompt))
+        if isinstance(prompt, str):
+            count = self._text_tokenizer().count(prompt, not isinstance(prompt, Verbatim))
+        elif isinstance(prompt, Conversation) and self.images is None:
+            count = self._text_tokenizer().count(self.rendered(prompt), False)
+        else:
+            count = 0
+        return count or len(self.token_ids(prompt))
 
-    def _text(self, prompt: str | Conversation) -> tuple[str, bool]:
-        """Return the text of a prompt, and True if the tokenizer adds its special tokens to it."""
+    def _with_images(
+        self, prompt: Conversation | Illustrated, params: SamplingParams | None
+    ) -> tuple[Sequence[int], tuple[Picture, ...]]:
+        """Return the token ids and the images of a prompt that may have some."""
+        if self.images is None:
+            if isinstance(prompt, Illustrated):
+                raise _no_images()
+            return self._encoded(self.rendered(prompt), False, params), ()
         if isinstance(prompt, Conversation):
-            return self.rendered(prompt), False
-        return prompt, not isinstance(prompt, Verbatim)
+            text, images, adds_special = self._cut_text(prompt), tuple(images_in(prompt.messages)), False
+        else:
+            text, images = self.images.cut_at_places(prompt.text, len(prompt.images)), prompt.images
+            adds_special = not isinstance(prompt.text, Verbatim)
+        if images and params is not None and params.truncate_prompt_tokens is not None:
+            raise InvalidRequest.of(
+                "truncate_prompt_tokens",
+                "truncate_prompt_tokens would cut images: shorten the prompt yourself, or give fewer images",
+            )
+        return self.images.tokens(
+            text, images, lambda tokenizer, whole: self._encoded(whole, adds_special, params, tokenizer)
+        )
+
+    def _cut_text(self, chat: Conversation) -> CutText:
+        """Return a conversation rendered by the chat template, cut at the places of its images."""
+        assert self.images is not None, "the model takes images"
+        return self.images.rendered(
+            (chat.messages, chat.tools, chat.variables),
+            lambda values: self._template_text(
+                replace(chat, messages=values[0], tools=values[1], variables=values[2]),
+            ),
+        )
 
     def _text_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
         return self.tokenizer
 
-    def _encoded(self, text: str, adds_special: bool, params: SamplingParams | None) -> list[int]:
-        """Return the tokens of a text, or those that `cut` will keep and some more.
+    def _encoded(
+        self, text: str, adds_special: bool, params: SamplingParams | None, tokenizer: Tokenizer | None = None
+    ) -> list[int]:
+        """Return the tokens of a text by a tokenizer, or those that `cut` will keep and some more.
 
         Raises:
             PromptTooLong: the text does not fit.
         """
-        tokenizer = self._text_tokenizer()
+        tokenizer = tokenizer or self._text_tokenizer()
         if params is None:
             return tokenizer.encode(text, adds_special)
         most = params.truncate_prompt_tokens
@@ -174,11 +225,19 @@ class Preparer:
         return 1 if length < self.capacity else ROOM  # a whole prompt is not cut for a longer answer
 
     def rendered(self, chat: Conversation) -> str:
-        """Render a conversation by the chat template.
+        """Render a conversation by the chat template, with a placeholder for each image.
 
         Raises:
-            InvalidRequest: the model has no chat template, or the template rejects the conversation.
+            InvalidRequest: the model has no chat template, the template rejects the conversation, or the model takes no
+                images.
         """
+        if self.images is not None:
+            return self.images.joined(self._cut_text(chat))
+        if next(images_in(chat.messages), None) is not None:
+            raise _no_images()
+        return self._template_text(chat)
+
+    def _template_text(self, chat: Conversation) -> str:
         tokenizer = self.tokenizer
         if tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, and so no chat template; it takes token_ids=[...]")
@@ -267,11 +326,19 @@ class Preparer:
         # A word without tokens bans nothing, and a word with an unknown token is never generated.
         return tuple(word for word in words if word and max(word) < self.vocab_size)
 
-    def _more(self, prompt: Prompt, params: SamplingParams | None) -> tuple[int, ...]:
-        """Return the tokens of a continuation, without the tokenizer's tokens around a whole prompt."""
+    def _more(self, prompt: Prompt, params: SamplingParams | None) -> tuple[tuple[int, ...], tuple[Picture, ...]]:
+        """Return the tokens and images of a continuation, without the tokenizer's tokens around a whole prompt."""
         if isinstance(prompt, str) and self.tokenizer is not None:
-            return tuple(self._encoded(prompt, False, params))
-        return self.token_ids(prompt, params)
+            return tuple(self._encoded(prompt, False, params)), ()
+        if isinstance(prompt, Illustrated):
+            prompt = replace(prompt, text=Verbatim(prompt.text))
+        return self.illustrated(prompt, params)
+
+
+def _no_images() -> InvalidRequest:
+    return InvalidRequest.of(
+        "prompt", "the model takes no images: give text alone, or open a model with a vision tower, such as SmolVLM2"
+    )
 
 
 def _numbers(prompt: Prompt) -> float:

@@ -9,9 +9,10 @@ from typing import Any
 
 from rekindle.client.calls.options import PromptOptions, ToolSchemas
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Continued, Conversation, Prompt, Verbatim
+from rekindle.core.messages import Continued, Conversation, Illustrated, Prompt, Verbatim
 from rekindle.core.request.checks import boolean, preview
 from rekindle.core.request.request import check_token_ids
+from rekindle.formats.images.parts import with_sources
 from rekindle.formats.rendering.chat import (
     append_text,
     check_continuable,
@@ -168,6 +169,8 @@ def as_text(prompt: Prompt) -> str:
             return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in prompt.messages)
         case Continued():
             return f"{as_text(prompt.prefix)}{as_text(prompt.more)}"
+        case Illustrated(text):
+            return text
     return " ".join(map(str, prompt))
 
 
@@ -185,6 +188,8 @@ def label_of(prompt: Prompt | Exception, value: Any) -> PromptLabel:
             return content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)
         case Continued():
             return label_of(prompt.more, value)
+        case Illustrated(text):
+            return text
         case Exception():
             return value if isinstance(value, str) else preview(value)
     return prompt
@@ -290,7 +295,7 @@ def _chat(messages: Any, extras: _Extras) -> Conversation:
     if extras.continues_last:
         check_continuable(messages, extras.variables)
     # A copy, because the intake reads the messages on another thread while the caller may change the conversation.
-    return Conversation(copy_messages(messages), extras.tools, extras.variables, extras.continues_last)
+    return Conversation(with_sources(copy_messages(messages)), extras.tools, extras.variables, extras.continues_last)
 
 
 def _no_chat(prompt: Prompt, option: str) -> InvalidRequest:

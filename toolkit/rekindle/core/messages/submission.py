@@ -50,8 +50,24 @@ class Continued:
         return f"{_prompt(self.prefix)} and {_prompt(self.more)}"
 
 
-Prompt = str | Conversation | tuple[int, ...] | Continued
-"""Text, a conversation, token ids, or a continued prefix."""
+@dataclass(frozen=True, slots=True)
+class Illustrated:
+    """A raw prompt with images.
+
+    Attributes:
+        text: the text, with a placeholder for each image, or with none to have the images first.
+        images: the images with their details, as `rekindle.formats.images` reads them.
+    """
+
+    text: str
+    images: tuple[tuple[Any, str], ...]
+
+    def __str__(self) -> str:
+        return f"{quote(self.text)} with {quantity(len(self.images), 'image')}"
+
+
+Prompt = str | Conversation | tuple[int, ...] | Continued | Illustrated
+"""Text, a conversation, token ids, a continued prefix, or a text with images."""
 
 
 def goes_on(prompt: Prompt) -> bool:

@@ -1,17 +1,14 @@
 """An image in the prompt of a request."""
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:  # parsers of the command line import this folder, and do without numpy
-    from rekindle.core.models.vision.patches import Patches
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 
 class PictureSource(Protocol):
     """Interface of the pixels of an image; picklable."""
 
-    def patches(self) -> "Patches":
-        """Return the patches of the image. May take a second, in any thread."""
+    def patches(self) -> Any:
+        """Return the `Patches` of the image. May take a second, in any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +25,17 @@ class Picture:
     positions: Any = field(compare=False)
     source: PictureSource = field(compare=False, repr=False)
 
+    def moved(self, by: int) -> "Picture":
+        """Return the image with its tokens so many places later."""
+        return replace(self, positions=self.positions + by)
+
     @property
     def tokens(self) -> int:
         """Number of tokens of the image in the prompt."""
         return len(self.positions)
 
-    def patches(self) -> "Patches":
-        """Return the patches of the image. It decodes the image, so call it in a worker thread.
+    def patches(self) -> Any:
+        """Return the `Patches` of the image. It decodes the image, so call it in a worker thread.
 
         Raises:
             InvalidRequest: the file of the image is damaged.

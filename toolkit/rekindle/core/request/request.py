@@ -10,6 +10,7 @@ from rekindle.core.errors import InvalidRequest, PromptTooLong
 from rekindle.core.request import checks
 from rekindle.core.request.constraint import Constrained
 from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.picture import Picture
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.thoughts import ThoughtLimit, ThoughtWatch
 
@@ -83,6 +84,7 @@ class Request:
         turn: the turn of the assistant in the output, if its parts matter to its end: its stop strings end the content
             alone. None for another output.
         synthetic: whether it is a load to measure: its pages enter no cache, and its figures no statistics.
+        pictures: its images, in the order of their tokens.
     """
 
     id: int
@@ -103,6 +105,7 @@ class Request:
     thoughts: ThoughtLimit | None = None
     turn: Turn | None = None
     synthetic: bool = False
+    pictures: tuple[Picture, ...] = ()
 
     @property
     def initial_tokens(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.weights.requests import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.uses import Uses
+from rekindle.formats.images.processor import ImageProcessor
 from rekindle.formats.weight_file import Stamp
 from rekindle_kernels.blocks import Tensor
 
@@ -56,6 +57,7 @@ class Checkpoint:
         family: the family's name in the files, such as "llama"; empty if they name none.
         chat_defaults: the sampling options recommended for chats by the model's card; empty if none are known.
         stamps: the stamps of the weight files when they were opened.
+        images: the rules for images; None for a text model.
     """
 
     source: str
@@ -70,6 +72,7 @@ class Checkpoint:
     family: str = ""
     chat_defaults: Mapping[str, Any] = field(default_factory=dict)
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
+    images: ImageProcessor | None = None
 
     def with_chat_template(self, chat_template: str) -> "Checkpoint":
         """Return the same model with another chat template.

@@ -26,6 +26,7 @@ _SETTINGS: Final = [
     "modules.json",
     "tokenizer_config.json",
     "processor_config.json",
+    "preprocessor_config.json",
     "chat_template.*",
     "additional_chat_templates/*.jinja",
 ]

@@ -13,7 +13,7 @@ from rekindle.formats.rendering.call_arguments import adapt_arguments
 from rekindle.formats.rendering.chat_template import ChatTemplate
 from rekindle.formats.rendering.content_form import adapt_content
 from rekindle.formats.rendering.efforts import EFFORT, adapt_effort, reads_effort
-from rekindle.formats.rendering.system_messages import place_system
+from rekindle.formats.rendering.system_messages import SYSTEM_ROLES, place_system
 from rekindle.formats.rendering.template import template_variables
 from rekindle.formats.rendering.told_tools import calls_as_text, tell_tools
 from rekindle.formats.responses.grammars.call_forms import call_form_in
@@ -46,9 +46,9 @@ def render(
 
     Args:
         messages: mappings with a "role" and a "content", oldest first; other keys reach the template too. A content is
-            a str, or a list of {"type": "text", "text": ...} parts. If the template does not support one form for a
-            role, the other form is used, as in vLLM: the text as one part, or the parts joined by newlines. An
-            assistant message with "tool_calls" may have no content. `place_system` finds places for
+            a str, or a list of {"type": "text", "text": ...} and {"type": "image"} parts. If the template does not
+            support one form for a role, the other form is used, as in vLLM: the text as one part, or the parts joined
+            by newlines. An assistant message with "tool_calls" may have no content. `place_system` finds places for
             system and developer messages.
         template: Jinja source. It runs in a sandbox, because it comes with the model.
         bos_token, eos_token: token texts, as template variables; None leaves one undefined.
@@ -178,23 +178,25 @@ def check_messages(messages: object) -> None:
                     "prompt", f"messages[{place}] has no {key!r}; it has {sorted(map(str, message))}"
                 )
             if key == "content" and isinstance(message[key], list | tuple):
-                _check_parts(f"messages[{place}]['content']", message[key])
+                _check_parts(f"messages[{place}]['content']", message[key], role not in SYSTEM_ROLES)
             elif not isinstance(message[key], str):
                 raise InvalidRequest.of(
                     "prompt", f"messages[{place}][{key!r}] must be str, got {type(message[key]).__name__}"
                 )
 
 
-def _check_parts(name: str, parts: Sequence[object]) -> None:
+def _check_parts(name: str, parts: Sequence[object], may_have_images: bool) -> None:
     if not parts:
         raise InvalidRequest.of("prompt", f"{name} must have at least one part, got an empty list")
     for place, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "image" and may_have_images:
+            continue
         if not isinstance(part, Mapping) or kind != "text" or not isinstance(part.get("text"), str):
             received = f"one of type {preview(kind, 40)}" if kind not in (None, "text") else preview(part)
+            images = " or {'type': 'image', 'image': ...}" if may_have_images else ""
             raise InvalidRequest.of(
-                "prompt",
-                f"{name}[{place}] must be {{'type': 'text', 'text': str}}, because only text is read; got {received}",
+                "prompt", f"{name}[{place}] must be {{'type': 'text', 'text': str}}{images}, got {received}"
             )
 
 
@@ -216,6 +218,9 @@ def check_continuable(messages: Sequence[Mapping[str, Any]], variables: Mapping[
     """
     if messages[-1].get("content") is None:
         raise InvalidRequest("continue_final_message=True needs a final message with a content, and it has none")
+    content: Any = messages[-1]["content"]
+    if not isinstance(content, str) and content[-1].get("type") != "text":
+        raise InvalidRequest("continue_final_message=True needs a final message that ends with text, not with an image")
     if variables.get("add_generation_prompt"):
         raise InvalidRequest(
             "continue_final_message=True continues the final message, and add_generation_prompt=True starts another: "

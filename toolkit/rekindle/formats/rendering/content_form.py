@@ -37,14 +37,19 @@ def adapt_content(message: Mapping[str, Any], template: ChatTemplate) -> Mapping
     elif in_parts in forms:
         return message
     if in_parts:
+        if any(part["type"] == "image" for part in content):
+            raise InvalidRequest(
+                f"the model's chat template has no place for an image in a message with role {role!r}: open the model "
+                "with the template of its family, as in open(..., chat_template=...)"
+            )
         return {**message, "content": text_of(message)}
     return {**message, "content": [{"type": "text", "text": content}]}
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """Return the content of a message as one text."""
+    """Return the content of a message as one text, without images."""
     content = message.get("content") or ""
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content if "text" in part)
 
 
 @lru_cache(maxsize=256)

@@ -31,6 +31,7 @@ from rekindle.formats.families.quantization import method_of
 from rekindle.formats.families.reading import Family
 from rekindle.formats.families.registry import parse_config
 from rekindle.formats.families.wrapped import end_tokens, may_be_tied, text_config_of, tie_flags
+from rekindle.formats.images.families import IMAGE_SETTINGS, image_processor
 from rekindle_kernels.blocks import Tensor
 from rekindle_kernels.quantized import Quantized, Stack
 
@@ -77,7 +78,15 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     uses = Uses(generates, read_embedding(directory), classifier, read_decision_form(directory))
     formats = formats_of(files)
     kind = str(settings.get("model_type") or "")
-    return Checkpoint(source, config, tensors, eos_ids, tokenizer, generation, paths, uses, formats, kind)
+    images = image_processor(
+        directory,
+        settings,
+        {name: read_json(directory / f"{name}.json") for name in IMAGE_SETTINGS},
+        tokenizer,
+    )
+    return Checkpoint(
+        source, config, tensors, eos_ids, tokenizer, generation, paths, uses, formats, kind, images=images
+    )
 
 
 def _with_quantization(settings: Mapping[str, Any], directory: Path) -> Mapping[str, Any]:

@@ -1,0 +1,42 @@
+"""Image processors by the "model_type" of a `config.json`."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.images.idefics3 import read_idefics3
+from rekindle.formats.images.processor import ImageProcessor
+from rekindle.formats.images.settings import Settings
+
+IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_config")
+"""Names of the JSON files with settings of images."""
+PROCESSORS: Final[Mapping[str, Callable[[Settings], ImageProcessor]]] = {
+    "idefics3": read_idefics3,
+    "smolvlm": read_idefics3,
+}
+"""Readers of image processors."""
+
+
+def image_processor(
+    source: Path, config: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]], tokenizer: Tokenizer | None
+) -> ImageProcessor | None:
+    """Return the image processor of a checkpoint, or None for a model without images.
+
+    Args:
+        source: the directory, for error messages.
+        config: config.json.
+        files: the files of `IMAGE_SETTINGS`, by name; empty for a missing one.
+        tokenizer: the tokenizer; None for a model without one, which takes no images.
+
+    Raises:
+        CheckpointError: a setting is malformed, or settings do not fit together.
+        UnsupportedModel: a setting is not implemented.
+    """
+    reader = PROCESSORS.get(str(config.get("model_type")))
+    if reader is None or tokenizer is None or not isinstance(config.get("vision_config"), Mapping):
+        return None
+    preprocessor, processor, tokens = (files[name] for name in IMAGE_SETTINGS)
+    inner = processor.get("image_processor")
+    image = preprocessor or (inner if isinstance(inner, Mapping) else {})
+    return reader(Settings(source, config, image, processor, tokens, tokenizer))

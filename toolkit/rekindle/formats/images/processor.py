@@ -1,0 +1,35 @@
+"""The interface of image processors: one for each family of models with images."""
+
+from typing import Protocol
+
+import numpy as np
+
+from rekindle.core.models.vision.patches import Patches
+
+
+class ImageProcessor(Protocol):
+    """Interface of the rules of a family for images: frozen, picklable, and with all settings in its `repr`."""
+
+    @property
+    def placeholder(self) -> str:
+        """Text of the special token for an image: in a rendered prompt one an image, later one an embedding."""
+
+    @property
+    def opening(self) -> str:
+        """Text for an image in a raw prompt without a place for it; it has the placeholder."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Texts of special tokens of images, with the placeholder. In a user's text, they are plain text."""
+
+    def text(self, height: int, width: int) -> str:
+        """Return the text in place of the placeholder of an image of this size."""
+
+    def tokens(self, height: int, width: int) -> int:
+        """Return the number of embeddings of an image of this size."""
+
+    def patches(self, pixels: np.ndarray) -> Patches:
+        """Return the patches of an image, (height, width, 3) uint8."""
+
+    def at_low_detail(self) -> "ImageProcessor":
+        """Return the processor with the fewest tokens of an image."""

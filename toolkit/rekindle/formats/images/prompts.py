@@ -1,0 +1,158 @@
+"""Prompts with images: the text of each image in its place, and the positions of its tokens."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.models.vision.patches import Patches
+from rekindle.core.request.picture import Picture
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.images.literals import Disguise, PrivateTokens
+from rekindle.formats.images.memory import ImageMemory
+from rekindle.formats.images.parts import images_in, with_places
+from rekindle.formats.images.processor import ImageProcessor
+from rekindle.formats.images.sources import ImageSource
+
+Encode = Callable[[Tokenizer, str], Sequence[int]]
+"""Returns the tokens of a whole text; checks its length."""
+Values = tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None, Mapping[str, Any]]
+"""Messages, tools and variables of a chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedImage:
+    """The pixels of an image in a prompt; picklable.
+
+    Attributes:
+        image: the file or the pixels.
+        processor: the rules of the model.
+    """
+
+    image: ImageSource
+    processor: ImageProcessor
+
+    def patches(self) -> Patches:
+        """Return the patches of the image.
+
+        Raises:
+            InvalidRequest: the file is damaged.
+        """
+        return self.processor.patches(self.image.pixels())
+
+
+@dataclass(frozen=True, slots=True)
+class CutText:
+    """The text of a prompt, cut at the places of its images.
+
+    Attributes:
+        pieces: the texts before, between and after the images.
+        is_plain: whether texts of image tokens in the pieces are plain text.
+    """
+
+    pieces: tuple[str, ...]
+    is_plain: bool = False
+
+
+class ImagePrompts:
+    """Tokens and images of prompts for one model. Thread-safe.
+
+    Args:
+        processor: the rules of the model for images.
+        tokenizer: its tokenizer.
+
+    Attributes:
+        memory: the identities of images seen so far.
+    """
+
+    def __init__(self, processor: ImageProcessor, tokenizer: Tokenizer):
+        self._processor, self._tokenizer = processor, tokenizer
+        self.memory = ImageMemory()
+        self._placeholder = tokenizer.backend.token_to_id(processor.placeholder)
+        added = {entry.content for entry in tokenizer.backend.get_added_tokens_decoder().values()}
+        self._texts = [text for text in processor.texts if text in added]
+
+    @cached_property
+    def _private(self) -> PrivateTokens:
+        return PrivateTokens(self._tokenizer, self._texts)
+
+    def rendered(self, values: Values, render: Callable[[Values], str]) -> CutText:
+        """Render a conversation, cut at the places of its images.
+
+        Args:
+            values: the messages, the tools and the variables.
+            render: renders them by the chat template.
+
+        Raises:
+            InvalidRequest: the template fails, or has no place for an image.
+        """
+        messages, tools, variables = values
+        count = sum(1 for _ in images_in(messages))
+        places: Values = with_places(messages), tools, variables
+        disguise = Disguise(self._texts)
+        is_plain = disguise.is_needed(places)
+        text = render(disguise.put_on(places) if is_plain else places)
+        pieces = text.split(self._processor.placeholder)
+        if len(pieces) != count + 1:
+            raise InvalidRequest.of(
+                "prompt",
+                f"the model's chat template wrote {len(pieces) - 1} places for {count} images: put images into "
+                "messages of the user, or open the model with a chat_template that has a place for each",
+            )
+        return CutText(tuple(map(disguise.take_off, pieces)) if is_plain else tuple(pieces), is_plain)
+
+    def joined(self, text: CutText) -> str:
+        """Return a prompt with a placeholder for each image."""
+        return self._processor.placeholder.join(text.pieces)
+
+    def cut_at_places(self, text: str, count: int) -> CutText:
+        """Cut a raw prompt at its placeholders; without any, the images come first.
+
+        Raises:
+            InvalidRequest: the number of placeholders is another one than that of the images.
+        """
+        placeholder = self._processor.placeholder
+        places = text.count(placeholder)
+        if places not in (0, count):
+            raise InvalidRequest.of(
+                "prompt",
+                f"the prompt has {places} times {placeholder!r} for {count} images: write it once for each image, or "
+                "never to have the images first",
+            )
+        whole = text if places else self._processor.opening * count + text
+        return CutText(tuple(whole.split(placeholder)))
+
+    def tokens(
+        self, text: CutText, images: Sequence[tuple[ImageSource, str]], encode: Encode
+    ) -> tuple[Sequence[int], tuple[Picture, ...]]:
+        """Return the tokens of a prompt with its images, and the images with their places.
+
+        Args:
+            text: the prompt, with a place for each image.
+            images: the images with their details.
+            encode: returns the tokens of a text.
+
+        Raises:
+            InvalidRequest: a file is damaged.
+        """
+        low = self._processor.at_low_detail()
+        sources = [ProcessedImage(image, low if detail == "low" else self._processor) for image, detail in images]
+        identities = [self.memory.identity(each.image, each.processor) for each in sources]
+        texts = [each.processor.text(*identity.size) for each, identity in zip(sources, identities, strict=True)]
+        tokenizer = self._tokenizer
+        if text.is_plain:
+            tokenizer, texts = self._private.tokenizer, list(map(self._private.secret, texts))
+        whole = "".join(map("".join, zip(text.pieces, [*texts, ""], strict=True)))
+        ids = encode(tokenizer, whole)
+        counts = [each.processor.tokens(*identity.size) for each, identity in zip(sources, identities, strict=True)]
+        places = np.flatnonzero(np.asarray(ids) == self._placeholder).astype(np.int32)
+        if len(places) != sum(counts):
+            raise InvalidRequest.of(
+                "prompt", f"the tokenizer made {len(places)} image tokens of {sum(counts)}: the model's files differ"
+            )
+        ends = np.cumsum(counts)[:-1]
+        pictures = zip(identities, np.split(places, ends), sources, strict=True) if sources else ()
+        return ids, tuple(Picture(identity.digest, where, each) for identity, where, each in pictures)
