@@ -1,0 +1,266 @@
+"""Images have their text and their tokens in prompts, and no text of a user is an image."""
+
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from rekindle.assembly.preparing import Preparer
+from rekindle.client.calls.prompts import one_chat
+from rekindle.core.errors import InvalidRequest, PromptTooLong
+from rekindle.core.messages import Continued, Conversation, Illustrated, Prompt, Submit, Verbatim
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
+from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
+from rekindle.formats.images.memory import ImageMemory
+from rekindle.formats.images.sources import image_source
+from tests.unit.images.vision_goldens import SMOLVLM, smolvlm_images, smolvlm_prompts
+
+GOLDEN: dict[str, Any] = json.loads((SMOLVLM / "golden.json").read_text())
+ARRAYS = np.load(SMOLVLM / "golden.npz")
+IMAGE = 4
+"""The id of the token of images."""
+RULES = smolvlm_images()
+SQUARE = Image.new("RGB", (8, 8), (200, 100, 0))
+TOKENS = RULES.tokens(8, 8)
+
+
+def preparer(*, images: bool = True, template: str | None = None) -> Preparer:
+    """Return the preparer of the tiny SmolVLM."""
+    tokenizer = load_tokenizer(SMOLVLM)
+    assert tokenizer is not None
+    if template is not None:
+        tokenizer = tokenizer.with_chat_template(template)
+    prompts = smolvlm_prompts() if images else None
+    return Preparer(tokenizer, 512, frozenset({2}), 2048, images=prompts)
+
+
+PREPARER = preparer()
+
+
+def chat(*content: Any, role: str = "user", **variables: Any) -> Conversation:
+    """Return a conversation of one message, of texts and images."""
+    parts = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image", "image": p} for p in content]
+    return one_chat([{"role": role, "content": parts}], {"chat_template_kwargs": variables} if variables else {})
+
+
+def with_files(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages of a golden with the paths of their images."""
+    return [
+        {
+            **message,
+            "content": [
+                {**part, "image": SMOLVLM / part["image"]} if part["type"] == "image" else part
+                for part in message["content"]
+            ],
+        }
+        for message in messages
+    ]
+
+
+def runs_of(text: str) -> list[list[Any]]:
+    """Return the runs of an image's text, as the goldens have them."""
+    runs: list[list[Any]] = []
+    while text:
+        end = text.index(">") + 1 if text.startswith("<") else 1
+        word, text = text[:end], text[end:]
+        if runs and runs[-1][0] == word != "\n":
+            runs[-1][1] += 1
+        else:
+            runs.append([word, 1])
+    return runs
+
+
+@pytest.mark.parametrize("index", range(len(GOLDEN["prompts"])))
+def test_prompts_are_those_of_transformers(index: int) -> None:
+    golden = GOLDEN["prompts"][index]
+    conversation = one_chat(with_files(golden["messages"]), {})
+    ids, pictures = PREPARER.illustrated(conversation)
+    assert list(ids) == ARRAYS[f"{index}_input_ids"].reshape(-1).tolist()
+    assert PREPARER.count(conversation) == golden["prompt_tokens"] == len(ids)
+    assert PREPARER.rendered(conversation) == golden["text"]
+    assert [picture.tokens for picture in pictures] == golden["image_tokens"]
+    places = np.concatenate([picture.positions for picture in pictures])
+    assert places.tolist() == [place for place, token in enumerate(ids) if token == IMAGE]
+    sources = [part["image"] for part in golden["messages"][0]["content"] if part["type"] == "image"]
+    sizes = [image_source(SMOLVLM / name).pixels().shape[:2] for name in sources]
+    assert [runs_of(RULES.text(*size)) for size in sizes] == golden["image_runs"]
+    expected = ARRAYS[f"{index}_pixel_values"]
+    expected = expected.reshape(-1, *expected.shape[-3:])
+    tiles = [RULES.normalization.apply(RULES.tiles(image_source(SMOLVLM / name).pixels())) for name in sources]
+    np.testing.assert_array_equal(np.concatenate(tiles).transpose(0, 3, 1, 2), expected)
+    assert [len(picture.patches().values) for picture in pictures] == list(map(len, tiles))
+
+
+LITERALS = ["<image>", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<row_2_col_3>"]
+
+
+@given(
+    parts=st.lists(
+        st.one_of(st.just(SQUARE), st.lists(st.sampled_from([*LITERALS, "a", " ", "\n", "<", ">"])).map("".join)),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_texts_of_image_tokens_in_words_of_users_are_words(parts: list[Any]) -> None:
+    """Check any mix of images and texts: each image has its tokens, and each text is kept."""
+    parts = [part for part in parts if part] or ["a"]
+    conversation = chat(*parts)
+    ids, pictures = PREPARER.illustrated(conversation)
+    images = sum(part is SQUARE for part in parts)
+    assert [picture.tokens for picture in pictures] == [TOKENS] * images
+    assert ids.count(IMAGE) == images * TOKENS
+    tokenizer = PREPARER.tokenizer
+    assert tokenizer is not None
+    words = "".join(RULES.text(8, 8) if part is SQUARE else part for part in parts)
+    assert words in tokenizer.decode(ids, skip_special_tokens=False)
+    image_ids = {tokenizer.backend.token_to_id(text) for text in LITERALS}
+    text_alone = tokenizer.encode_chat(RULES.text(8, 8))
+    assert sum(token in image_ids for token in ids) == images * sum(token in image_ids for token in text_alone)
+
+
+def test_literals_elsewhere_in_a_conversation_are_words() -> None:
+    """Check tools, variables and texts of other roles."""
+    template = "{{ tools }}{{ note }}{% for m in messages %}{% for p in m.content %}" + (
+        "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{% endfor %}"
+    )
+    prepare = preparer(template=template)
+    tool = {"type": "function", "function": {"name": "f", "description": "<image>"}}
+    messages = [{"role": "user", "content": [{"type": "image", "image": SQUARE}, {"type": "text", "text": "<image>"}]}]
+    conversation = one_chat(messages, {"tools": [tool], "chat_template_kwargs": {"note": "<image>"}})
+    ids, pictures = prepare.illustrated(conversation)
+    assert [picture.tokens for picture in pictures] == [TOKENS]
+    assert ids.count(IMAGE) == TOKENS
+    assert prepare.rendered(conversation).count("<image>") == 4
+
+
+def test_a_conversation_without_images_is_tokenized_as_ever() -> None:
+    plain = preparer(images=False)
+    conversation = chat("What is\n\nthis?")
+    assert PREPARER.illustrated(conversation) == plain.illustrated(conversation)
+    assert PREPARER.count(conversation) == plain.count(conversation)
+
+
+@pytest.mark.parametrize("text", ["before <image> between <image> after", "a question"])
+def test_raw_prompts_have_images_at_their_placeholders_or_first(text: str) -> None:
+    images = ((image_source(SQUARE), "auto"), (image_source(SQUARE), "low"))
+    ids, pictures = PREPARER.illustrated(Illustrated(text, images))
+    tokenizer = PREPARER.tokenizer
+    assert tokenizer is not None
+    texts = [RULES.text(8, 8), RULES.at_low_detail().text(8, 8)]
+    pieces = text.split("<image>") if "<image>" in text else ["", "", text]
+    whole = pieces[0] + texts[0] + pieces[1] + texts[1] + pieces[2]
+    assert list(ids) == tokenizer.encode(whole)
+    assert [picture.tokens for picture in pictures] == [TOKENS, RULES.tokens_of_tile]
+    assert pictures[0].digest != pictures[1].digest
+    assert PREPARER.count(Illustrated(text, images)) == len(ids)
+
+
+@pytest.mark.parametrize(("text", "count"), [("<image>", 2), ("<image> <image>", 1)])
+def test_another_number_of_placeholders_is_an_error(text: str, count: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"{text.count('<image>')} times '<image>' for {count} images"):
+        PREPARER.illustrated(Illustrated(text, ((image_source(SQUARE), "auto"),) * count))
+
+
+def test_images_of_a_continuation_are_behind_those_of_the_prefix() -> None:
+    first = Illustrated("<image> one", ((image_source(SQUARE), "auto"),))
+    ids, pictures = PREPARER.illustrated(Continued(first, Illustrated("two <image>", first.images)))
+    places = np.concatenate([picture.positions for picture in pictures])
+    assert places.tolist() == [place for place, token in enumerate(ids) if token == IMAGE]
+    assert pictures[0] == pictures[1], "one image twice"
+    verbatim, _ = PREPARER.illustrated(Illustrated(Verbatim("two <image>"), first.images))
+    assert ids[-len(verbatim) :] == verbatim
+
+
+def request_of(prompt: Prompt, **params: Any) -> Request | Exception:
+    """Return the outcome of a submission."""
+    return PREPARER.outcome(Submit(0, prompt, SamplingParams(**params)))
+
+
+def test_a_request_has_its_images() -> None:
+    request = request_of(chat("What is ", SQUARE, "?"))
+    assert isinstance(request, Request)
+    assert [picture.tokens for picture in request.pictures] == [TOKENS]
+    copy = pickle.loads(pickle.dumps(request))
+    assert copy == request
+    np.testing.assert_array_equal(copy.pictures[0].patches().values, request.pictures[0].patches().values)
+    text = request_of(chat("What?"))
+    assert isinstance(text, Request)
+    assert text.pictures == ()
+
+
+def test_errors_are_told_in_time() -> None:
+    assert isinstance(request_of(chat(*[SQUARE] * 60, "?")), PromptTooLong)
+    cut = request_of(chat(SQUARE, "?"), truncate_prompt_tokens=8)
+    assert isinstance(cut, InvalidRequest)
+    assert "would cut images" in str(cut)
+    for prompt in (chat(SQUARE, "?"), Illustrated("a", ((image_source(SQUARE), "auto"),))):
+        with pytest.raises(InvalidRequest, match="takes no images"):
+            preparer(images=False).illustrated(prompt)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}",
+        "{% for m in messages %}{{ m.role }}{% endfor %}",
+    ],
+)
+def test_a_template_without_a_place_for_an_image_is_named(template: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"chat template .*(place|image)"):
+        preparer(template=template).illustrated(chat(SQUARE, "?"))
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([{"role": "user", "content": [{"type": "image"}]}], r"messages\[0\]: an image must be a PIL image"),
+        ([{"role": "system", "content": [{"type": "image", "image": SQUARE}]}], r"messages\[0\]\['content'\]\[0\]"),
+        ([{"role": "user", "content": [{"type": "image", "image": SQUARE, "detail": "most"}]}], "auto, low or high"),
+        ([{"role": "user", "content": [{"type": "video", "video": "x"}]}], "'type': 'image'"),
+    ],
+)
+def test_malformed_parts_are_named(messages: list[Any], reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        one_chat(messages, {})
+
+
+def test_a_final_message_that_ends_with_an_image_is_not_continued() -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image", "image": SQUARE}]}]
+    with pytest.raises(InvalidRequest, match="ends with text"):
+        one_chat(messages, {"continue_final_message": True})
+
+
+def test_a_repeated_file_is_decoded_once() -> None:
+    memory, first, second = (
+        ImageMemory(most=2),
+        *(image_source((SMOLVLM / f"image-{index}.png").read_bytes()) for index in (0, 1)),
+    )
+    identity = memory.identity(first, RULES)
+    assert memory.identity(first, RULES) == identity
+    assert memory.decoded == 1
+    assert memory.identity(first, RULES.at_low_detail()).digest != identity.digest
+    memory.identity(second, RULES)
+    assert memory.decoded == 3
+    memory.identity(first, RULES)
+    assert memory.decoded == 4, "the least recently used one is forgotten"
+
+
+def test_the_digest_is_of_pixels_and_not_of_a_file() -> None:
+    pixels = image_source(SMOLVLM / "image-0.png").pixels()
+    memory = ImageMemory()
+    identity = memory.identity(image_source(SMOLVLM / "image-0.png"), RULES)
+    assert memory.identity(image_source(pixels), RULES) == identity
+    assert len(identity.digest) == 16
+    changed = pixels.copy()
+    changed[-1, -1, -1] ^= 1
+    turned = pixels.reshape(pixels.shape[1], pixels.shape[0], 3)
+    digests = {memory.identity(image_source(each), RULES).digest for each in (pixels, changed, turned)}
+    assert len(digests) == 3, "a pixel and the size matter"
