@@ -33,17 +33,31 @@ COMPILERS: Final = ("c++", "g++", "clang++")
 """Compilers to look for, unless the environment variable CXX is set."""
 
 _AVX512: Final = ("-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
+_AVX512_BF16: Final = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
 INSTRUCTION_SETS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "x86_64": {
         "avx2": ("-mavx2", "-mfma", "-mf16c"),
         "avx512": _AVX512,
-        "avx512_bf16": (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+        "avx512_bf16": _AVX512_BF16,
     },
     "aarch64": {"neon": ()},
 }
 """Compiler flags for each instruction set of an architecture; a later set includes the earlier ones."""
-NEW: Final = ("avx512_bf16",)
+TILES: Final[dict[str, tuple[str, ...]]] = {
+    "amx_reference": _AVX512_BF16,
+    "amx": (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16"),
+}
+"""Compiler flags of AMX and of its reference without AMX, of the same bits. They need `BELOW_TILES`."""
+BELOW_TILES: Final = "avx512_bf16"
+"""The instruction set of all kernels without tiles."""
+NEW: Final = ("avx512_bf16", "amx")
 """Instruction sets unknown to some C++17 compilers; the library is then built without them."""
+PROBE: Final = """
+#if defined(__AMX_BF16__)
+void probe() { asm volatile("tdpbf16ps %tmm2, %tmm1, %tmm0"); }
+#endif
+"""
+"""A source with an instruction of tiles."""
 
 HOST_PLATFORM: Final = "_PYTHON_HOST_PLATFORM"
 """Environment variable of a build for another platform, which `sysconfig.get_platform` returns: `linux-aarch64`."""
@@ -221,13 +235,21 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
     sets = INSTRUCTION_SETS.get(architecture(), {})
     if not sets:
         raise BuildFailed(f"there are none for {architecture()}")
-    flags_of = {name: flags for name, flags in sets.items() if name not in NEW or _compiles([*command, *flags], folder)}
-    have = [f"-DREKINDLE_HAVE_{name}" for name in flags_of]
+
+    def known(flags_of: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        return {
+            name: flags for name, flags in flags_of.items() if name not in NEW or _compiles([*command, *flags], folder)
+        }
+
+    flags_of = known(sets)
+    tiles = known(TILES) if BELOW_TILES in flags_of else {}
+    have = [f"-DREKINDLE_HAVE_{name}" for name in (*flags_of, *tiles)]
     jobs = [(source, source.stem, have) for source in (*_sources("dispatch.cc"), *_sources("handlers_*.cc"))]
     jobs += [(source, source.stem, [EXACT]) for source in _sources("pack*.cc")]
     for name, flags in flags_of.items():
         jobs.append((SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]))
         jobs.append((SOURCES / "codes.cc", f"codes_{name}", [f"-DREKINDLE_ISA={name}", *flags, EXACT]))
+    jobs += [(SOURCES / "tiles.cc", name, [f"-DREKINDLE_ISA={name}", *flags]) for name, flags in tiles.items()]
 
     def compile_one(job: tuple[Path, str, list[str]]) -> Path:
         source, name, flags = job
@@ -240,10 +262,10 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
 
 
 def _compiles(command: list[str], folder: Path) -> bool:
-    """Return True if the compiler supports all these flags."""
-    (empty := folder / "empty.cc").touch()
+    """Return True if the compiler supports all these flags, and its assembler the instructions of tiles with them."""
+    (probe := folder / "probe.cc").write_text(PROBE, encoding="utf-8")
     try:
-        _run([*command, "-c", str(empty), "-o", str(folder / "empty.o")])
+        _run([*command, "-c", str(probe), "-o", str(folder / "probe.o")])
     except BuildFailed:
         return False
     return True

@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ TARGETS: Final = (
     "rekindle_write_page",
 )
 """The library's functions for programs. They have the same names in programs."""
+CHOICE: Final = "REKINDLE_ISA"
+"""The environment variable with the name of an instruction set to use, instead of the best of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +130,7 @@ def _load(file: Path) -> Library:
     query.restype = ctypes.c_char_p
     name = query()
     if name is None:
-        sets = " or ".join(build.INSTRUCTION_SETS.get(build.architecture(), ()))
-        raise LibraryUnavailable(
-            f"this CPU has none of the instruction sets of the C++ kernels: {sets or 'it is unknown'}"
-        )
+        raise LibraryUnavailable(_missing_set())
     try:
         jax.devices("cpu")  # start XLA: before its start it accepts any function, and a wrong one then stops the start
         for target, function in zip(TARGETS, functions, strict=True):
@@ -138,6 +138,15 @@ def _load(file: Path) -> Library:
     except RuntimeError as error:
         raise LibraryUnavailable(f"XLA did not accept the C++ kernels: {error}") from error
     return Library(exports, hashlib.sha256(content).hexdigest(), name.decode())
+
+
+def _missing_set() -> str:
+    """Return why the library has no kernels for this machine."""
+    own = build.INSTRUCTION_SETS.get(build.architecture(), {})
+    sets = " or ".join((*own, *build.TILES) if build.BELOW_TILES in own else own)
+    if named := os.environ.get(CHOICE):
+        return f'{CHOICE} is "{named}", which this CPU or the library lacks: unset it, or name {sets}'
+    return f"this CPU has none of the instruction sets of the C++ kernels: {sets or 'it is unknown'}"
 
 
 _lock: Final = threading.Lock()

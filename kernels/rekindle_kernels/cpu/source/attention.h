@@ -230,7 +230,7 @@ void attend(const Attention& all, const AttentionPart& part) {
 }
 
 // Adds up the states of one query's segments in order.
-void combine(const Attention& all, const AttentionPart& part, int64_t segments) {
+inline void combine(const Attention& all, const AttentionPart& part, int64_t segments) {
   const Work work(all, part);
   float* sums = part.scratch;
   for (int64_t row = 0; row < work.group; ++row) {

@@ -283,9 +283,10 @@ inline void transpose_into(const float* from, int64_t rows, int64_t out, float* 
     for (int64_t r = row; r < rows; ++r) to[o * stride + r] = from[r * out + o];
 }
 
-template <typename Kind>
+// Computes a part whose results are rows by `kOfRows`, or a part whose results are columns.
+template <typename Kind, void (*kOfRows)(const Linear&, const LinearPart&) = linear_rows<Kind>>
 void linear(const Linear& all, const LinearPart& part) {
-  if (!all.columns) return linear_rows<Kind>(all, part);
+  if (!all.columns) return kOfRows(all, part);
   constexpr int64_t kTransposed = 8;  // panels whose results stay in the second cache
   static thread_local float results[kRows * kTransposed * kPanel];
   const int64_t size = (all.in + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth * kPanel;
@@ -294,7 +295,7 @@ void linear(const Linear& all, const LinearPart& part) {
     some.panels = least(kTransposed, end - panel);
     const int64_t first = panel * kPanel, out = least(some.panels * kPanel, all.out - first);
     const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size;
-    linear_rows<Kind>({all.x + part.first_row * all.in, weight, nullptr, results, part.rows, all.in, out, false}, some);
+    kOfRows({all.x + part.first_row * all.in, weight, nullptr, results, part.rows, all.in, out, false}, some);
     some.interleaved = true;
     transpose_into(results, part.rows, out, all.y + first * all.rows + part.first_row, all.rows);
   }

@@ -82,7 +82,7 @@ inline float quantize_group(const float* x, int64_t count, int8_t* to) {
   return scale;
 }
 
-void quantize(const float* x, int64_t rows, int64_t head_dim, int8_t* to) {
+inline void quantize(const float* x, int64_t rows, int64_t head_dim, int8_t* to) {
   for (int64_t row = 0; row < rows; ++row, x += head_dim, to += rekindle::scaled_width(head_dim)) {
     int8_t* scales = to + head_dim;
     for (int64_t d = 0; d < head_dim; d += rekindle::kScaleGroup, scales += sizeof(float)) {
