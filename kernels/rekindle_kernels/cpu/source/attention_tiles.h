@@ -19,8 +19,8 @@ inline void transpose_square(Tiled, const uint16_t* const* keys, int64_t d, int6
 
 // The room of a thread for one tile of positions.
 struct TileRoom {
-  uint32_t *keys, *values;    // [pairs of head_dim][64 positions], [32 pairs of positions][head_dim]
-  float (*scores)[kTile];     // by row; then the weights, in pairs of bfloat16
+  uint32_t *keys, *values;  // [pairs of head_dim][64 positions], [32 pairs of positions][head_dim]
+  float (*scores)[kTile];   // by row; then the weights, in pairs of bfloat16
 
   TileRoom(int64_t rows, int64_t head_dim) {
     static thread_local std::vector<float> room;
@@ -84,7 +84,8 @@ void store_columns(Registers& registers, float* to, int64_t stride) {
 }
 
 // Computes the scores of up to 16 rows for the 64 positions of a tile.
-inline void score_by_tiles(Registers& registers, const float* q, int64_t head_dim, const uint32_t* keys, float* scores) {
+inline void score_by_tiles(Registers& registers, const float* q, int64_t head_dim, const uint32_t* keys,
+                           float* scores) {
   const TileProduct product{q, rekindle::query_room(head_dim), keys, kTile, head_dim / kTileInputs};
   registers.zero<0>();
   registers.zero<1>();
@@ -95,8 +96,8 @@ inline void score_by_tiles(Registers& registers, const float* q, int64_t head_di
 }
 
 // Adds the weighted values of a tile's positions to the states of up to 16 rows.
-inline void weigh_by_tiles(Registers& registers, const float* weights, int64_t head_dim, const uint32_t* values, float* states,
-                           int64_t state) {
+inline void weigh_by_tiles(Registers& registers, const float* weights, int64_t head_dim, const uint32_t* values,
+                           float* states, int64_t state) {
   const TileProduct product{weights, kTile, values, head_dim, kTile / kTileInputs};
   int64_t d = 0;
   for (; d + 4 * kTileOutputs <= head_dim; d += 4 * kTileOutputs) {
@@ -146,8 +147,8 @@ inline Span rows_that_see(const Work& work, int64_t tile) {
 
 // Adds a tile of positions to the states of all rows. A weight of 0 does not hide a value that is not finite: such
 // tiles are added row by row, with zeros as values of invisible positions.
-inline void add_tile_by_tiles(Registers& registers, const Work& work, const float* q, const uint16_t* const* keys, int64_t tile,
-                              const TileRoom& room, bool finite, float* states) {
+inline void add_tile_by_tiles(Registers& registers, const Work& work, const float* q, const uint16_t* const* keys,
+                              int64_t tile, const TileRoom& room, bool finite, float* states) {
   const int64_t head_dim = work.all.head_dim, of_query = rekindle::query_room(head_dim);
   const Span rows = rows_that_see(work, tile);
   for (int64_t row = rows.begin; row < rows.end; row += kTileRows) {

@@ -22,14 +22,14 @@ struct Set {
 
 }  // namespace
 
-#define REKINDLE_SET(name)              \
-  namespace name {                      \
-  extern const Kernels kernels;         \
+#define REKINDLE_SET(name)                         \
+  namespace name {                                 \
+  extern const Kernels kernels;                    \
   static const Kernels* all() { return &kernels; } \
   }
-#define REKINDLE_TILES(name)  \
-  namespace name {            \
-  const Kernels* kernels();   \
+#define REKINDLE_TILES(name) \
+  namespace name {           \
+  const Kernels* kernels();  \
   }
 
 #if defined(__x86_64__)
@@ -126,8 +126,8 @@ const Kernels* kernels() {
 
 }  // namespace rekindle
 
-// Returns the name of the instruction set in use; null if this machine has none of the compiled ones, or not the one that
-// the environment variable REKINDLE_ISA names.
+// Returns the name of the instruction set in use; null if this machine has none of the compiled ones, or not the one
+// that the environment variable REKINDLE_ISA names.
 extern "C" __attribute__((visibility("default"))) const char* rekindle_instruction_set() {
   const rekindle::Kernels* chosen = rekindle::kernels();
   return chosen == nullptr ? nullptr : chosen->name;

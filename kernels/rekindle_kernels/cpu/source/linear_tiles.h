@@ -106,7 +106,8 @@ void add_steps(Registers& registers, const RowTiles& rows, int64_t tile, const T
 // steps of all rows come before further ones, with `aside` for the sums between them. `weights(begin, count)` returns
 // the weights of some steps.
 template <typename Weights>
-void add_panel_by_tiles(Registers& registers, const RowTiles& rows, const Weights& weights, Sums kept, Sums aside, Sums to) {
+void add_panel_by_tiles(Registers& registers, const RowTiles& rows, const Weights& weights, Sums kept, Sums aside,
+                        Sums to) {
   const int64_t pairs = (rows.count + 1) / 2, lines = (kStepBytes / 64 + pairs - 1) / pairs;
   const int64_t cuts = Weights::kWhole && pairs == 1 ? 1 : (rows.steps + kStepsTogether - 1) / kStepsTogether;
   for (int64_t cut = 0; cut < cuts; ++cut) {

@@ -1,5 +1,5 @@
-// The kernels by tiles, over those of avx512_bf16. This file is compiled with AMX and for its reference, with REKINDLE_ISA
-// as the set's name.
+// The kernels by tiles, over those of avx512_bf16. This file is compiled with AMX and for its reference, with
+// REKINDLE_ISA as the set's name.
 #include "attention_tiles.h"
 #include "kernels.h"
 #include "linear_tiles.h"

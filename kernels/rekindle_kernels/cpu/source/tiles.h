@@ -4,17 +4,18 @@
 // both sums, then the result so far. Each step is rounded to nearest, and denormal numbers are zeros. A row's bits are
 // independent of the rows beside it.
 //
-// Where the compiler has no instructions for tiles, the reference of the same bits is used, in float32: tiles_reference.h.
+// Where the compiler has no instructions for tiles, the reference of the same bits is used, in float32:
+// tiles_reference.h.
 #pragma once
 
 #include "vector.h"
 
 namespace {
 
-constexpr int64_t kTileRows = 16;      // the most rows of a tile
-constexpr int64_t kTileInputs = 32;    // bfloat16 numbers in a tile's row
-constexpr int64_t kTileOutputs = 16;   // float32 numbers in a tile's row
-constexpr int64_t kTileBytes = 64;     // of a row
+constexpr int64_t kTileRows = 16;     // the most rows of a tile
+constexpr int64_t kTileInputs = 32;   // bfloat16 numbers in a tile's row
+constexpr int64_t kTileOutputs = 16;  // float32 numbers in a tile's row
+constexpr int64_t kTileBytes = 64;    // of a row
 
 // The configuration of the registers, as the hardware reads it. Registers 0 and 1 are results of the first rows, 2 and
 // 3 of the second ones, 4 and 5 inputs of both, and 6 and 7 weights.

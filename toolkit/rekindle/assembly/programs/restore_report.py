@@ -17,7 +17,7 @@ MEANINGS: Final = {
     "xla_flags": "XLA_FLAGS and LIBTPU_INIT_ARGS",
     "packages": "versions of JAX and the compiler packages",
     "host_cpu": "the target CPU",
-    "numerics": "the kernels of packed weights",
+    "numerics": "the C++ kernels, and packed weights",
     "native_kernels": "instruction set and library of the C++ kernels",
 }
 """Explanations of key parts, for parts whose names are not clear enough."""
