@@ -235,14 +235,9 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
     sets = INSTRUCTION_SETS.get(architecture(), {})
     if not sets:
         raise BuildFailed(f"there are none for {architecture()}")
-
-    def known(flags_of: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        return {
-            name: flags for name, flags in flags_of.items() if name not in NEW or _compiles([*command, *flags], folder)
-        }
-
-    flags_of = known(sets)
-    tiles = known(TILES) if BELOW_TILES in flags_of else {}
+    flags_of, tiles = _sets(sets, command, folder), {}
+    if BELOW_TILES in flags_of:
+        tiles = _sets(TILES, command, folder)
     have = [f"-DREKINDLE_HAVE_{name}" for name in (*flags_of, *tiles)]
     jobs = [(source, source.stem, have) for source in (*_sources("dispatch.cc"), *_sources("handlers_*.cc"))]
     jobs += [(source, source.stem, [EXACT]) for source in _sources("pack*.cc")]
@@ -259,6 +254,11 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return list(threads.map(compile_one, jobs))
+
+
+def _sets(flags_of: dict[str, tuple[str, ...]], command: list[str], folder: Path) -> dict[str, tuple[str, ...]]:
+    """Return the instruction sets of the compiler, with their flags."""
+    return {name: flags for name, flags in flags_of.items() if name not in NEW or _compiles([*command, *flags], folder)}
 
 
 def _compiles(command: list[str], folder: Path) -> bool:

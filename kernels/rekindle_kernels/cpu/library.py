@@ -141,11 +141,11 @@ def _load(file: Path) -> Library:
 
 
 def _missing_set() -> str:
-    """Return why the library has no kernels for this machine."""
+    """Return the reason for a library without kernels for this machine."""
     own = build.INSTRUCTION_SETS.get(build.architecture(), {})
     sets = " or ".join((*own, *build.TILES) if build.BELOW_TILES in own else own)
-    if named := os.environ.get(CHOICE):
-        return f'{CHOICE} is "{named}", which this CPU or the library lacks: unset it, or name {sets}'
+    if choice := os.environ.get(CHOICE):
+        return f'{CHOICE} is "{choice}", which this CPU or the library lacks: unset it, or name {sets}'
     return f"this CPU has none of the instruction sets of the C++ kernels: {sets or 'it is unknown'}"
 
 
