@@ -17,11 +17,13 @@ from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import DeviceState
-from rekindle.core.device.place import WEIGHTS, Place
+from rekindle.core.device.place import SAME, WEIGHTS, Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.functions import EMPTY
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.shard import WHOLE
+from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.words import size_text
 from rekindle_kernels.api import Implementation
@@ -93,7 +95,7 @@ def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
 
 
 def place_weights(
-    config: ModelConfig,
+    config: ModelConfig | VisionConfig,
     tensors: Mapping[str, Any],
     form: WeightForm,
     implementation: Implementation,
@@ -104,6 +106,7 @@ def place_weights(
     """Read weights onto this process's devices, one shard after the other. Each shard is read once.
 
     Args:
+        config: a decoder; or a tower, of which each device has the whole.
         report_bytes: called with the number of bytes loaded since the last call.
         joining: makes a weight of arrays on its device: `join`, or `share`.
 
@@ -113,12 +116,14 @@ def place_weights(
     Raises:
         ModelError: the process is ending.
     """
+    is_tower = isinstance(config, VisionConfig)
     by_shard: dict[tuple[int, int], list[jax.Array]] = {}
     joined: dict[Place, list[jax.Array]] = {}
     for place in dict.fromkeys(places):
         shards = []
         for device, shard in place.local_shards:
-            key = shard.rank, place.tensor
+            shard = WHOLE if is_tower else shard
+            key = shard.rank, shard.of
             if key in by_shard:
                 arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key]]
             else:
@@ -126,7 +131,8 @@ def place_weights(
                 arrays = load_weights(config, tensors, form, report_bytes, put, implementation, shard, joining)
                 by_shard[key] = arrays
             shards.append(arrays)
-        joined[place] = [place.global_array(list(each), WEIGHTS) for each in zip(*shards, strict=True)]
+        spec = SAME if is_tower else WEIGHTS
+        joined[place] = [place.global_array(list(each), spec) for each in zip(*shards, strict=True)]
     return [joined[place] for place in places]
 
 

@@ -1,4 +1,4 @@
-"""Loading of a decoder's weights from a checkpoint's tensors onto the device."""
+"""Loading of a model's weights from a checkpoint's tensors onto the device."""
 
 import math
 import mmap
@@ -17,10 +17,13 @@ import numpy as np
 from rekindle.assembly.weights.copying import ByteBudget, between, copy_into
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.errors import ModelError
+from rekindle.core.models.abstract import AbstractModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.config.partition import Order
 from rekindle.core.models.decoder import Decoder, abstract_decoder
 from rekindle.core.models.shard import WHOLE, Shard
+from rekindle.core.models.vision.config import VisionConfig
+from rekindle.core.models.vision.tower import abstract_tower
 from rekindle.core.models.weights.form import WeightForm, held_bytes
 from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels.api import Implementation
@@ -57,8 +60,17 @@ def load_decoder(
     return abstract_decoder(config, form, implementation, WHOLE).with_weights(weights)
 
 
+def abstract_of(
+    config: ModelConfig | VisionConfig, form: WeightForm, implementation: Implementation, shard: Shard
+) -> AbstractModel[Any]:
+    """Return a decoder or a tower without weights. Each device has a whole tower, whatever its shard of the decoder."""
+    if isinstance(config, VisionConfig):
+        return abstract_tower(config, form, implementation)
+    return abstract_decoder(config, form, implementation, shard)
+
+
 def load_weights(
-    config: ModelConfig,
+    config: ModelConfig | VisionConfig,
     tensors: Mapping[str, Tensor],
     form: WeightForm,
     report_bytes: Callable[[int], None] = lambda _: None,
@@ -73,7 +85,7 @@ def load_weights(
     in addition to the device's. Weights to be quantized are read and quantized in pieces.
 
     Args:
-        config: the model.
+        config: the decoder or the tower.
         tensors: the checkpoint's tensors by Hugging Face name, looked up on demand; or arrays of JAX.
         form: the form of the weights.
         report_bytes: called on this thread with the bytes loaded since the last call.
@@ -86,7 +98,7 @@ def load_weights(
     Raises:
         ModelError: the process is exiting.
     """
-    abstract = abstract_decoder(config, form, implementation, shard)
+    abstract = abstract_of(config, form, implementation, shard)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
             forms = [request.form(form, implementation) for request in abstract.requests]

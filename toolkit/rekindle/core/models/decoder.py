@@ -5,17 +5,14 @@ flax checks every attribute of a pytree, which took two thirds of the constructi
 state instead.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from types import MappingProxyType
-from typing import Any
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.layer_parts import EMBEDDING
+from rekindle.core.models.abstract import AbstractModel, abstract_model, shapes_of
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.features import FeatureTable
 from rekindle.core.models.layer import layer_of
@@ -159,66 +156,19 @@ class Decoder(nnx.Module, pytree=False):
         return weight(), self.embedding.rows
 
 
-class _Abstract:
-    """Weight source of shapes and dtypes alone, with a record of requests and results."""
-
-    def __init__(self, form: WeightForm, implementation: Implementation, shard: Shard):
-        self.form, self.implementation, self.shard = form, implementation, shard
-        self.requests: list[JoinedTensors] = []
-        self.forms: list[jax.ShapeDtypeStruct] = []
-
-    def get(self, request: JoinedTensors) -> Any:
-        form = request.form(self.form, self.implementation)
-        self.requests.append(request)
-        self.forms.extend(jax.tree.leaves(form))
-        return form
-
-
-@dataclass(frozen=True)
-class AbstractDecoder:
-    """A decoder without weights: nothing is read, traced or allocated.
-
-    Attributes:
-        graph, structure: the graph of the modules, and the tree structure of their state.
-        requests: the requests for weights, in order of construction.
-        forms: the shape and dtype of each array, in the programs' order.
-        places: the index of each array among those of all `requests`, in the programs' order.
-    """
-
-    graph: nnx.GraphDef[Decoder]
-    structure: jax.tree_util.PyTreeDef
-    requests: tuple[JoinedTensors, ...]
-    forms: tuple[jax.ShapeDtypeStruct, ...]
-    places: tuple[int, ...]
-
-    def with_weights(self, weights: Sequence[jax.Array]) -> Decoder:
-        """Return the decoder with weights in the programs' order."""
-        decoder: Decoder = nnx.merge(self.graph, jax.tree.unflatten(self.structure, weights))
-        return decoder
+AbstractDecoder = AbstractModel[Decoder]
+"""A decoder without weights."""
 
 
 @lru_cache(maxsize=4)  # building thirty layers takes flax 50 ms
 def abstract_decoder(
     config: ModelConfig, form: WeightForm, implementation: Implementation, shard: Shard = WHOLE
 ) -> AbstractDecoder:
-    """Build a decoder with shapes in place of weights.
-
-    Args:
-        form: the form of the weights.
-        implementation: the kernel implementation for the weights.
-        shard: the device's shard of the model.
-    """
-    weights = _Abstract(form, implementation, shard)
-    graph, state = nnx.split(Decoder(config, weights))
-    forms, structure = jax.tree.flatten(state)
-    index_of = {id(form): index for index, form in enumerate(weights.forms)}
-    places = tuple(index_of[id(form)] for form in forms)
-    return AbstractDecoder(graph, structure, tuple(weights.requests), tuple(forms), places)
+    """Build a decoder with shapes in place of weights; see `abstract_model`."""
+    return abstract_model(partial(Decoder, config), form, implementation, shard)
 
 
 @lru_cache(maxsize=4)
 def expected_shapes(config: ModelConfig) -> Shapes:
     """Return the shape of every tensor of a model with this config, by its name in the checkpoint."""
-    weights = _Abstract(WeightForm(jnp.dtype(jnp.float32)), "xla", WHOLE)
-    Decoder(config, weights)
-    return MappingProxyType({name: shape for request in weights.requests for name, shape in request.shapes.items()})
+    return shapes_of(partial(Decoder, config))

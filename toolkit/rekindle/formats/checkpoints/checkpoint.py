@@ -8,6 +8,7 @@ from typing import Any, Final
 from rekindle.core.errors import CheckpointError, ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
+from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.weights.requests import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.uses import Uses
@@ -39,6 +40,19 @@ class LazyTensors(Mapping[str, Tensor]):
 
 
 @dataclass(frozen=True)
+class TowerFiles:
+    """The vision tower of an opened model, with the weights still on disk.
+
+    Attributes:
+        config: the structure of the tower.
+        tensors: exactly the tensors of `tower_shapes(config)`, in the dtypes and forms of a `Checkpoint`.
+    """
+
+    config: VisionConfig
+    tensors: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """One opened model: everything needed to build it, with the weights still on disk.
 
@@ -58,6 +72,7 @@ class Checkpoint:
         chat_defaults: the sampling options recommended for chats by the model's card; empty if none are known.
         stamps: the stamps of the weight files when they were opened.
         images: the rules for images; None for a text model.
+        vision: the vision tower; None for a text model, or for a tower without support.
     """
 
     source: str
@@ -73,6 +88,7 @@ class Checkpoint:
     chat_defaults: Mapping[str, Any] = field(default_factory=dict)
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
     images: ImageProcessor | None = None
+    vision: TowerFiles | None = None
 
     def with_chat_template(self, chat_template: str) -> "Checkpoint":
         """Return the same model with another chat template.

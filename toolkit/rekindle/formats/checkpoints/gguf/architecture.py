@@ -144,7 +144,7 @@ def read_metadata(file: GGUFFile, architecture: Architecture, source: str) -> Fi
         UnsupportedModel: a number differs between layers, although the architecture has a common one.
     """
     prefix = f"{architecture.name}."
-    values = {key.removeprefix(prefix): _plain(value) for key, value in file.metadata.items() if key.startswith(prefix)}
+    values = {key.removeprefix(prefix): plain(value) for key, value in file.metadata.items() if key.startswith(prefix)}
     for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "expert_feed_forward_length"):
         value = values.get(key)
         if key in architecture.by_layer and value is not None:
@@ -205,7 +205,7 @@ def _check_unread(metadata: FileMetadata) -> None:
         warn(f"{keys.source} has unknown keys that may change the results of the model: {unknown}")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a metadata value. A float32 becomes its shortest decimal fraction, as its author wrote it."""
     if not isinstance(value, float) or not math.isfinite(value):
         return value

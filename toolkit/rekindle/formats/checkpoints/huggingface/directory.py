@@ -14,7 +14,7 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.weights.requests import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
+from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, TowerFiles, check_shapes
 from rekindle.formats.checkpoints.huggingface.classifier import is_classifier, read_activation, read_classifier
 from rekindle.formats.checkpoints.huggingface.decision_form import read_decision_form
 from rekindle.formats.checkpoints.huggingface.foreign import advice_for
@@ -27,9 +27,11 @@ from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.checkpoints.huggingface.weight_files import open_weight_files
 from rekindle.formats.checkpoints.tied import has_separate_head, head_and_embedding
 from rekindle.formats.checkpoints.uses import Classifier, Uses
+from rekindle.formats.checkpoints.vision.tensors import own_names, tower_files
 from rekindle.formats.families.quantization import method_of
 from rekindle.formats.families.reading import Family
 from rekindle.formats.families.registry import parse_config
+from rekindle.formats.families.towers import tower_config
 from rekindle.formats.families.wrapped import end_tokens, may_be_tied, text_config_of, tie_flags
 from rekindle.formats.images.families import IMAGE_SETTINGS, image_processor
 from rekindle_kernels.blocks import Tensor
@@ -84,8 +86,20 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         {name: read_json(directory / f"{name}.json") for name in IMAGE_SETTINGS},
         tokenizer,
     )
+    vision = _tower(settings, owners, config, source)
     return Checkpoint(
-        source, config, tensors, eos_ids, tokenizer, generation, paths, uses, formats, kind, images=images
+        source,
+        config,
+        tensors,
+        eos_ids,
+        tokenizer,
+        generation,
+        paths,
+        uses,
+        formats,
+        kind,
+        images=images,
+        vision=vision,
     )
 
 
@@ -108,6 +122,17 @@ def _classifier(
     return read_classifier(
         settings, _loaders(owners, names), config.hidden_size, read_activation(settings, directory), source
     )
+
+
+def _tower(settings: Mapping[str, Any], owners: Owners, config: ModelConfig, source: str) -> TowerFiles | None:
+    """Return the vision tower, unless the files have the text model alone."""
+    tower = tower_config(settings, config.hidden_size, f"{source}/config.json")
+    if tower is None:
+        return None
+    shapes = {name: file.shapes[stored_name] for name, (file, stored_name) in owners.items()}
+    names = own_names(tower, shapes)
+    loaders = _loaders(owners, names.values())
+    return tower_files(tower, names, shapes, loaders, source) if loaders else None
 
 
 def _with_head(

@@ -1,0 +1,254 @@
+"""A model opens with its vision tower, from every form of its files."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.core.models.config import AttentionConfig, FeedForwardConfig, LayerConfig, Norm
+from rekindle.core.models.vision.tower import tower_shapes
+from rekindle.formats.checkpoints.checkpoint import Checkpoint, TowerFiles
+from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.families.towers import tower_config
+from tests.gguf_models.files import write_model
+from tests.gguf_models.mmproj import write_mmproj
+from tests.vision import SMOLVLM, Array, RunningTower, golden, patches_of
+
+Tensors = dict[str, Array]
+PATCHES = "model.vision_model.embeddings.patch_embedding.weight"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(SMOLVLM, tmp_path / "SmolVLM-tiny", copy_function=shutil.copyfile))
+
+
+def change(directory: Path, tensors: Callable[[Tensors], Tensors], **settings: Any) -> Path:
+    """Write the files of a model anew, with other tensors and settings."""
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    save_file(tensors(load_file(SMOLVLM / "model.safetensors")), directory / "model.safetensors")
+    return directory
+
+
+def tower_of(checkpoint: Checkpoint) -> TowerFiles:
+    assert checkpoint.vision is not None
+    return checkpoint.vision
+
+
+def assert_same(tower: TowerFiles) -> None:
+    """Check a tower against that of the golden."""
+    expected = tower_of(open_checkpoint(SMOLVLM))
+    assert tower.config == expected.config
+    assert list(tower.tensors) == list(expected.tensors)
+    for name, tensor in expected.tensors.items():
+        np.testing.assert_array_equal(np.asarray(tower.tensors[name]), tensor, err_msg=name)
+
+
+def bare(tensors: Tensors) -> Tensors:
+    """Return the tensors of a model without its head, as `SmolVLMModel` saves them."""
+    return {name.removeprefix("model."): each for name, each in tensors.items() if not name.startswith("lm_head.")}
+
+
+FORMS: Mapping[str, Callable[[Tensors], Tensors]] = {
+    "from training": lambda tensors: {f"module.{name}": each for name, each in tensors.items()},
+    "without a head": bare,
+    "convolution of MLX": lambda tensors: tensors | {PATCHES: tensors[PATCHES].transpose(0, 2, 3, 1).copy()},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_tower_is_found_by_each_of_its_names(copy: Path, form: str) -> None:
+    assert_same(tower_of(open_checkpoint(change(copy, FORMS[form]))))
+
+
+def test_idefics3_has_the_same_tower(copy: Path) -> None:
+    names = {"architectures": ["Idefics3ForConditionalGeneration"], "model_type": "idefics3"}
+    assert_same(tower_of(open_checkpoint(change(copy, dict, **names))))
+
+
+def test_bfloat16_stays_what_it_is(copy: Path) -> None:
+    def narrow(tensors: Tensors) -> Tensors:
+        return {name: each.astype(ml_dtypes.bfloat16) for name, each in tensors.items()}
+
+    tower = tower_of(open_checkpoint(change(copy, narrow)))
+    assert {np.asarray(each).dtype for each in tower.tensors.values()} == {np.dtype(ml_dtypes.bfloat16)}
+
+
+def test_sizes_of_published_configs_are_read() -> None:
+    of_256m = {
+        "model_type": "idefics3",
+        "scale_factor": 4,
+        "vision_config": {
+            "hidden_size": 768,
+            "image_size": 512,
+            "max_image_size": {"longest_edge": 512},
+            "model_type": "idefics3",
+            "num_attention_heads": 12,
+            "patch_size": 16,
+            "size": {"longest_edge": 2048},
+            "tie_word_embeddings": False,
+            "use_base_siglip": False,
+        },
+    }
+    config = tower_config(of_256m, 576, "config.json")
+    assert config is not None
+    attention = AttentionConfig(12, 12, 64, 0.125, qkv_bias=True, out_bias=True)
+    layer = LayerConfig(attention, FeedForwardConfig(3072, "gelu_tanh", gated=False, bias=True))
+    assert config.encoder.layers == (layer,) * 12
+    assert config.encoder.norm == Norm(1e-6, centred=True, bias=True)
+    assert (config.patch_width, config.merge, config.output_size) == (768, 4, 576)
+    shapes = tower_shapes(config)
+    assert shapes["model.vision_model.embeddings.position_embedding.weight"] == (1024, 768)
+    assert shapes["model.connector.modality_projection.proj.weight"] == (576, 16 * 768)
+    assert sum(int(np.prod(shape)) for shape in shapes.values()) == 93_510_912
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden_act": "relu6"}, "hidden_act 'relu6' is not supported"),
+        ({"num_attention_heads": 5}, "hidden_size must be a multiple of 5 heads, got 32"),
+        ({"image_size": 24}, "image_size must have a multiple of 2 patches of 8 pixels, got 24"),
+    ],
+)
+def test_wrong_settings_are_named(copy: Path, settings: dict[str, Any], message: str) -> None:
+    vision = json.loads((SMOLVLM / "config.json").read_text())["vision_config"] | settings
+    with pytest.raises((CheckpointError, UnsupportedModel), match=message):
+        open_checkpoint(change(copy, dict, vision_config=vision))
+
+
+def test_unknown_settings_are_told(copy: Path) -> None:
+    vision = json.loads((SMOLVLM / "config.json").read_text())["vision_config"] | {"new_gate": 3, "size": {}}
+    with pytest.warns(RuntimeWarning, match=r"vision_config has unknown keys that may change .*: new_gate$"):
+        open_checkpoint(change(copy, dict, vision_config=vision))
+
+
+def test_a_model_without_the_weights_of_its_tower_is_for_text(copy: Path) -> None:
+    def text(tensors: Tensors) -> Tensors:
+        return {name: each for name, each in tensors.items() if "vision" not in name and "connector" not in name}
+
+    checkpoint = open_checkpoint(change(copy, text))
+    assert checkpoint.vision is None
+    assert checkpoint.tensors
+
+
+def test_a_missing_or_wrong_tensor_of_the_tower_is_named(copy: Path) -> None:
+    def without(tensors: Tensors) -> Tensors:
+        return {name: each for name, each in tensors.items() if "layers.1.mlp.fc2.bias" not in name}
+
+    with pytest.raises(
+        CheckpointError, match=r"missing model\.vision_model\..*layers\.1\.mlp\.fc2\.bias of its vision"
+    ):
+        open_checkpoint(change(copy, without))
+    wrong = {"model.vision_model.post_layernorm.weight": np.ones(31, np.float32)}
+    with pytest.raises(CheckpointError, match=r"post_layernorm\.weight must have the shape \(32,\) .* got \(31,\)"):
+        open_checkpoint(change(copy, lambda tensors: tensors | wrong))
+
+
+@pytest.fixture
+def text_gguf(tmp_path: Path, copy: Path) -> Path:
+    """Write the text model of the golden as a GGUF file."""
+    config = json.loads((copy / "config.json").read_text())
+    directory = tmp_path / "text"
+    directory.mkdir()
+    (directory / "config.json").write_text(
+        json.dumps(config["text_config"] | {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False})
+    )
+    tensors = load_file(copy / "model.safetensors")
+    text = {name.replace("text_model.", ""): each for name, each in tensors.items() if "vision" not in name}
+    save_file({name: each for name, each in text.items() if "connector" not in name}, directory / "model.safetensors")
+    (tmp_path / "gguf").mkdir()
+    return write_model(directory, tmp_path / "gguf" / "SmolVLM-tiny-Q8_0.gguf")
+
+
+def test_a_gguf_file_alone_is_for_text(text_gguf: Path) -> None:
+    assert open_checkpoint(text_gguf).vision is None
+
+
+@pytest.mark.parametrize("name", ["mmproj-SmolVLM-tiny-f16.gguf", "smolvlm-tiny-mmproj.gguf", "mmproj-F32.GGUF"])
+def test_the_tower_beside_a_gguf_file_is_found(text_gguf: Path, name: str) -> None:
+    path = write_mmproj(SMOLVLM, text_gguf.with_name(name))
+    checkpoint = open_checkpoint(text_gguf)
+    assert_same(tower_of(checkpoint))
+    assert checkpoint.files == (text_gguf, path)
+
+
+def test_of_several_towers_the_most_precise_of_the_model_is_taken(text_gguf: Path) -> None:
+    narrow = {f"v.blk.{layer}.{part}.weight": "F16" for layer in range(2) for part in ("attn_q", "ffn_up")}
+    write_mmproj(SMOLVLM, text_gguf.with_name("mmproj-SmolVLM-tiny-Q8_0.gguf"), kinds=narrow)
+    write_mmproj(SMOLVLM, text_gguf.with_name("mmproj-another-f32.gguf"))
+    write_mmproj(SMOLVLM, text_gguf.with_name("mmproj-f32.gguf"))
+    whole = write_mmproj(SMOLVLM, text_gguf.with_name("mmproj-SmolVLM-tiny-f32.gguf"))
+    assert open_checkpoint(text_gguf).files[-1] == whole
+    whole.unlink()
+    assert open_checkpoint(text_gguf).files[-1].name == "mmproj-SmolVLM-tiny-Q8_0.gguf"
+
+
+def exchange(writer: gguf.GGUFWriter) -> None:
+    """Exchange the names of the two products of feed-forward layers, as older converters did."""
+    names = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
+    stored = dict(writer.tensors[0])
+    writer.tensors[0].clear()
+    for name, info in stored.items():
+        part = name.split(".")[-2]
+        writer.tensors[0][name.replace(part, names[part]) if part in names else name] = info
+
+
+def test_exchanged_names_of_older_files_are_put_right(text_gguf: Path, tmp_path: Path) -> None:
+    path = write_mmproj(SMOLVLM, tmp_path / "older.gguf", change=exchange)
+    assert_same(tower_of(open_gguf(text_gguf, path)))
+
+
+def test_quantized_towers_are_read(text_gguf: Path) -> None:
+    path = text_gguf.with_name("mmproj-q8_0.gguf")
+    kinds = {f"v.blk.{layer}.{part}.weight": "Q8_0" for layer in range(2) for part in ("attn_q", "attn_out", "ffn_up")}
+    write_mmproj(SMOLVLM, path, kinds=kinds)
+    tower = tower_of(open_checkpoint(text_gguf))
+    pixels, expected = golden(0)
+    embeddings = RunningTower.of(tower).embed(patches_of(pixels, 8, 2))
+    error = np.abs(embeddings - expected).max() / np.abs(expected).max()
+    assert 1e-4 < error < 0.03
+
+
+def edited(key: str, value: Any) -> Callable[[gguf.GGUFWriter], None]:
+    def edit(writer: gguf.GGUFWriter) -> None:
+        writer.kv_data[0][key].value = value
+
+    return edit
+
+
+def test_towers_of_other_kinds_are_for_text_unless_asked_for(text_gguf: Path) -> None:
+    path = text_gguf.with_name("mmproj-f32.gguf")
+    for key, value, message in (
+        ("clip.projector_type", "ldpv2", "the projector 'ldpv2' is not supported, only idefics3"),
+        ("clip.vision.projection_dim", 64, "for embeddings of 64 numbers, and those of the model have 32"),
+    ):
+        write_mmproj(SMOLVLM, path, change=edited(key, value))
+        assert open_checkpoint(text_gguf).vision is None
+        with pytest.raises(UnsupportedModel, match=message):
+            open_gguf(text_gguf, path)
+
+
+def test_files_in_each_others_place_are_named(text_gguf: Path) -> None:
+    path = write_mmproj(SMOLVLM, text_gguf.with_name("mmproj-f32.gguf"))
+    with pytest.raises(UnsupportedModel, match="is a vision tower: open the file of its model"):
+        open_checkpoint(path)
+    with pytest.raises(UnsupportedModel, match="is no vision tower: pass a file such as"):
+        open_gguf(text_gguf, text_gguf)
+
+
+def test_a_cut_tower_is_an_error(text_gguf: Path) -> None:
+    path = write_mmproj(SMOLVLM, text_gguf.with_name("mmproj-f32.gguf"))
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(CheckpointError, match=r"mmproj-f32\.gguf.*truncated"):
+        open_checkpoint(text_gguf)

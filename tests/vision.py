@@ -1,0 +1,85 @@
+"""Vision towers in tests: the tiny golden, and patches of pixels."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.assembly.weights.load import load_weights
+from rekindle.core.models.vision.config import VisionConfig
+from rekindle.core.models.vision.patches import Patches
+from rekindle.core.models.vision.tower import abstract_tower
+from rekindle.core.models.weights.form import WeightForm
+from rekindle.formats.checkpoints.checkpoint import TowerFiles
+from rekindle_kernels.api import Implementation
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SMOLVLM: Final = Path(__file__).parent / "goldens" / "vision" / "smolvlm"
+"""A tiny SmolVLM, with the pixels and the embeddings of two prompts by transformers."""
+
+
+def golden(prompt: int) -> tuple[Array, Array]:
+    """Return the pixels of the tiles of a prompt's images, (tiles, channels, height, width), and their embeddings."""
+    with np.load(SMOLVLM / "golden.npz") as arrays:
+        (pixels,) = arrays[f"{prompt}_pixel_values"]
+        return pixels, arrays[f"{prompt}_embedded"]
+
+
+def patches_of(pixels: Array, patch: int, merge: int) -> Patches:
+    """Cut square tiles (tiles, channels, height, width) into patches, in the order of `Patches`."""
+    tiles, channels, height, _ = pixels.shape
+    side, squares = height // patch, height // patch // merge
+    parts = pixels.reshape(tiles, channels, squares, merge, patch, squares, merge, patch)
+    values = parts.transpose(0, 2, 5, 3, 6, 4, 7, 1).reshape(tiles, side * side, -1)
+    grid = np.arange(side * side, dtype=np.int32).reshape(squares, merge, squares, merge)
+    positions = np.tile(grid.swapaxes(1, 2).reshape(-1), (tiles, 1))
+    return Patches(np.ascontiguousarray(values, np.float32), positions, np.ones(positions.shape, bool))
+
+
+def padded(patches: Patches, segments: int, length: int) -> Patches:
+    """Return patches with so many more segments, and so much longer ones, of ones that must not matter."""
+    widths = [(0, segments), (0, length)]
+    values = np.pad(patches.values, [*widths, (0, 0)], constant_values=1.0)
+    return Patches(values, np.pad(patches.positions, widths), np.pad(patches.valid, widths))
+
+
+@dataclass(frozen=True)
+class RunningTower:
+    """A tower and its weights, as one program for each shape of patches.
+
+    Attributes:
+        config: the structure of the tower.
+        form: the form of the weights.
+        implementation: the kernels.
+        weights: the weights, in the program's order.
+    """
+
+    config: VisionConfig
+    form: WeightForm
+    implementation: Implementation
+    weights: Sequence[jax.Array]
+
+    @classmethod
+    def of(cls, tower: TowerFiles, dtype: str = "float32", implementation: Implementation = "xla") -> "RunningTower":
+        """Load a tower."""
+        form = WeightForm(jnp.dtype(dtype))
+        weights = load_weights(tower.config, tower.tensors, form, implementation=implementation)
+        return cls(tower.config, form, implementation, weights)
+
+    def embed(self, patches: Patches) -> Array:
+        """Return the embeddings of patches."""
+        program = tower_program(self.config, self.form, self.implementation)
+        return np.asarray(program(self.weights, patches))
+
+
+@lru_cache(maxsize=8)
+def tower_program(config: VisionConfig, form: WeightForm, implementation: Implementation) -> Callable[..., jax.Array]:
+    """Return the function of weights and patches to embeddings, compiled for each shape."""
+    abstract = abstract_tower(config, form, implementation)
+    return jax.jit(lambda weights, patches: abstract.with_weights(weights)(patches))

@@ -1,0 +1,94 @@
+"""The vision tower of all families: patches of images to embeddings for the decoder's placeholder tokens."""
+
+from functools import lru_cache, partial
+from typing import Final, cast
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from rekindle.core.models.abstract import AbstractModel, abstract_model, shapes_of
+from rekindle.core.models.layer import Layer
+from rekindle.core.models.layers import Linear, Table, norm_of
+from rekindle.core.models.mixing import LayerMemory, Mixer
+from rekindle.core.models.rope import Positions
+from rekindle.core.models.vision.config import VisionConfig
+from rekindle.core.models.vision.mixing import SegmentMixer
+from rekindle.core.models.vision.patches import Patches
+from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.weights.requests import Shapes, WeightSource
+from rekindle_kernels.api import Implementation
+
+PATCHES: Final = 4096
+"""The most patches in a layer at a time, on accelerators; CPUs compute one segment after the other."""
+
+
+class Tower(nnx.Module, pytree=False):
+    """An encoder of patches, and the projector of merged patches.
+
+    Each device has the whole tower. Layers are attributes, as those of the decoder.
+    """
+
+    def __init__(self, config: VisionConfig, weights: WeightSource):
+        encoder, names, hidden = config.encoder, config.encoder.names, config.encoder.hidden_size
+        self.config, self.dtype = config, weights.form.dtype
+        self.at_once = 1 if weights.implementation == "cpu" else PATCHES
+        self.embedding = Linear(weights, config.patch_width, {names.embedding: hidden}, bias=True)
+        positions = encoder.positions
+        self.positions = None if positions is None else Table(weights, names.positions, (positions.rows, hidden))
+        for i, layer in enumerate(encoder.layers):
+            setattr(self, f"layer_{i}", Layer(encoder, layer, weights, f"{names.layers}.{i}"))
+        self.norm = None if names.norm is None else norm_of(weights, names.norm, hidden, encoder.norm)
+        self.projector = Linear(weights, hidden * config.merge**2, {names.head: config.output_size})
+
+    def __call__(self, patches: Patches) -> jax.Array:
+        """Map the patches of one or several images to embeddings.
+
+        Few segments are computed at a time, to bound the memory, and none without a valid patch. With the kernels of
+        CPUs, the bits of a segment do not depend on the others.
+
+        Returns:
+            (segments * length // merge², output_size) float32. Where a patch is padding, its embedding has no meaning.
+        """
+        segments, length, _ = patches.values.shape
+        count = max(1, min(segments, self.at_once // length))
+        padding = -segments % count
+
+        def grouped(x: jax.Array) -> jax.Array:
+            x = jnp.pad(x, [(0, padding), *[(0, 0)] * (x.ndim - 1)])
+            return x.reshape(-1, count, *x.shape[1:])
+
+        embeddings: jax.Array = lax.map(self._if_any, jax.tree.map(grouped, patches))
+        return embeddings.reshape(-1, self.config.output_size)[: segments * length // self.config.merge**2]
+
+    def _if_any(self, patches: Patches) -> jax.Array:
+        """Return the embeddings of a few segments; zeros if all of their patches are padding."""
+        rows = patches.valid.size // self.config.merge**2
+        empty = jnp.zeros((rows, self.config.output_size), jnp.float32)
+        embeddings: jax.Array = lax.cond(patches.valid.any(), self._embed, lambda _: empty, patches)
+        return embeddings
+
+    def _embed(self, patches: Patches) -> jax.Array:
+        x = self.embedding(patches.values.reshape(-1, self.config.patch_width))
+        if self.positions is not None:
+            x = x + self.positions(jnp.maximum(patches.positions.reshape(-1), 0))
+        none = jnp.zeros((len(x), 0), jnp.float32)
+        positions, memory = Positions(none, none, None), LayerMemory(None)
+        mixer = cast(Mixer, SegmentMixer(patches.valid, self.dtype))  # no layer has a state
+        for i in range(self.config.encoder.num_layers):
+            x, _ = getattr(self, f"layer_{i}")(x, positions, memory, mixer)
+        x = x if self.norm is None else self.norm(x)
+        return self.projector(x.reshape(-1, self.config.merge**2 * x.shape[1]))
+
+
+@lru_cache(maxsize=2)
+def abstract_tower(config: VisionConfig, form: WeightForm, implementation: Implementation) -> AbstractModel[Tower]:
+    """Build a tower with shapes in place of weights; see `abstract_model`."""
+    return abstract_model(partial(Tower, config), form, implementation)
+
+
+@lru_cache(maxsize=2)
+def tower_shapes(config: VisionConfig) -> Shapes:
+    """Return the shape of every tensor of a tower with this config, by its name in the checkpoint."""
+    return shapes_of(partial(Tower, config))

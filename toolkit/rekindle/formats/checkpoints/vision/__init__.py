@@ -1,0 +1,1 @@
+"""Vision towers in the files of models."""

@@ -1,0 +1,116 @@
+"""Vision towers in separate GGUF files, in the form of llama.cpp (tools/mtmd)."""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rekindle.core.errors import UnsupportedModel
+from rekindle.core.models.config import FeedForwardConfig
+from rekindle.core.models.vision.config import VisionConfig
+from rekindle.core.models.vision.tower import tower_shapes
+from rekindle.formats.checkpoints.checkpoint import TowerFiles
+from rekindle.formats.checkpoints.gguf.architecture import plain
+from rekindle.formats.checkpoints.gguf.file import GGUFFile, open_gguf_file
+from rekindle.formats.checkpoints.vision.tensors import tower_files
+from rekindle.formats.families.towers import TOWERS, tower_config
+
+ARCHITECTURE: Final = "clip"
+"""The architecture in the metadata of towers."""
+_NUMBERS: Final = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "layer_norm_eps": "attention.layer_norm_epsilon",
+    "image_size": "image_size",
+    "patch_size": "patch_size",
+}
+"""Metadata keys after "clip.vision.", by the key of a "vision_config"."""
+_PRECISION: Final = re.compile(r"[-_.](?:ud[-_])?(?:i?q\d\w*|b?f16|fp16|f32|mxfp4\w*)$")
+"""The end of a file's name with the kind of the numbers, in lower case."""
+_PART: Final = re.compile(r"-\d{5}-of-\d{5}$")
+_NAMELESS: Final = ("", "model")
+"""Names of towers' files, without "mmproj" and precision, for any model."""
+
+
+def find_mmproj(path: Path) -> Path | None:
+    """Return the tower's file beside a GGUF model: with "mmproj" and the model's name, or with no name.
+
+    Of files with several precisions, take the largest.
+    """
+    name = _model_name(path)
+    candidates = [each for each in path.parent.glob("*.[gG][gG][uU][fF]") if "mmproj" in each.name.lower()]
+    fitting = [each for each in candidates if _model_name(each) == name]
+    nameless = [each for each in candidates if _model_name(each) in _NAMELESS]
+    return max(fitting or nameless, key=lambda each: (each.stat().st_size, each.name), default=None)
+
+
+def _model_name(path: Path) -> str:
+    """Return the name of a model in the name of one of its files."""
+    name = _PRECISION.sub("", _PART.sub("", path.stem.lower()))
+    return re.sub("[-_.]?mmproj[-_.]?", "", name)
+
+
+def open_tower(path: Path, output_size: int) -> TowerFiles:
+    """Open the tower for a model with embeddings of this size.
+
+    Raises:
+        UnsupportedModel: the file is no tower, or for a model of another size, or the tower is not supported.
+        CheckpointError: the file is truncated or corrupt, or lacks a tensor.
+    """
+    source, file = str(path), open_gguf_file(path)
+    settings = tower_settings(file.metadata, source)
+    of_model = file.metadata.get("clip.vision.projection_dim", output_size)
+    if of_model != output_size:
+        raise UnsupportedModel(
+            f"{source}: its tower is for embeddings of {of_model} numbers, and those of the model have {output_size}: "
+            "take the mmproj file from the model's repository"
+        )
+    config = tower_config(settings, output_size, source)
+    assert config is not None, "the settings have a tower"
+    loaders = {name: partial(file.read, name) for name in file.shapes}
+    return tower_files(config, _names(config, file), file.shapes, loaders, source)
+
+
+def tower_settings(metadata: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the settings of an equivalent `config.json`, without a text model.
+
+    Raises:
+        UnsupportedModel: the metadata describe no tower, or one without support.
+    """
+    if metadata.get("general.architecture") != ARCHITECTURE:
+        raise UnsupportedModel(f"{source} is no vision tower: pass a file such as mmproj-MODEL-f16.gguf as mmproj")
+    kind = metadata.get("clip.vision.projector_type") or metadata.get("clip.projector_type")
+    if kind not in TOWERS:
+        raise UnsupportedModel(f"{source}: the projector {kind!r:.80} is not supported, only {', '.join(TOWERS)}")
+    values = {key: plain(metadata.get(f"clip.vision.{name}")) for key, name in _NUMBERS.items()}
+    is_silu, is_gelu = metadata.get("clip.use_silu"), metadata.get("clip.use_gelu")
+    values["hidden_act"] = "silu" if is_silu else "gelu_pytorch_tanh" if is_gelu else "quick_gelu"
+    return {
+        "model_type": kind,
+        "scale_factor": metadata.get("clip.vision.projector.scale_factor"),
+        "vision_config": values,
+    }
+
+
+def _names(config: VisionConfig, file: GGUFFile) -> dict[str, str]:
+    """Return the name in the file of each tensor of a tower."""
+    names, feed_forward = config.encoder.names, config.encoder.layers[0].feed_forward
+    assert isinstance(feed_forward, FeedForwardConfig)
+    up, down = "ffn_up", "ffn_down"
+    if file.shapes.get(f"v.blk.0.{up}.weight") == (config.encoder.hidden_size, feed_forward.width):
+        up, down = down, up  # older converters exchanged the two names
+    parts: dict[str | None, str] = {names.before_attention: "ln1", names.before_mlp: "ln2"}
+    own = (*names.qkv, names.out, *names.gate_up, names.down)
+    parts |= dict(zip(own, ("attn_q", "attn_k", "attn_v", "attn_out", up, down), strict=True))
+    stems = {
+        f"{names.layers}.{layer}.{part}": f"v.blk.{layer}.{stored}"
+        for layer in range(config.encoder.num_layers)
+        for part, stored in parts.items()
+    }
+    stems |= {names.embedding: "v.patch_embd", names.positions: "v.position_embd", names.head: "mm.model.fc"}
+    stems[f"{names.norm}"] = "v.post_ln"
+    pairs = (name.rpartition(".") for name in tower_shapes(config))
+    return {f"{stem}.{kind}": f"{stems[stem]}.{kind}" for stem, _, kind in pairs}
