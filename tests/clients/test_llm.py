@@ -18,7 +18,7 @@ import rekindle
 from llm_rekindle import sessions
 from llm_rekindle.registry import DEFAULT, models_path
 from tests.clients.conftest import NAME
-from tests.unit.scripted import scripted_session
+from tests.unit.scripted import call, dictated, scripted_session
 
 pytestmark = pytest.mark.anyio
 MODEL = "rekindle/smollm2"
@@ -57,17 +57,6 @@ def tiny(session: rekindle.Session) -> rekindle.Session:
     return session
 
 
-def call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-
-
-def script(prompt: str) -> str:
-    """Return the model's answer: the text dictated by the user, or a sentence with the result of a tool."""
-    turns = prompt.split("<|im_start|>")
-    role, _, content = turns[-2].removesuffix("<|im_end|>\n").partition("\n")
-    return f"It is: {content}" if role == "tool" else content.removeprefix("say ")
-
-
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Answer prompts for the default model by a script; yield the conversations in the model's format."""
@@ -75,7 +64,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def noted(prompt: str) -> str:
         prompts.append(prompt)
-        return script(prompt)
+        return dictated(prompt)
 
     with scripted_session(monkeypatch, noted) as session:
         monkeypatch.setattr(rekindle.Session, "save_sync", lambda self, **options: 0)  # the fake device has no disk

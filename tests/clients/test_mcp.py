@@ -21,7 +21,7 @@ from rekindle import InvalidRequest
 from rekindle.__main__ import main
 from rekindle.cli.chat import conversing
 from tests.clients.mcp_server import server as memory_server
-from tests.unit.scripted import scripted_session
+from tests.unit.scripted import dictated, scripted_session
 from tests.waiting import until, until_blocking
 
 pytestmark = pytest.mark.anyio
@@ -41,20 +41,13 @@ ROME = call("weather", place={"city": "Rome"}, days=3)
 SUNNY = "sunny in Rome, Italy, for 3 days"
 
 
-def script(prompt: str) -> str:
-    """Return the model's answer: the text dictated by the user, or a sentence with the result of a tool."""
-    turns = prompt.split("<|im_start|>")
-    role, _, content = turns[-2].removesuffix("<|im_end|>\n").partition("\n")
-    return f"It is: {content}" if role == "tool" else content.removeprefix("say ")
-
-
 def says(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[rekindle.Session]:
-    with scripted_session(monkeypatch, script, max_context=8192) as session:
+    with scripted_session(monkeypatch, dictated, max_context=8192) as session:
         yield session
 
 

@@ -150,12 +150,8 @@ def write_delta_nets(writer: gguf.GGUFWriter, config: Config) -> None:
 
 
 def write_mamba(writer: gguf.GGUFWriter, config: Config) -> None:
-    heads = config["mamba_n_heads"]
-    writer.add_ssm_conv_kernel(config["mamba_d_conv"])
-    writer.add_ssm_state_size(config["mamba_d_state"])
-    writer.add_ssm_group_count(config["mamba_n_groups"])
-    writer.add_ssm_inner_size(heads * config["mamba_d_head"])
-    writer.add_ssm_time_step_rank(heads)
+    keys = ("mamba_d_conv", "mamba_d_state", "mamba_n_groups", "mamba_n_heads", "mamba_d_head")
+    _write_mamba_sizes(writer, *(config[key] for key in keys))
 
 
 def write_granite(writer: gguf.GGUFWriter, config: Config) -> None:
@@ -180,12 +176,8 @@ def write_granite(writer: gguf.GGUFWriter, config: Config) -> None:
 
 def write_nemotron(writer: gguf.GGUFWriter, config: Config) -> None:
     kinds = config["layers_block_type"]
-    heads = config["mamba_num_heads"]
-    writer.add_ssm_conv_kernel(config["conv_kernel"])
-    writer.add_ssm_state_size(config["ssm_state_size"])
-    writer.add_ssm_group_count(config["n_groups"])
-    writer.add_ssm_inner_size(heads * config["mamba_head_dim"])
-    writer.add_ssm_time_step_rank(heads)
+    keys = ("conv_kernel", "ssm_state_size", "n_groups", "mamba_num_heads", "mamba_head_dim")
+    _write_mamba_sizes(writer, *(config[key] for key in keys))
     _write_kv_heads(writer, config, "full_attention", kinds)
     writer.add_rope_scaling_finetuned(False)
     writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
@@ -199,6 +191,14 @@ def write_nemotron(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_expert_weights_norm(config["norm_topk_prob"])
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
     writer.add_moe_latent_size(config["moe_latent_size"])
+
+
+def _write_mamba_sizes(writer: gguf.GGUFWriter, kernel: int, state: int, groups: int, heads: int, width: int) -> None:
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_group_count(groups)
+    writer.add_ssm_inner_size(heads * width)
+    writer.add_ssm_time_step_rank(heads)
 
 
 def _write_kv_heads(writer: gguf.GGUFWriter, config: Config, kind: str, kinds: list[str]) -> None:

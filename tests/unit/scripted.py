@@ -1,10 +1,12 @@
 """Sessions with scripted models: the fake device, and a tokenizer of characters and marks."""
 
+import json
 import string
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -35,6 +37,18 @@ Script = Callable[[str], str]
 """Returns the answer to a conversation as the model reads it."""
 Serve = Callable[..., Session]
 """Opens a session for an answer or a script, and perhaps a chat template."""
+
+
+def call(name: str = "weather", **arguments: Any) -> str:
+    """Return a tool call as the model writes it."""
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def dictated(prompt: str) -> str:
+    """Return the model's answer: the text dictated by the user, or a sentence with the result of a tool."""
+    turns = prompt.split("<|im_start|>")
+    role, _, content = turns[-2].removesuffix("<|im_end|>\n").partition("\n")
+    return f"It is: {content}" if role == "tool" else content.removeprefix("say ")
 
 
 def tokenizer(template: str = HERMES, *, every_byte: bool = False) -> Tokenizer:

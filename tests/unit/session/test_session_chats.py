@@ -10,8 +10,8 @@ import pytest
 from rekindle import Chat, InvalidRequest
 from rekindle.core.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
-from tests.unit.scripted import FORGETFUL, scripted_session
-from tests.unit.session.test_session_tools import call, script, weather
+from tests.unit.scripted import FORGETFUL, call, dictated, scripted_session
+from tests.unit.session.test_session_tools import weather
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -98,7 +98,7 @@ async def test_where_the_template_leaves_out_reasoning_the_answer_before_is_comp
 
 
 async def test_functions_of_a_chat_are_called_until_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted_session(monkeypatch, script) as session:
+    with scripted_session(monkeypatch, dictated) as session:
         chat = session.chat(tools=[weather])
         answer = await chat.say(f"say {call(city='Rome')}")
         assert answer.content == 'It is: {"city": "Rome", "sun": 1}'
@@ -109,7 +109,7 @@ async def test_functions_of_a_chat_are_called_until_there_is_an_answer(monkeypat
 
 
 async def test_calls_of_schemas_are_for_the_caller_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted_session(monkeypatch, script) as session:
+    with scripted_session(monkeypatch, dictated) as session:
         chat = session.chat(tools=[{"type": "function", "function": {"name": "weather"}}])
         answer = await chat.say(f"say {call(city='Rome')}")
         assert answer.tool_calls[0].arguments == {"city": "Rome"}

@@ -1,6 +1,5 @@
 """A run goes on from call to result to answer, and whatever a function does, it goes on or ends clearly."""
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from rekindle import InvalidRequest, ToolRun
 from rekindle.core.concurrency import mailbox
 from rekindle.core.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
-from tests.unit.scripted import scripted_session
+from tests.unit.scripted import call, dictated, scripted_session
 from tests.unit.sessions import assert_all_is_free
 from tests.waiting import PATIENCE
 
@@ -22,20 +21,9 @@ pytestmark = pytest.mark.anyio
 USER = {"role": "user", "content": "Weather in Rome?"}
 
 
-def call(name: str = "weather", **arguments: Any) -> str:
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-
-
-def script(prompt: str) -> str:
-    """Return the model's answer: the text dictated by the user, or a sentence with the result of a tool."""
-    turns = prompt.split("<|im_start|>")
-    role, _, content = turns[-2].removesuffix("<|im_end|>\n").partition("\n")
-    return f"It is: {content}" if role == "tool" else content.removeprefix("say ")
-
-
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    with scripted_session(monkeypatch, script) as session:
+    with scripted_session(monkeypatch, dictated) as session:
         yield session
         assert_all_is_free(session)
 

@@ -15,15 +15,15 @@ from rekindle.tools.mcp.results import output_of
 from rekindle.tools.records import without_references
 from rekindle.tools.sources import ToolSource
 from rekindle.tools.tool import Tool
-from tests.unit.scripted import scripted_session
-from tests.unit.session.test_session_tools import call, says, script, weather
+from tests.unit.scripted import call, dictated, scripted_session
+from tests.unit.session.test_session_tools import says, weather
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    with scripted_session(monkeypatch, script) as session:
+    with scripted_session(monkeypatch, dictated) as session:
         yield session
 
 

@@ -12,7 +12,7 @@ import rekindle
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.checkpoints.uses import Embedding, Uses
-from rekindle.scoring import judging
+from rekindle.scoring import ranking
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
@@ -193,7 +193,7 @@ def noted(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_judgements_of_a_model_for_chats_come_with_a_note_once(
     byte_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "one_token", lambda tokenizer, word: {"yes": 5, "no": 6}[word])
+    monkeypatch.setattr(ranking, "one_token", lambda tokenizer, word: {"yes": 5, "no": 6}[word])
     with fake_session(fake_loaded_engine(fake_limits(max_context=2048), tokenizer=byte_tokenizer)) as session:
         notes = noted(session, monkeypatch)
         for _ in range(2):

@@ -13,6 +13,7 @@ from rekindle.client.handle import Handle, Post, RequestDrawer
 from rekindle.client.latencies import Latencies
 from rekindle.client.queue_gate import QueueGate
 from rekindle.client.submission import Submission
+from rekindle.client.weights import WeightsInUse
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import NoWeights, QueueFull
@@ -45,10 +46,7 @@ class EngineClient:
     Attributes:
         first_tokens: (arrival by `time.perf_counter`, seconds since submission) of the most recent first tokens.
         latencies: latency histograms of all requests so far.
-        weights_version: the number of the weights in use; 0 for the initial ones.
-        weights_digests: the digests of the weights so far, by their numbers.
-        asleep: whether the device has neither weights nor pages.
-        has_weights: whether the engine has had weights.
+        weights: the weights in use.
         adapters: the adapters, and their uses by requests.
     """
 
@@ -60,17 +58,9 @@ class EngineClient:
         self._error: Exception | None = None
         self.first_tokens: deque[tuple[float, float]] = deque(maxlen=FIRST_TOKENS)
         self.latencies = Latencies()
-        self.weights_version = 0
-        self.weights_digests: dict[int, str] = {}
+        self.weights = WeightsInUse(present=has_weights)
         self._asked_digests: dict[int, str] = {}
-        self.asleep = False
-        self.has_weights = has_weights
         self.adapters = AdapterTable()
-
-    @property
-    def weights_digest(self) -> str:
-        """The digest of the weights in use."""
-        return self.weights_digests.get(self.weights_version, "")
 
     @property
     def under_way(self) -> dict[int, Handle]:
@@ -90,7 +80,7 @@ class EngineClient:
             NoWeights: the engine has had no weights yet.
             InvalidRequest: there is no adapter of this name.
         """
-        if not self.has_weights:
+        if not self.weights.present:
             raise NoWeights(
                 "the session was opened with weights=None and has no weights yet: give it all tensors by "
                 "session.update_weights, and then submit requests"
@@ -146,8 +136,7 @@ class EngineClient:
             case Started() | Rejected():
                 self._deliver(message)
             case WeightsReplaced(version, digest):
-                if (version, digest) != (self.weights_version, self.weights_digest):  # told by each of several lanes
-                    self.weights_version, self.weights_digests[version] = version, digest
+                if self.weights.replace(version, digest):  # told by each of several lanes
                     warn(
                         f"another session has replaced the weights of the replicas, which are number {version} now: "
                         "the answers that follow are of these weights"
@@ -158,10 +147,7 @@ class EngineClient:
                 CacheSaved(ticket) | WeightsUsed(ticket) | WeightsKept(ticket) | AdapterPut(ticket) | Inspected(ticket)
             ):
                 if isinstance(message, WeightsUsed):  # before its caller wakes up
-                    self.weights_version, self.asleep = message.version, message.asleep
-                    self.has_weights |= not message.asleep
-                    if not message.asleep:
-                        self.weights_digests[message.version] = self._asked_digests.get(ticket, "")
+                    self.weights.take(message, self._asked_digests.get(ticket, ""))
                 self._asked_digests.pop(ticket, None)
                 answers = self._answers.pop(ticket)
                 answers.put(message)

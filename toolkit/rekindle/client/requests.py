@@ -13,6 +13,7 @@ from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Shape
 from rekindle.client.branches import Branches
 from rekindle.client.calls.checks import TEMPLATE_NOTE, check_captures, check_params, lacks_template
+from rekindle.client.calls.notes import Notes
 from rekindle.client.calls.options import GenerateOptions, PromptOptions, ToolSchemas
 from rekindle.client.calls.prompts import (
     all_prompts,
@@ -31,7 +32,6 @@ from rekindle.client.calls.tool_grammar import with_tool_grammar
 from rekindle.client.drawing import Drawer, Report, until_over
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
-from rekindle.client.notes import Notes
 from rekindle.client.submission import Capturing, Submission, reader_of
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest, SessionClosed

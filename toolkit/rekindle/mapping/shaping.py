@@ -36,7 +36,7 @@ class Shaping:
 
     def weights(self, versions: Sequence[int] = ()) -> str:
         """Return the digest of the weights with these numbers, or of the weights in use if there are none."""
-        digests, numbers = self._client.weights_digests, versions or [self._client.weights_version]
+        digests, numbers = self._client.weights.digests, versions or [self._client.weights.version]
         return " and ".join(dict.fromkeys(f"#{digests.get(number, '')[:DIGITS]}" for number in numbers))
 
     def content(self, adapter: str | None) -> dict[str, str]:

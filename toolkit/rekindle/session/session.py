@@ -63,7 +63,7 @@ from rekindle.results.facts.stats import Stats
 from rekindle.results.generation import Generation
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.lens import LogitLens
-from rekindle.scoring import deciding, embedding, judging, likelihood
+from rekindle.scoring import classifying, deciding, embedding, likelihood, ranking
 from rekindle.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.session import bench as benching
 from rekindle.session import comparing
@@ -120,8 +120,8 @@ class Session:
         self._inspections = Inspections(engine, loaded_engine, client, self._requests)
         self._dashboard: Dashboard | None = None
         self._fingerprint_base = ""
-        client.weights_version = loaded_engine.weights_version
-        client.weights_digests.setdefault(client.weights_version, loaded_engine.weights_digest)
+        client.weights.version = loaded_engine.weights_version
+        client.weights.digests.setdefault(client.weights.version, loaded_engine.weights_digest)
         self._model_facts: ModelFacts | None = None
         with suppress(SessionError):  # an ended engine has nothing to log
             for lane, scheduler in enumerate(loaded_engine.schedulers):
@@ -418,10 +418,10 @@ class Session:
     perplexity = awaitable("await session.perplexity(...)")(likelihood.perplexity)
     perplexity_sync = blocking(perplexity)
 
-    classify = awaitable("await session.classify(...)")(judging.classify)
+    classify = awaitable("await session.classify(...)")(classifying.classify)
     classify_sync = blocking(classify)
 
-    rerank = awaitable("await session.rerank(...)")(judging.rerank)
+    rerank = awaitable("await session.rerank(...)")(ranking.rerank)
     rerank_sync = blocking(rerank)
 
     decide = awaitable("await session.decide(...)")(deciding.decide)
@@ -949,7 +949,7 @@ class Session:
     @property
     def asleep(self) -> bool:
         """True between `sleep` and `wake`, while the device has neither weights nor pages of the session."""
-        return self._client.asleep
+        return self._client.weights.asleep
 
     @property
     def weights_version(self) -> int:
@@ -957,7 +957,7 @@ class Session:
 
         Sessions on the same kept replicas share weights: an `update_weights` of one raises the number in all.
         """
-        return self._client.weights_version
+        return self._client.weights.version
 
     @property
     def fingerprint(self) -> str:
@@ -970,7 +970,7 @@ class Session:
         """
         self._fingerprint_base = self._fingerprint_base or base_of(self._loaded_engine)
         version = self.weights_version
-        digest = fingerprint_of(self._fingerprint_base, self._client.weights_digest, self._client.adapters.infos)
+        digest = fingerprint_of(self._fingerprint_base, self._client.weights.digest, self._client.adapters.infos)
         return f"fp_{digest}_{version}" if version else f"fp_{digest}"
 
     @property
@@ -1049,7 +1049,7 @@ class Session:
         """Return the reason for an engine at rest, in a word; None if it serves."""
         if self.paused:
             return "paused"
-        return ASLEEP if self.asleep else None if self._client.has_weights else "without weights"
+        return ASLEEP if self.asleep else None if self._client.weights.present else "without weights"
 
     def _about(self) -> SessionCard:
         state, adapters = self.stuck or self._rest(), self._adapters.bytes

@@ -13,6 +13,7 @@ from rekindle.vllm.outputs import (
     BeamSearchOutput,
     ClassificationRequestOutput,
     EmbeddingRequestOutput,
+    PoolingOutput,
     PoolingRequestOutput,
     RequestOutput,
     ScoringRequestOutput,
@@ -226,7 +227,7 @@ class LLM:
         lora_request: LoRARequest | None = None,
         pooling_task: str | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[PoolingRequestOutput]:
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """Return the embedding or the classes of each prompt as an array, by `pooling_task`; see vLLM.
 
         Args:

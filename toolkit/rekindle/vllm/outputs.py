@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.vllm.params import LoRARequest
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +106,6 @@ class ScoringOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingRequestOutput:
-    """The embedding of a prompt, with the tokens of the prompt."""
-
-    request_id: str
-    outputs: EmbeddingOutput
-    prompt_token_ids: Sequence[int]
-    finished: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ClassificationRequestOutput:
-    """The classes of a prompt, with the tokens of the prompt."""
-
-    request_id: str
-    outputs: ClassificationOutput
-    prompt_token_ids: Sequence[int]
-    finished: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class ScoringRequestOutput:
     """The similarity of a pair of texts."""
 
@@ -144,13 +126,25 @@ class PoolingOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolingRequestOutput:
+class PoolingRequestOutput(Generic[T]):
     """The result of a pooling task for a prompt, with the tokens of the prompt."""
 
     request_id: str
-    outputs: PoolingOutput
+    outputs: T
     prompt_token_ids: Sequence[int]
     finished: bool = True
+
+
+class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
+    """The embedding of a prompt, with the tokens of the prompt."""
+
+    __slots__ = ()
+
+
+class ClassificationRequestOutput(PoolingRequestOutput[ClassificationOutput]):
+    """The classes of a prompt, with the tokens of the prompt."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

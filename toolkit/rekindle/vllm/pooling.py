@@ -45,7 +45,7 @@ def encode(
     task: str | None,
     *,
     progress: bool,
-) -> list[PoolingRequestOutput]:
+) -> list[PoolingRequestOutput[PoolingOutput]]:
     """Return the results of a pooling task as arrays.
 
     Raises:
@@ -65,7 +65,7 @@ def encode(
 
 def _array(
     result: EmbeddingRequestOutput | ClassificationRequestOutput, numbers: Sequence[float]
-) -> PoolingRequestOutput:
+) -> PoolingRequestOutput[PoolingOutput]:
     data = np.array(numbers, np.float32)
     return PoolingRequestOutput(result.request_id, PoolingOutput(data), result.prompt_token_ids)
 

@@ -48,6 +48,28 @@ class Ticket:
         self.complete &= not missing or message.full
 
 
+@dataclass(slots=True)
+class Failures:
+    """Failures in a row, until the next try.
+
+    Attributes:
+        pages: pages that the disk did not take.
+        batches: batches without room in the host tier.
+        too_many: whether to wait with the next try.
+        retry_tick: the tick of the next try.
+    """
+
+    pages: int = 0
+    batches: int = 0
+    too_many: bool = False
+    retry_tick: int = 0
+
+    def pause(self, ticks: int) -> None:
+        """Count from zero, and wait with the next try."""
+        self.pages = self.batches = 0
+        self.too_many, self.retry_tick = False, ticks + TICKS_BETWEEN
+
+
 class DiskWriteback:
     """Writes cached pages to disk in small batches, by way of the host tier. One batch is in progress at a time.
 
@@ -67,12 +89,9 @@ class DiskWriteback:
         self._is_sent = False  # whether the batch was sent to the host tier, after all its copies
         self._tickets: list[Ticket] = []
         self._used: set[int] = set()
-        self._failed = False
-        self._failures = 0  # pages in a row, by the disk
-        self._crowded = 0  # batches in a row, by the host tier
+        self._failures = Failures()
         self._was_idle = False
         self._next_tick = TICKS_BETWEEN
-        self._retry_tick = 0
 
     def use(self, cache: PrefixCache, node: Node) -> None:
         """Record the use of a node by a request, so that its copy leaves the disk later than others."""
@@ -84,7 +103,7 @@ class DiskWriteback:
     def add_ticket(self, ticket: int) -> None:
         """Add the ticket of a caller that waits for all cached pages to be on disk."""
         self._tickets.append(Ticket(ticket, complete=self._enabled))
-        self._retry_tick = 0
+        self._failures.retry_tick = 0
 
     def stop(self) -> None:
         """Start no further batch: after a weight exchange, new pages do not belong in this store."""
@@ -99,15 +118,15 @@ class DiskWriteback:
             if record is not None:
                 cache.tree.records.finish_write(node, record)
                 cache.drop_redundant_copy(node)
-                self._failures = self._crowded = 0
+                self._failures.pages = self._failures.batches = 0
             elif message.full:
                 cache.tree.records.crowd_out(node)
             else:
                 cache.tree.records.fail_write(node)
-                self._failures += 1
+                self._failures.pages += 1
         for ticket in self._tickets:
             ticket.take(message)
-        self._failed |= self._failures >= min(MOST_FAILURES, max(1, self._unwritten))
+        self._failures.too_many |= self._failures.pages >= min(MOST_FAILURES, max(1, self._unwritten))
         self._batch = None
         for cache in self._caches:
             cache.crowd_out(message.pruned)
@@ -120,14 +139,14 @@ class DiskWriteback:
             idle: whether there are no requests.
         """
         if idle and not self._was_idle:
-            self._retry_tick = 0
+            self._failures.retry_tick = 0
         self._was_idle = idle
         if self._batch is None and self._is_time(ticks, idle):
             self._start_batch(ticks, idle)
         if self._batch is not None and not self._is_sent and not any(map(self._caches[0].is_offloading, self._batch)):
             yield from self._send_batch(self._batch)
-        if self._failed:
-            self._failed, self._failures, self._crowded, self._retry_tick = False, 0, 0, ticks + TICKS_BETWEEN
+        if self._failures.too_many:
+            self._failures.pause(ticks)
             for ticket in self._tickets:
                 ticket.complete = False
         if self._batch is None:
@@ -143,7 +162,7 @@ class DiskWriteback:
 
     def _is_time(self, ticks: int, idle: bool) -> bool:
         is_due = bool(self._tickets) or idle or ticks >= self._next_tick
-        return self._enabled and not self._failed and is_due and ticks >= self._retry_tick
+        return self._enabled and not self._failures.too_many and is_due and ticks >= self._failures.retry_tick
 
     def _start_batch(self, ticks: int, idle: bool) -> None:
         nodes: list[Node] = []
@@ -164,14 +183,14 @@ class DiskWriteback:
             in_host = self._with_host_copy(nodes)
             if in_host or not nodes:
                 return in_host
-        self._failed = True
+        self._failures.too_many = True
         return []
 
     def _send_batch(self, nodes: list[Node]) -> Iterator[Message]:
         self._batch, self._is_sent = self._with_host_copy(nodes), True
         if nodes and not self._batch:
-            self._crowded += 1
-            self._failed |= self._crowded >= TRIES or all(node.is_gone for node in nodes)
+            self._failures.batches += 1
+            self._failures.too_many |= self._failures.batches >= TRIES or all(node.is_gone for node in nodes)
         entries = tuple(node.host for node in self._batch if node.host is not None)
         yield Archive(tuple(map(self._describe, self._batch)), entries, tuple(sorted(self._used)))
         self._used.clear()

@@ -40,7 +40,7 @@ class Operations:
         self._followers: dict[Feed[None], Callable[[], None]] = {}
         self._source: Weights | None = None  # of the weights in use; None for those of the opened model
         self._stamps = loaded_engine.checkpoint.stamps
-        self._is_source_kept = client.has_weights
+        self._is_source_kept = client.weights.present
         engine.stopped.when_closed(self._stop_followers)
 
     def followed_by(self, stop: Callable[[], None], closed: Feed[None]) -> None:
@@ -61,7 +61,7 @@ class Operations:
 
     def _update_weights(self, weights: Weights, in_flight: InFlightPolicy, shares: bool) -> Waits[None]:
         self._check_in_flight(in_flight)
-        load = self._loaded_engine.reload if self._client.asleep else self._loaded_engine.load
+        load = self._loaded_engine.reload if self._client.weights.asleep else self._loaded_engine.load
         new = yield from in_a_thread(lambda: load(weights, shares=shares), "weights")
         yield from self._exchange(lambda ticket: NewWeights(ticket, new.payload, in_flight), new.digest)
         self._is_source_kept = not isinstance(weights, Mapping)  # arrays would take the memory that sleep() frees
@@ -82,7 +82,7 @@ class Operations:
         if weights is not None:
             yield from self.update_weights(weights, "finish")
             return
-        if not self._client.asleep:
+        if not self._client.weights.asleep:
             return
         if not self._is_source_kept:
             raise InvalidRequest(
@@ -90,7 +90,7 @@ class Operations:
                 "there were none: pass them, wake(weights)"
             )
         new = yield from in_a_thread(self._reload, "weights")
-        version = self._client.weights_version
+        version = self._client.weights.version
         exchange = self._exchange(lambda ticket: NewWeights(ticket, new.payload, version=version), new.digest)
         yield from self._unless_stuck(exchange)
 

@@ -63,7 +63,7 @@ def _check(loaded_engine: LoadedEngine, client: EngineClient) -> None:
             f'save_quantized() writes the codes of quantize=, and {source} was opened without it: add quantize="int4" '
             'or "int8" to open(), or run `rekindle quantize`'
         )
-    if client.weights_version or not client.has_weights:
+    if client.weights.version or not client.weights.present:
         raise InvalidRequest(
             "save_quantized() reads the files of the opened model again, and update_weights has replaced its weights, "
             "or it has none: save the new weights as a Hugging Face directory, and open that with quantize="

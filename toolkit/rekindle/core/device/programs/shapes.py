@@ -126,11 +126,6 @@ class StateShapes:
         return self.state_form.copy if self.group_slots.states else None
 
     @property
-    def copy_bytes(self) -> int:
-        """The bytes of one page copy."""
-        return _bytes([self.page])
-
-    @property
     def state_bytes(self) -> int:
         """The bytes of one copy of a state; 0 for a model without states."""
         return 0 if self.state is None else _bytes([self.state])

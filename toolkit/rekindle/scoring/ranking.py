@@ -1,0 +1,203 @@
+"""Reranking of documents: by a head, by embeddings, or by the likelihood of "yes"."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from rekindle.client.requests import HasRequests, Requests
+from rekindle.core.concurrency.waits import Waits, in_a_thread
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Prompt
+from rekindle.core.request import checks
+from rekindle.core.request.accepted import LONGEST_SALT
+from rekindle.formats.checkpoints.uses import Activation, Classifier, Embedding
+from rekindle.results.facts.settings import SamplingParams
+from rekindle.results.scores.classes import activated
+from rekindle.results.scores.ranking import Ranking
+from rekindle.scoring.classifying import logits_of
+from rekindle.scoring.computing import ScoringBar, compute_all
+from rekindle.scoring.embedding import EmbedOptions, last_states, normalized
+from rekindle.scoring.fitness import note_unfit
+from rekindle.scoring.ranking_prompts import (
+    DOCUMENT,
+    fitted,
+    one_token,
+    question_writer,
+    tokenize_questions,
+    writers_for_embedding,
+)
+
+
+def rerank(
+    session: HasRequests,
+    query: str,
+    documents: Sequence[str],
+    *,
+    instruction: str | None = None,
+    activation: bool = True,
+    truncate_prompt_tokens: int | None = None,
+    cache_salt: str = "",
+    adapter: str | None = None,
+    progress: bool | None = None,
+) -> Waits[Ranking]:
+    """Rank documents by their relevance to a query.
+
+    An embedding model (one with a `1_Pooling`) scores a document by the cosine similarity of the two embeddings. For
+    other models, each document becomes a yes-or-no question in the model's chat format, as for Qwen3-Reranker: a
+    generative model scores it by the probability of "yes" against "no", and a model with a one-class head by the
+    probability of its class, or the number if its files say so (`problem_type`, `activation_fn`). For a reranker with
+    another format, write its texts and call `classify` or `score`.
+
+    The call waits for all documents, and for room in the waiting queue. Leaving the wait early cancels its requests.
+
+    Args:
+        query: the search query.
+        documents: the texts to rank.
+        instruction: the criterion of relevance; the default describes a web search. For an embedding model, the
+            instruction of `embed` for the query; the default is the model's prompt "query", if it has one.
+        activation: whether the model's activation gives the scores, by default probabilities. False gives their logits,
+            which tell apart documents of nearly the same probability. The cosines of an embedding model have no logits.
+        truncate_prompt_tokens: number of tokens of a prompt with its query and document, above which the document loses
+            its end; -1 for the longest that fits. For an embedding model, whose prompts are the query alone and each
+            document alone, each loses its own end. Default None, no cut.
+        cache_salt, adapter: as in `SamplingParams`.
+        progress: whether to draw a progress bar for a call that takes longer than a second. The default is the
+            `progress` of `open`.
+
+    Returns:
+        A `rekindle.Ranking`, with the relevance of each document.
+
+    Raises:
+        InvalidRequest: the query or a document is not a text, the model has no chat template or cannot answer in this
+            format, or its logits need a larger `max_logprobs` in `open`.
+        SessionError: the session is closed or its engine failed.
+    """
+    __tracebackhide__ = True  # hides this frame from notebook tracebacks
+    requests = session._requests
+    checks.text("query", query, checks.LONGEST_LONG_TEXT)
+    if not checks.is_sequence(documents):
+        raise InvalidRequest(f"documents must be a list of texts, got {checks.preview(documents)}")
+    checks.unless_none(checks.text)("instruction", instruction)
+    checks.boolean("activation", activation)
+    bar = ScoringBar("ranking", "documents", requests.draws_progress(progress))
+    most = SamplingParams.from_options({"truncate_prompt_tokens": truncate_prompt_tokens}).truncate_prompt_tokens
+    texts, salt = checks.long_texts("documents", documents), checks.text("cache_salt", cache_salt, LONGEST_SALT)
+    call = _RankingCall(query, texts, instruction, activation, most, salt, adapter, bar)
+    requests.check_engine()
+    uses = requests.loaded_engine.checkpoint.uses
+    if uses.classifier is not None:
+        return (yield from _by_class(requests, call, uses.classifier))
+    if uses.embedding.pooling is not None or uses.embedding.unsupported_reason:
+        return (yield from _by_similarity(requests, call, uses.embedding))
+    return (yield from _by_answer(requests, call))
+
+
+@dataclass(frozen=True, slots=True)
+class _RankingCall:
+    """The checked arguments of `rerank`.
+
+    Attributes:
+        query, documents, instruction, activation, cache_salt, adapter: as in `rerank`.
+        most: the most tokens of a prompt; -1 for the longest that fits, None for no cut.
+        bar: the progress bar.
+    """
+
+    query: str
+    documents: tuple[str, ...]
+    instruction: str | None
+    activation: bool
+    most: int | None
+    cache_salt: str
+    adapter: str | None
+    bar: ScoringBar
+
+    def ranking(self, scores: Iterable[float], tokens: int) -> Ranking:
+        """Return the ranking by scores, for prompts with so many tokens together."""
+        return Ranking(self.query, self.documents, tuple(scores), tokens, self.activation)
+
+    def ranking_of(self, logits: Sequence[float], activation: Activation, tokens: int) -> Ranking:
+        """Return the ranking by logits, as scores by the model's activation unless the call wants logits."""
+        if not self.activation or activation == "identity":
+            return replace(self, activation=False).ranking(logits, tokens)
+        return self.ranking([activated((logit,), activation)[0] for logit in logits], tokens)
+
+
+def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) -> Waits[Ranking]:
+    """Return the ranking by the cosine similarity of embeddings, which have no logits."""
+    __tracebackhide__ = True
+    pooling = EmbedOptions.of(requests.loaded_engine, None, None, None, None).pooling
+    writers = writers_for_embedding(defaults, call.instruction, len(call.documents))
+    prompts = yield from fitted(requests, writers, (call.query, *call.documents), call.most)
+    states = yield from last_states(
+        requests, prompts, True, pooling, call.cache_salt, call.adapter, call.bar, _query_or_document
+    )
+    vectors = normalized(states.rows)
+    return replace(call, activation=True).ranking((vectors[1:] @ vectors[0]).tolist(), states.prompt_tokens)
+
+
+def _by_class(requests: Requests, call: _RankingCall, head: Classifier) -> Waits[Ranking]:
+    """Return the ranking by the probability of a head's only class."""
+    __tracebackhide__ = True
+    prompts = yield from _questions(requests, call, output=0)
+    if (classes := len(head.labels)) > 1:
+        raise InvalidRequest(
+            f"rerank() needs a head with one class, but the head of this model has {classes}; use classify()"
+        )
+    states = yield from last_states(
+        requests, prompts, True, "last", call.cache_salt, call.adapter, call.bar, DOCUMENT.format
+    )
+    logits = logits_of(head, states.rows)[:, 0].tolist()
+    return call.ranking_of(logits, head.activation, states.prompt_tokens)
+
+
+def _questions(requests: Requests, call: _RankingCall, output: int) -> Waits[list[Prompt]]:
+    """Return the questions about the documents, with room for `output` tokens behind them."""
+    writer = question_writer(requests.loaded_engine.tokenizer, call.instruction, call.query)
+    return (yield from fitted(requests, [writer] * len(call.documents), call.documents, call.most, output))
+
+
+def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
+    """Return the ranking by the probability of "yes" against "no" as the answer to each question."""
+    __tracebackhide__ = True
+    preparer = requests.loaded_engine.preparer
+    if preparer.tokenizer is None:
+        raise InvalidRequest("the model has no tokenizer, so rerank() cannot write its questions")
+    requests.check_predicts()
+    activation = call.activation
+    if not activation and (most := requests.loaded_engine.limits.max_logprobs) < 2:
+        raise InvalidRequest(
+            f"rerank(activation=False) reads the log-probabilities of two tokens, and the session has {most} at most: "
+            "raise max_logprobs in open()"
+        )
+    note_unfit(requests, "rank")
+    yes, no = (one_token(preparer.tokenizer, word) for word in ("yes", "no"))
+    prompts = yield from _questions(requests, call, output=1)
+    ids = yield from in_a_thread(partial(tokenize_questions, preparer, prompts), "rerank")
+    # Greedy decoding takes the likelier of the two allowed tokens; its probability is relative to the two.
+    params = SamplingParams(
+        cache_salt=call.cache_salt,
+        adapter=requests.adapter(call.adapter),
+        max_tokens=1,
+        allowed_token_ids=frozenset({yes, no}),
+        logprobs=0 if activation else 2,  # a logit needs the small probability of the other one too
+        logprobs_of="sampled",
+        ignore_eos=True,
+    )
+    answers = yield from compute_all(requests, [(each, params) for each in ids], call.bar)
+    scores = []
+    for answer in answers:
+        assert answer.logprobs is not None
+        if activation:
+            probability = float(np.exp(answer.logprobs[0].logprob))
+            scores.append(probability if answer.token_ids == (yes,) else 1 - probability)
+        else:
+            by_token = {each.token_id: each.logprob for each in answer.logprobs[0].top}
+            scores.append(by_token[yes] - by_token[no])
+    return call.ranking(scores, sum(map(len, ids)))
+
+
+def _query_or_document(index: int) -> str:
+    """Return the name of a prompt in a ranking by similarity, where the query is before the documents."""
+    return DOCUMENT.format(index - 1) if index else "the query"

@@ -1,0 +1,127 @@
+"""Prompts of a ranking: a question about each document, cut to the room of a prompt."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from rekindle.assembly.preparing import Preparer
+from rekindle.client.batches.batch import invalid_batch
+from rekindle.client.requests import Requests
+from rekindle.core.concurrency.waits import Waits, in_a_thread
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Conversation, Prompt
+from rekindle.core.request.request import check_length
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.uses import Embedding
+from rekindle.formats.rendering.template import template_variables
+from rekindle.scoring.embedding import prompt_prefix
+
+INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
+"""Default instruction of Qwen3-Reranker."""
+DOCUMENT: Final = "document {}"
+"""Name of a document in errors, with its index."""
+_SYSTEM: Final = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
+    'answer can only be "yes" or "no".'
+)
+"""System prompt of Qwen3-Reranker's training; other chat models follow it too."""
+Writer = Callable[[str], Prompt]
+"""Writer of the prompt with a text."""
+
+
+def fitted(
+    requests: Requests, writers: Sequence[Writer], texts: Sequence[str], most: int | None, output: int = 0
+) -> Waits[list[Prompt]]:
+    """Return the prompts with texts, each without the end of its text if there are more than `most` tokens.
+
+    With -1 as `most`, a prompt may fill the context up to the room for `output` tokens.
+    """
+    pairs = list(zip(writers, texts, strict=True))
+    if most is None:
+        return [write(text) for write, text in pairs]
+    preparer = requests.loaded_engine.preparer
+    length = preparer.capacity - output if most == -1 else most
+    return (yield from in_a_thread(lambda: [_fit(preparer, write, text, length) for write, text in pairs], "rerank"))
+
+
+def _fit(preparer: Preparer, write: Writer, text: str, most: int) -> Prompt:
+    """Return the prompt with a text, without the end of the text if there are more than `most` tokens.
+
+    Raises:
+        InvalidRequest: the prompt has more tokens even without the text.
+    """
+    if preparer.tokenizer is not None:
+        text = preparer.tokenizer.near(text, most, at_end=False)
+    prompt = write(text)
+    excess = preparer.count(prompt) - most
+    if excess <= 0 or preparer.tokenizer is None:
+        return prompt
+    tokens = preparer.tokenizer.encode_chat(text)
+    while excess > 0 and tokens:  # the end of a cut text may take more tokens than before, so once may not suffice
+        tokens = tokens[: max(0, len(tokens) - excess)]
+        prompt = write(preparer.tokenizer.decode(tokens))
+        excess = preparer.count(prompt) - most
+    if excess > 0:
+        raise InvalidRequest.of(
+            "truncate_prompt_tokens",
+            f"truncate_prompt_tokens must be at least {most + excess}, since the prompt has as many tokens without the "
+            f"document; got {most}",
+        )
+    return prompt
+
+
+def writers_for_embedding(defaults: Embedding, instruction: str | None, documents: int) -> list[Writer]:
+    """Return the writers of the prompts of a query and of documents, which put the model's prompt before each."""
+    of_query, of_document = (
+        prompt_prefix(defaults, name if own is None and name in defaults.prompts else own)
+        for name, own in (("query", instruction), ("document", None))
+    )
+    return [of_query.__add__, *([of_document.__add__] * documents)]
+
+
+def question_writer(tokenizer: Tokenizer | None, instruction: str | None, query: str) -> Writer:
+    """Return the writer of the question about a document."""
+    if tokenizer is not None and tokenizer.chat_template is None:
+        raise InvalidRequest(
+            "rerank() needs the model's chat template, and the model has none: pass chat_template= to open(), or write "
+            "the texts yourself for classify() or score()"
+        )
+    instruct = INSTRUCTION if instruction is None else instruction
+    return partial(question, tokenizer, instruct, query)
+
+
+def question(tokenizer: Tokenizer | None, instruction: str, query: str, document: str) -> Conversation:
+    """Return the conversation for judging a document's relevance, with reasoning disabled."""
+    thinks = tokenizer is not None and "enable_thinking" in template_variables(tokenizer.chat_template or "")
+    content = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+    messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": content}]
+    return Conversation(messages, None, {"enable_thinking": False} if thinks else {})
+
+
+def one_token(tokenizer: Tokenizer, word: str) -> int:
+    """Return the token id of a word.
+
+    Raises:
+        InvalidRequest: the word is not one token.
+    """
+    ids = tokenizer.encode_chat(word)
+    if len(ids) != 1:
+        raise InvalidRequest(f"rerank() needs {word!r} as one token, but the model's tokenizer gives {len(ids)} tokens")
+    return ids[0]
+
+
+def tokenize_questions(preparer: Preparer, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
+    """Return the tokens of questions about documents.
+
+    Raises:
+        InvalidBatch: some questions are too long.
+    """
+    sequences, bad = [preparer.token_ids(prompt) for prompt in prompts], dict[int, Exception]()
+    for index, ids in enumerate(sequences):
+        try:
+            check_length(ids, preparer.capacity)
+        except InvalidRequest as error:
+            bad[index] = error
+    if bad:
+        raise invalid_batch(bad, len(prompts), DOCUMENT.format)
+    return sequences
