@@ -10,7 +10,7 @@ from rekindle.server.anthropic.blocks import Messages
 from rekindle.server.anthropic.body import read_messages
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields
-from rekindle.server.common.template import ModelTemplate
+from rekindle.server.common.messages import ModelTemplate
 from tests.unit.apis import MESSAGES, named_events
 from tests.unit.asgi import ask
 from tests.unit.scripted import HERMES, Serve, scripted_session

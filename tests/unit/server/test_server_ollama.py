@@ -11,7 +11,7 @@ from rekindle.formats.response import MessageForm
 from rekindle.server import app
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields
-from rekindle.server.common.template import ModelTemplate
+from rekindle.server.common.messages import ModelTemplate
 from rekindle.server.models.served import ModelCard, OneModel
 from rekindle.server.ollama.answer import parameter_size
 from rekindle.server.ollama.body import read_ollama_chat, read_ollama_embed, read_ollama_generate

@@ -11,7 +11,7 @@ from rekindle.formats.responses.formats import PLAIN
 from rekindle.server.anthropic.body import read_count, read_messages
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields
-from rekindle.server.common.template import ModelTemplate
+from rekindle.server.common.messages import ModelTemplate
 from rekindle.server.decisions.body import read_decision, read_systemone
 from rekindle.server.http.endpoint import Endpoint
 from rekindle.server.judging.body import read_classes, read_pooling, read_ranking, read_score

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from rekindle.core.request.checks import preview
 from rekindle.server.common.errors import invalid_field
+from rekindle.server.common.pictures import from_text
 
 ROLES: Final[Mapping[str, str]] = {
     "user": "user",
@@ -77,28 +78,32 @@ class Messages:
                 raise invalid_field(field, f"{field}.role {rule}, got {preview(role)}")
 
     def _add_user(self, content: Any, field: str) -> None:
-        """Add a message of the user: first the results of tools, each reminder in the last of them, then its texts."""
-        texts = []
+        """Add a message of the user: results of tools, each reminder in the last of them, then other parts."""
+        parts = []
         has_results = False
         for place, block in self._readable(content, field):
             if block.get("type") == "tool_result":
                 self._add_result(block, place)
                 has_results = True
             else:
-                texts.append(_text(block, place))
+                parts.append(_part(block, place))
         if has_results:
-            reminders = [text for text in texts if text.startswith(REMINDER)]
-            self.messages[-1]["content"] = "\n\n".join(filter(None, [self.messages[-1]["content"], *reminders]))
-            texts = [text for text in texts if not text.startswith(REMINDER)]
-        if texts:
-            self._add("user", list(map(_part, texts)))
+            reminders = [part for part in parts if part.get("text", "").startswith(REMINDER)]
+            _append(self.messages[-1], reminders)
+            parts = [part for part in parts if part not in reminders]
+        if parts:
+            self._add("user", parts)
 
     def _add_result(self, block: Mapping[str, Any], field: str) -> None:
         identity, content = _string(block, "tool_use_id", field), block.get("content")
-        text = "\n".join([] if content is None else text_blocks(content, f"{field}.content"))
+        blocks = () if content is None else _blocks(content, f"{field}.content")
+        parts = [_part(each, place) for place, each in blocks]
+        text = "\n".join(part["text"] for part in parts if "text" in part)
+        images = [part for part in parts if "text" not in part]
         if block.get("is_error") is True:
             text = f"error: {text}"
-        message = {"role": "tool", "tool_call_id": identity, "content": text}
+        whole: Any = [*([_text_part(text)] if text else []), *images] if images else text
+        message = {"role": "tool", "tool_call_id": identity, "content": whole}
         name = self._names.get(identity)
         self.messages.append(message if name is None else {**message, "name": name})
 
@@ -113,7 +118,7 @@ class Messages:
                 case "tool_use":
                     calls.append(self._call(block, place))
                 case _:
-                    parts.append(_part(_text(block, place)))
+                    parts.append(_text_part(_text(block, place)))
         message = self._add("assistant", parts)
         if thoughts:
             message["reasoning"] = message.get("reasoning", "") + "".join(thoughts)
@@ -148,8 +153,11 @@ class Messages:
     def finish(self) -> list[Message]:
         """Return the messages, each with a text as its content if it has one part."""
         for each in self.messages:
-            if isinstance(each["content"], list) and len(each["content"]) < 2:
-                each["content"] = each["content"][0]["text"] if each["content"] else ""
+            match each["content"]:
+                case []:
+                    each["content"] = ""
+                case [{"text": str(text)}]:
+                    each["content"] = text
         return self.messages
 
 
@@ -186,7 +194,9 @@ def _text(block: Mapping[str, Any], field: str) -> str:
         case {"type": "tool_reference", "tool_name": str(text)} | {"type": "compaction", "content": str(text)}:
             return text
     kind = preview(block.get("type"))
-    raise invalid_field(field, f"{field} is of type {kind}, and this server reads only text; put its text in")
+    raise invalid_field(
+        field, f"{field} is of type {kind}, and this server reads only text and images; put its text in"
+    )
 
 
 def _titled(block: Mapping[str, Any], texts: Sequence[str]) -> str:
@@ -202,5 +212,23 @@ def _string(block: Mapping[str, Any], name: str, field: str) -> str:
     return value
 
 
-def _part(text: str) -> Message:
+def _part(block: Mapping[str, Any], field: str) -> Message:
+    """Return the part of a message for a block of the user: with an image, or with text."""
+    if block.get("type") != "image":
+        return _text_part(_text(block, field))
+    source = block.get("source")
+    if not isinstance(source, dict) or source.get("type") != "base64":
+        raise invalid_field(field, f"{field}.source must be of type base64, because nothing is fetched")
+    return from_text(source.get("data"), field, f"{field}.source.data")
+
+
+def _text_part(text: str) -> Message:
     return {"type": "text", "text": text}
+
+
+def _append(message: Message, parts: Sequence[Message]) -> None:
+    """Append parts of text to the content of a result."""
+    if isinstance(message["content"], list):
+        message["content"] += parts
+    else:
+        message["content"] = "\n\n".join(filter(None, [message["content"], *(part["text"] for part in parts)]))

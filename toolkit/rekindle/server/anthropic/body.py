@@ -11,9 +11,8 @@ from rekindle.server.anthropic.blocks import Messages
 from rekindle.server.common.call import Call, Streaming
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields, name_list
-from rekindle.server.common.messages import message as chat_message
+from rekindle.server.common.messages import ModelTemplate, messages_in, thinking_variables
 from rekindle.server.common.sampling import sampling
-from rekindle.server.common.template import ModelTemplate, thinking_variables
 from rekindle.server.common.tools.offer import single_call
 
 HINTS: Final = frozenset(
@@ -153,7 +152,7 @@ def _messages(body: Fields, template: ModelTemplate) -> list[dict[str, Any]]:
         writer.add(each, f"messages[{place}]")
     if writer.hosted:
         body.note(f"blocks of the types {name_list(writer.hosted)} are left out: this server runs no tools")
-    if not (messages := [chat_message(each, template.form) for each in writer.finish()]):
+    if not (messages := messages_in(writer.finish(), template.form)):
         body.refuse("messages", "have no text")
     return messages
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from rekindle.client.record import Record
+from rekindle.formats.rendering.content_form import text_of
 from rekindle.formats.response import Part, Reading, Response
 from rekindle.formats.responses.formats import REASONING_KEYS
 from rekindle.results.generation import Generation
@@ -29,8 +30,7 @@ def _lengths(call: Call) -> Mapping[str, int]:
         return {}
     messages: Any = call.prompt[0] if isinstance(call.prompt[0], Sequence) else call.prompt
     last = messages[-1]
-    content = last["content"]
-    text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+    text = text_of(last)
     reasoning = next((last[key] for key in REASONING_KEYS if isinstance(last.get(key), str)), "")
     return {"content": len(text.lstrip()), "reasoning": len(reasoning.strip())}
 

@@ -1,13 +1,15 @@
 """Messages and options of chat templates in bodies, in OpenAI's form."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.request.checks import preview
 from rekindle.formats.rendering.efforts import EFFORT, SWITCHES
 from rekindle.formats.response import MessageForm
 from rekindle.server.common.fields import Fields
+from rekindle.server.common.pictures import check_count, content_in
 from rekindle.server.common.tools.custom import INPUT
 from rekindle.server.common.tools.offer import read_tools
 
@@ -15,11 +17,38 @@ REASONING = ("reasoning_content", "reasoning")
 """Keys of a message's reasoning in bodies of clients."""
 
 
-def message(source: Mapping[str, Any], form: MessageForm) -> dict[str, Any]:
-    """Convert a message from OpenAI's format to the format of the chat template."""
+def messages_in(
+    sources: Sequence[Mapping[str, Any]], form: MessageForm, param: str = "messages"
+) -> list[dict[str, Any]]:
+    """Convert messages from OpenAI's format to the format of the chat template.
+
+    Raises:
+        ApiError: an image is malformed or out of bounds, or there are too many.
+    """
+    results = [message(each, form, param, f"{param}[{place}]") for place, each in enumerate(sources)]
+    check_count(results, param)
+    return results
+
+
+def message(
+    source: Mapping[str, Any], form: MessageForm, param: str = "messages", place: str = "a message"
+) -> dict[str, Any]:
+    """Convert a message from OpenAI's format to the format of the chat template.
+
+    Args:
+        source: the message.
+        form: the message format of the model's chat template.
+        param: the field of the body.
+        place: the place of the message in the body, for errors.
+
+    Raises:
+        ApiError: an image is malformed or out of bounds.
+    """
     result = {name: value for name, value in source.items() if value is not None or name == "content"}
     if result.get("role") == "developer":  # most chat templates only know the role's former name
         result["role"] = "system"
+    if isinstance(content := result.get("content"), list):
+        result["content"] = content_in(content, param, f"{place}.content")
     calls = result.get("tool_calls")
     if isinstance(calls, list):
         result["tool_calls"] = [_tool_call(each, form) for each in calls]
@@ -90,3 +119,27 @@ def template_in(body: Fields) -> dict[str, Any]:
     if stays_open and variables.get("add_generation_prompt") is False:
         del variables["add_generation_prompt"]  # required by vLLM, implied here
     return {"chat_template_kwargs": variables or None, "continue_final_message": stays_open}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTemplate:
+    """The chat template of a model, as far as requests depend on it.
+
+    Attributes:
+        form: the message format.
+        variables: the names of its variables.
+    """
+
+    form: MessageForm
+    variables: Collection[str]
+
+
+def thinking_variables(thinks: bool, variables: Collection[str]) -> dict[str, Any]:
+    """Return the variables of a chat template that turn its thinking on or off.
+
+    Args:
+        thinks: whether the model is to think.
+        variables: the names of the template's variables.
+    """
+    switches = {name: thinks for name in SWITCHES if name in variables}
+    return switches if thinks or EFFORT not in variables else {**switches, EFFORT: "none"}

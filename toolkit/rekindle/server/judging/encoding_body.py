@@ -8,7 +8,8 @@ from rekindle.core.request.checks import preview
 from rekindle.formats.response import MessageForm
 from rekindle.formats.responses.formats import PLAIN
 from rekindle.server.common.fields import Fields
-from rekindle.server.common.messages import message, template_in, tools_in
+from rekindle.server.common.messages import messages_in, template_in, tools_in
+from rekindle.server.common.pictures import refuse_images
 from rekindle.server.common.prompts import texts
 from rekindle.server.common.sampling import MAX_TOKEN_ID
 
@@ -110,7 +111,8 @@ def inputs_in(body: Fields, most: int, form: MessageForm) -> Inputs:
     else:
         if body.peek(("input",)):
             body.refuse("messages", "and input are both prompts; give one of them")
-        prompts, template = [[message(each, form) for each in messages]], template_in(body)
+        prompts, template = [messages_in(messages, form)], template_in(body)
+        refuse_images(prompts[0], "messages")
         variables = template["chat_template_kwargs"] or {}
         template["chat_template_kwargs"] = {"add_generation_prompt": False, **variables}
     special = body.flag("add_special_tokens", messages is None)
@@ -138,7 +140,9 @@ def read_tokenize(body: Fields, form: MessageForm) -> TokenizeRequest:
     tools = {name: value for name, value in tools_in(body).items() if name == "tools"}
     options = {**template_in(body), **tools}
     body.finish({})
-    return TokenizeRequest(None, [message(each, form) for each in messages], options, special, with_texts)
+    chat = messages_in(messages, form)
+    refuse_images(chat, "messages")
+    return TokenizeRequest(None, chat, options, special, with_texts)
 
 
 def _read_content(body: Fields) -> TokenizeRequest:

@@ -16,7 +16,7 @@ from rekindle.formats.rendering.template import template_variables
 from rekindle.formats.response import MessageForm
 from rekindle.formats.responses.formats import PLAIN, format_of
 from rekindle.server.common.errors import ApiError, invalid_field
-from rekindle.server.common.template import ModelTemplate
+from rekindle.server.common.messages import ModelTemplate
 from rekindle.server.models.session import ServedSession
 
 

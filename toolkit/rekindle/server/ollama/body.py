@@ -11,10 +11,9 @@ from rekindle.formats.rendering.efforts import EFFORT
 from rekindle.server.common.call import Call, Streaming
 from rekindle.server.common.errors import invalid_field
 from rekindle.server.common.fields import Fields
-from rekindle.server.common.messages import message as chat_message
-from rekindle.server.common.messages import tools_in
+from rekindle.server.common.messages import ModelTemplate, messages_in, thinking_variables, tools_in
+from rekindle.server.common.pictures import check_count, from_text
 from rekindle.server.common.sampling import ANY_OBJECT, INTEGERS, SAMPLING_ONLY, whole_number
-from rekindle.server.common.template import ModelTemplate, thinking_variables
 
 HINTS: Final = frozenset({"shift", "truncate"})
 """Fields of prompts without effect: a prompt is never cut. A text to embed is cut by its own field `truncate`."""
@@ -92,7 +91,7 @@ def read_ollama_chat(body: Fields, template: ModelTemplate) -> OllamaRequest:
     messages = body.take("messages", list) or []
     if not all(isinstance(each, dict) for each in messages):
         body.refuse("messages", f"must be a list of messages, got {preview(messages)}")
-    prompt = [chat_message(each, template.form) for each in _with_ids(messages)]
+    prompt = messages_in(_with_ids(messages), template.form)
     options, fields = _options(body)
     last = prompt[-1] if prompt else {}
     stays_open = last.get("role") == "assistant" and bool(last.get("content")) and not last.get("tool_calls")
@@ -118,13 +117,18 @@ def read_ollama_generate(body: Fields, template: ModelTemplate | None) -> Ollama
             body.refuse(name, "is not served: write the whole prompt, with raw=true if it needs no chat template")
     fields["prompt"] = "prompt"
     form = None if raw else template
+    images = _images(body.any("images"), "images", "images")
+    if images and form is None:
+        body.refuse("images", "need a chat template, and have a place in none: leave raw out")
     thinking = _thinking(body, frozenset() if form is None else form.variables)
     if form is None:
         prompt: Any = text if raw or not system else f"{system}\n\n{text}"
         return _request(body, text and prompt, options, fields, remembers=not raw, context=context)
     messages = [{"role": "system", "content": system}] if system else []
-    messages += [{"role": "user", "content": text}] if text else []
-    return _request(body, messages if text else [], {**options, **thinking}, fields, remembers=True, context=context)
+    messages += [{"role": "user", "content": _with_images(images, text)}] if text or images else []
+    check_count(messages, "images")
+    prompt = messages if text or images else []
+    return _request(body, prompt, {**options, **thinking}, fields, remembers=True, context=context)
 
 
 def _request(
@@ -137,8 +141,6 @@ def _request(
     context: Sequence[int] = (),
 ) -> OllamaRequest:
     """Take the other fields, and return the request."""
-    if body.any("images"):
-        body.refuse("images", "are not served: the model reads only text")
     logprobs, top = body.flag("logprobs"), body.take("top_logprobs", int)
     scores = {"logprobs": top or 0} if logprobs else {}
     streams, keep_alive = body.flag("stream", True), keep_alive_in(body)
@@ -226,8 +228,8 @@ def _with_ids(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     result = []
     for place, source in enumerate(messages):
         each = {name: value for name, value in source.items() if name not in ("images", "thinking", "tool_name")}
-        if source.get("images"):
-            raise invalid_field("messages", f"messages[{place}].images are not served: the model reads only text")
+        if images := _images(source.get("images"), "messages", f"messages[{place}].images"):
+            each["content"] = _with_images(images, source.get("content"))
         if source.get("thinking") is not None:
             each["reasoning"] = source["thinking"]
         calls = each.get("tool_calls")
@@ -241,6 +243,20 @@ def _with_ids(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 each["name"] = source["tool_name"]
         result.append(each)
     return result
+
+
+def _images(values: Any, param: str, place: str) -> list[dict[str, Any]]:
+    """Return files in base64 as parts of a message; none for an absent field."""
+    if not isinstance(values or [], list):
+        raise invalid_field(param, f"{place} must be a list of files in base64, got {preview(values, 60)}")
+    return [from_text(each, param, f"{place}[{index}]") for index, each in enumerate(values or [])]
+
+
+def _with_images(images: Sequence[dict[str, Any]], text: Any) -> Any:
+    """Return a content with images before its text; a text without images as it is."""
+    if not images or not isinstance(text, str | None):
+        return text
+    return [*images, *([{"type": "text", "text": text}] if text else [])]
 
 
 def _call(call: Any, identity: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from rekindle.formats.response import MessageForm
 from rekindle.server.common.call import Call
 from rekindle.server.common.fields import Fields
-from rekindle.server.common.messages import REASONING, message, template_in
+from rekindle.server.common.messages import REASONING, messages_in, template_in
 from rekindle.server.common.sampling import NEUTRAL, choice_count, repeat_prompts, sampling, streaming, token_reports
 from rekindle.server.common.tools.custom import CustomTool
 from rekindle.server.common.tools.offer import read_tools, single_call
@@ -73,7 +73,7 @@ def read_chat(body: Fields, form: MessageForm) -> ChatRequest:
     tools = read_tools(body, nested=True)
     options |= {**tools.options, **template_in(body), **single_call(one_call)}
     count = choice_count(body)
-    prompts, n = repeat_prompts([[message(each, form) for each in messages]], options, count)
+    prompts, n = repeat_prompts([messages_in(messages, form)], options, count)
     fields["prompt"] = "messages"
     call = Call(prompts if len(prompts) > 1 else prompts[0], options, n, count, fields, streaming(body), reports)
     echo = _last_text(messages[-1]) if body.flag("echo") else ""

@@ -8,7 +8,7 @@ from rekindle.core.request.checks import preview
 from rekindle.formats.response import MessageForm
 from rekindle.server.common.call import Call, Streaming
 from rekindle.server.common.fields import IGNORED, Fields
-from rekindle.server.common.messages import message
+from rekindle.server.common.messages import messages_in
 from rekindle.server.common.sampling import ANY_OBJECT, NEUTRAL, sampling
 from rekindle.server.common.tools.offer import Tools, read_tools, single_call
 from rekindle.server.openai.responses.items import Item, messages_of, read_items, tools_in, update
@@ -116,7 +116,7 @@ def read_response(
     stream, stream_options = body.flag("stream"), body.take_fields("stream_options")
     if stream_options is not None:
         stream_options.finish({}, ("include_obfuscation", "reasoning_summary_delivery"))
-    prompt = [message(each, form) for each in messages]
+    prompt = messages_in(messages, form, "input")
     fields |= {"prompt": "input", "json_schema": "text.format"}
     logprobs = _logprobs(body, options, fields)
     options = {**_truncation(body), **options}

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from rekindle.core.request.checks import preview
 from rekindle.server.common.fields import Fields, name_list
+from rekindle.server.common.pictures import URL_PARTS, from_url
 from rekindle.server.common.tools.offer import name_for_model
 
 Item = Mapping[str, Any]
@@ -221,14 +222,17 @@ def _has_only_reasoning(message: Mapping[str, Any]) -> bool:
 
 
 def _content(body: Fields, content: Any) -> Any:
-    """Return content in the format of chat templates, with text parts only."""
+    """Return content in the format of chats, with parts of text and images."""
     if not isinstance(content, list):
         return content
     parts = []
     for part in content:
         field = TEXT_PARTS.get(str(part.get("type"))) if isinstance(part, dict) else None
+        if isinstance(part, dict) and part.get("type") in URL_PARTS:
+            parts.append(from_url(part, "input", "the image of an item in input"))
+            continue
         if field is None:
-            body.refuse("input", f"has a part other than text: {preview(part)}")
+            body.refuse("input", f"has a part other than text or an image: {preview(part)}")
         parts.append({"type": "text", "text": part.get(field)})
     return parts
 

@@ -1,0 +1,102 @@
+"""Images in bodies: files in data: URLs or in base64. Nothing is fetched, and no path is read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from rekindle.core.errors import ConfigError, InvalidRequest
+from rekindle.core.request.checks import preview
+from rekindle.formats.images.parts import image_part, is_image
+from rekindle.formats.images.sources import ImageFile, from_base64, from_data_url
+from rekindle.server.common.errors import invalid_field
+
+MOST_IMAGES: Final = 16
+"""Most images of a request."""
+URL_PARTS: Final = ("image_url", "input_image")
+"""Types of OpenAI's parts with an image."""
+
+
+def content_in(content: Any, param: str, place: str) -> Any:
+    """Return a content with OpenAI's parts for images as parts of the session; other parts are unchanged.
+
+    Args:
+        content: the content of a message.
+        param: the field of the body.
+        place: the place of the content in the body, for errors.
+
+    Raises:
+        ApiError: an image is malformed or out of bounds.
+    """
+    if not isinstance(content, list):
+        return content
+    return [_part(part, param, f"{place}[{index}]") for index, part in enumerate(content)]
+
+
+def _part(part: Any, param: str, place: str) -> Any:
+    if not isinstance(part, dict):
+        return part
+    kind = part.get("type")
+    if kind == "image" and not isinstance(part.get("image"), ImageFile):  # such as a path, which only Python may give
+        raise invalid_field(param, f"{place} must give its image as image_url, with a data: URL")
+    return from_url(part, param, place) if kind in URL_PARTS else part
+
+
+def from_url(part: Mapping[str, Any], param: str, place: str) -> dict[str, Any]:
+    """Return OpenAI's part with an image as a part of the session.
+
+    Args:
+        part: a part of one of `URL_PARTS`.
+        param: the field of the body.
+        place: the place of the part in the body, for errors.
+
+    Raises:
+        ApiError: the image is malformed or out of bounds.
+    """
+    inner = part.get("image_url")
+    source: Mapping[str, Any] = inner if isinstance(inner, dict) else {"url": inner}
+    value, detail = source.get("url"), source.get("detail") or part.get("detail")
+    if not isinstance(value, str) or not value.startswith("data:"):
+        rule = "must be a data: URL, such as data:image/png;base64,...; nothing is fetched"
+        raise invalid_field(param, f"{place}.image_url {rule}, got {preview(value, 60)}")
+    return _read(lambda: image_part(from_data_url(value), detail or "auto"), param, place)
+
+
+def from_text(text: Any, param: str, place: str) -> dict[str, Any]:
+    """Return a file in base64 as a part of the session.
+
+    Raises:
+        ApiError: the image is malformed or out of bounds.
+    """
+    if not isinstance(text, str):
+        raise invalid_field(param, f"{place} must be a file in base64, got {preview(text, 60)}")
+    return _read(lambda: image_part(from_base64(text)), param, place)
+
+
+def check_count(messages: Sequence[Mapping[str, Any]], param: str) -> None:
+    """Check the number of images in messages.
+
+    Raises:
+        ApiError: there are more than `MOST_IMAGES`.
+    """
+    contents = [content for message in messages if isinstance(content := message.get("content"), list)]
+    count = sum(is_image(part) for content in contents for part in content)
+    if count > MOST_IMAGES:
+        raise invalid_field(param, f"{param} may have {MOST_IMAGES} images, got {count}")
+
+
+def refuse_images(messages: Sequence[Mapping[str, Any]], param: str) -> None:
+    """Check messages for a route of text alone.
+
+    Raises:
+        ApiError: there is one.
+    """
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list) and any(map(is_image, content)):
+            raise invalid_field(param, f"{param} may have text alone on this route, got an image")
+
+
+def _read(make: Callable[[], dict[str, Any]], param: str, place: str) -> dict[str, Any]:
+    try:
+        return make()
+    except (InvalidRequest, ConfigError) as error:
+        raise invalid_field(param, f"{place}: {error}") from error
