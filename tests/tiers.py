@@ -72,9 +72,21 @@ STEP: Final = (
     "toolkit/rekindle/core/models/states/",
     "toolkit/rekindle/core/models/streams/",
     "toolkit/rekindle/core/models/taps/",
+    "toolkit/rekindle/core/models/vision/",
     *(
         f"toolkit/rekindle/core/models/{name}.py"
-        for name in ("attention", "decoder", "features", "latent", "layer", "layers", "mixing", "rope", "shard")
+        for name in (
+            "abstract",
+            "attention",
+            "decoder",
+            "features",
+            "latent",
+            "layer",
+            "layers",
+            "mixing",
+            "rope",
+            "shard",
+        )
     ),
     "toolkit/rekindle/core/device/",
 )

@@ -16,12 +16,30 @@ from rekindle.core.models.vision.patches import Patches
 from rekindle.core.models.vision.tower import abstract_tower
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
+from rekindle.formats.families.towers import tower_config
 from rekindle_kernels.api import Implementation
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SMOLVLM: Final = Path(__file__).parent / "goldens" / "vision" / "smolvlm"
 """A tiny SmolVLM, with the pixels and the embeddings of two prompts by transformers."""
+
+SMOLVLM_256M: Final[dict[str, Any]] = {
+    "model_type": "idefics3",
+    "scale_factor": 4,
+    "vision_config": {
+        "hidden_size": 768,
+        "image_size": 512,
+        "max_image_size": {"longest_edge": 512},
+        "model_type": "idefics3",
+        "num_attention_heads": 12,
+        "patch_size": 16,
+        "size": {"longest_edge": 2048},
+        "tie_word_embeddings": False,
+        "use_base_siglip": False,
+    },
+}
+"""The config of SmolVLM-256M-Instruct about its tower; the text model's embeddings have 576 numbers."""
 
 
 def golden(prompt: int) -> tuple[Array, Array]:
@@ -83,3 +101,17 @@ def tower_program(config: VisionConfig, form: WeightForm, implementation: Implem
     """Return the function of weights and patches to embeddings, compiled for each shape."""
     abstract = abstract_tower(config, form, implementation)
     return jax.jit(lambda weights, patches: abstract.with_weights(weights)(patches))
+
+
+def published_program(
+    implementation: Implementation, segments: int
+) -> tuple[Callable[..., jax.Array], list[jax.ShapeDtypeStruct], Patches]:
+    """Return the tower of SmolVLM-256M in bfloat16 as a function of weights and patches, and the shapes of both."""
+    config = tower_config(SMOLVLM_256M, 576, "SmolVLM-256M")
+    assert config is not None
+    abstract = abstract_tower(config, WeightForm(jnp.dtype("bfloat16")), implementation)
+    shapes = (
+        jax.ShapeDtypeStruct((segments, 1024, *rest), jnp.dtype(dtype))
+        for rest, dtype in (((768,), "float32"), ((), "int32"), ((), "bool"))
+    )
+    return lambda weights, patches: abstract.with_weights(weights)(patches), list(abstract.forms), Patches(*shapes)

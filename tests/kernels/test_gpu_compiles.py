@@ -27,6 +27,7 @@ from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.engine_gpu import LLAMA_3_8B
 from tests.kernels import narrow_programs, state_programs
 from tests.published import CONFIGS, published
+from tests.vision import published_program
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 
@@ -185,6 +186,12 @@ def test_a_step_with_quantized_weights_widens_none_of_them(quantize: Quantize) -
     assert (
         memory.temp_size_in_bytes < config.hidden_size * 14336
     )  # half of one matrix in bfloat16, of two in each layer
+
+
+@pytest.mark.parametrize("tiles", [1, 17])
+def test_the_tower_of_images_compiles_within_the_memory_of_a_few_tiles(tiles: int) -> None:
+    program = compiled("NVIDIA H100 80GB HBM3", *published_program("gpu", tiles))
+    assert program.memory_analysis().temp_size_in_bytes < 400 << 20
 
 
 def _check_step(config: ModelConfig, bucket: Bucket, weights: WeightForm = PLAIN) -> Any:

@@ -24,6 +24,7 @@ from rekindle_kernels.tpu import blocks, form, rows, tuning
 from tests.kernels import narrow_programs, state_programs
 from tests.kernels.topologies import KINDS, V5E, V5P, V6E, chip
 from tests.published import CONFIGS, published
+from tests.vision import published_program
 
 Shape = jax.ShapeDtypeStruct
 INT32, FLOAT32, BFLOAT16 = jnp.dtype("int32"), jnp.dtype("float32"), jnp.dtype("bfloat16")
@@ -263,3 +264,9 @@ def test_every_step_compiles_with_all_of_its_layers(topology: str, config: Model
     if (topology, config) == (V5E, LLAMA_3_8B):
         config = replace(config, layers=config.layers[:8])  # one such chip has no room for more
     _check_step(topology, config, bucket)
+
+
+@pytest.mark.parametrize(("topology", "tiles"), [(V5E, 1), (V6E, 17), pytest.param(V5P, 17, marks=pytest.mark.deep)])
+def test_the_tower_of_images_compiles_within_the_memory_of_a_few_tiles(topology: str, tiles: int) -> None:
+    program = compiled(topology, *published_program("tpu", tiles))
+    assert program.memory_analysis().temp_size_in_bytes < 400 << 20

@@ -21,7 +21,7 @@ from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.families.towers import tower_config
 from tests.gguf_models.files import write_model
 from tests.gguf_models.mmproj import write_mmproj
-from tests.vision import SMOLVLM, Array, RunningTower, golden, patches_of
+from tests.vision import SMOLVLM, SMOLVLM_256M, Array, RunningTower, golden, patches_of
 
 Tensors = dict[str, Array]
 PATCHES = "model.vision_model.embeddings.patch_embedding.weight"
@@ -85,22 +85,7 @@ def test_bfloat16_stays_what_it_is(copy: Path) -> None:
 
 
 def test_sizes_of_published_configs_are_read() -> None:
-    of_256m = {
-        "model_type": "idefics3",
-        "scale_factor": 4,
-        "vision_config": {
-            "hidden_size": 768,
-            "image_size": 512,
-            "max_image_size": {"longest_edge": 512},
-            "model_type": "idefics3",
-            "num_attention_heads": 12,
-            "patch_size": 16,
-            "size": {"longest_edge": 2048},
-            "tie_word_embeddings": False,
-            "use_base_siglip": False,
-        },
-    }
-    config = tower_config(of_256m, 576, "config.json")
+    config = tower_config(SMOLVLM_256M, 576, "config.json")
     assert config is not None
     attention = AttentionConfig(12, 12, 64, 0.125, qkv_bias=True, out_bias=True)
     layer = LayerConfig(attention, FeedForwardConfig(3072, "gelu_tanh", gated=False, bias=True))
