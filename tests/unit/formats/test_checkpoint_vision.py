@@ -1,5 +1,6 @@
 """A model opens with its vision tower, from every form of its files."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -12,12 +13,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.core.config import Settings
+from rekindle.core.errors import CheckpointError, ConfigError, ModelNotFound, UnsupportedModel
 from rekindle.core.models.config import AttentionConfig, FeedForwardConfig, LayerConfig, Norm
 from rekindle.core.models.vision.tower import tower_shapes
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint, TowerFiles
 from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.vision.mmproj import open_tower
 from rekindle.formats.families.towers import tower_config
 from tests.gguf_models.files import write_model
 from tests.gguf_models.mmproj import write_mmproj
@@ -230,6 +234,49 @@ def test_files_in_each_others_place_are_named(text_gguf: Path) -> None:
         open_checkpoint(path)
     with pytest.raises(UnsupportedModel, match="is no vision tower: pass a file such as"):
         open_gguf(text_gguf, text_gguf)
+
+
+def test_images_have_the_rules_of_the_towers_file(text_gguf: Path, copy: Path, byte_tokenizer: Tokenizer) -> None:
+    path = write_mmproj(SMOLVLM, text_gguf.with_name("mmproj-f32.gguf"))
+    images = open_tower(path, 32, byte_tokenizer).images
+    assert images == open_checkpoint(copy).images
+    assert open_checkpoint(text_gguf).images is None, "the file has no tokenizer"
+
+
+def test_a_tower_elsewhere_is_opened_by_its_path(text_gguf: Path, tmp_path: Path, copy: Path) -> None:
+    path = write_mmproj(SMOLVLM, tmp_path / "elsewhere.gguf")
+    checkpoint = open_checkpoint(text_gguf, mmproj=str(path))
+    assert_same(tower_of(checkpoint))
+    assert set(checkpoint.stamps) == {text_gguf, path}
+    with pytest.raises(ModelNotFound, match=r"there is no file 'nowhere\.gguf', given as mmproj"):
+        open_checkpoint(text_gguf, mmproj="nowhere.gguf")
+    with pytest.raises(ConfigError, match=r"is a directory, whose vision tower is among its weights"):
+        open_checkpoint(copy, mmproj=str(path))
+
+
+def test_a_model_of_ollama_opens_with_its_projector(
+    text_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    projector, layers = write_mmproj(SMOLVLM, tmp_path / "projector.gguf"), []
+    manifest = tmp_path / "ollama" / "manifests" / "registry.ollama.ai" / "library" / "smolvlm" / "latest"
+    for directory in (tmp_path / "ollama" / "blobs", manifest.parent):
+        directory.mkdir(parents=True)
+    for kind, path in (("model", text_gguf), ("projector", projector)):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        shutil.copyfile(path, tmp_path / "ollama" / "blobs" / f"sha256-{digest}")
+        layers.append({"mediaType": f"application/vnd.ollama.image.{kind}", "digest": f"sha256:{digest}"})
+    manifest.write_text(json.dumps({"layers": layers}))
+    assert_same(tower_of(open_checkpoint("ollama:smolvlm")))
+    manifest.write_text(json.dumps({"layers": layers[:1]}))
+    assert open_checkpoint("ollama:smolvlm").vision is None
+
+
+def test_a_path_as_a_setting_is_a_text() -> None:
+    assert Settings(mmproj=Path("a") / "b.gguf").mmproj == str(Path("a") / "b.gguf")  # type: ignore[arg-type]
+    wrong: Any = 3
+    with pytest.raises(ConfigError, match="mmproj must be a path of a GGUF file, got 3"):
+        Settings(mmproj=wrong)
 
 
 def test_a_cut_tower_is_an_error(text_gguf: Path) -> None:

@@ -76,7 +76,7 @@ def test_padding_of_segments_changes_nothing_beyond_rounding(files: TowerFiles, 
 
 
 def test_padding_of_segments_changes_no_bit_at_real_widths(files: TowerFiles) -> None:
-    """The widths are those of a SigLIP base; the rounding of narrow norms depends on the number of rows."""
+    """Take the widths of a SigLIP base, as the rounding of narrow norms depends on the number of rows."""
     tower, patches = _wide(files), _noise(1, 256, 768)
     alone = tower.embed(patches)
     longer = tower.embed(padded(patches, 0, 256))

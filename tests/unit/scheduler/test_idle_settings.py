@@ -45,6 +45,7 @@ OPEN: Entries = {
     "weights": "a form that the file lacks is refused, and plain numbers are dequantized already",
     "quantize": BY_ITSELF,
     "activations": "by model: see test_settings_that_a_model_leaves_nothing_to_do",
+    "mmproj": "a directory, which has its own tower, is refused: see test_checkpoint_vision.py",
     "kv_dtype": ALWAYS,
     "page_size": ALWAYS,
     "num_pages": [({"num_pages": 8, "pool_bytes": 1 << 20}, "num_pages and pool_bytes both say")],

@@ -78,7 +78,7 @@ def build(
         HostLost: another process is gone.
     """
     started = monotonic()
-    checkpoint = open_model(model, report, family, revision, chat_template)
+    checkpoint = open_model(model, report, family, revision, chat_template, settings.mmproj)
     directory = store_directory(settings.restore)
     with ExitStack() as resources:
         if hosts is not None:
@@ -236,11 +236,16 @@ def _deployment(lanes: Sequence[Blueprint], settings: Settings, spread: str) -> 
 
 
 def open_model(
-    model: str | PathLike[str], report: Report, family: Family | None, revision: str | None, chat_template: str | None
+    model: str | PathLike[str],
+    report: Report,
+    family: Family | None,
+    revision: str | None,
+    chat_template: str | None,
+    mmproj: str | None,
 ) -> Checkpoint:
     """Open the files of a model, and replace its chat template unless `chat_template` is None."""
     report(Progress("opening the model", 0, 1, ""))
-    checkpoint = open_checkpoint(model, report, family, revision)
+    checkpoint = open_checkpoint(model, report, family, revision, mmproj)
     if chat_template is not None:
         checkpoint = checkpoint.with_chat_template(chat_template)
     report(Progress("opening the model", 1, 1, ""))

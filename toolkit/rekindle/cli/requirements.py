@@ -29,6 +29,8 @@ def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
 def add_forms(parser: ArgumentParser) -> None:
     """Add the arguments for a model's revision and the forms of its numbers."""
     parser.add_argument("--revision", metavar="NAME", help="a branch, a tag or a commit of a model on the hub")
+    text = "the file with the vision tower of a GGUF model (the one beside it)"
+    parser.add_argument("--mmproj", metavar="FILE", help=text)
     text = "dtype of weights (float32 on CPU, else bfloat16)"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=text)
     text = "dtype of keys and values in pages (the dtype of weights)"

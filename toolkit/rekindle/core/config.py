@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike, fspath
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from rekindle.core import buckets
@@ -96,6 +97,8 @@ class Settings:
             "int8", which is less exact and faster for many tokens; "bfloat16"; or float32 with "exact", which is slow.
             None is "int16" on CPUs, where there is no "bfloat16", and float32 for FP8 in any case. Elsewhere it is
             "bfloat16", or "exact" if `dtype` is float32, and there are no integers.
+        mmproj: file with the vision tower of a model in a GGUF file: a path, or `owner/name/file.gguf` on the hub. None
+            (default) takes a file beside the model, such as mmproj-MODEL-f16.gguf, if there is one.
         kv_dtype: data type of keys and values in pages: "float32", "bfloat16" or "int8". None is `dtype`. "int8" has
             a scale for each 64 numbers of a head, so it holds 1.8 to 3.8 times the positions in the same memory, and a
             position is rounded alike whatever is computed with it. Excludes models with latent attention.
@@ -191,6 +194,7 @@ class Settings:
     weights: WeightsChoice | None = "auto"
     quantize: Quantize | None = None
     activations: Activations | None = None
+    mmproj: str | None = None
     kv_dtype: KvDtype | None = None
     page_size: int = 64
     num_pages: int | None = None
@@ -226,6 +230,8 @@ class Settings:
             value: Any = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, _bytes(name, value))
+        if isinstance(self.mmproj, PathLike):
+            object.__setattr__(self, "mmproj", fspath(self.mmproj))
         self._check_sizes()
         self._check_choices()
         self._check_weights()
@@ -312,6 +318,8 @@ class Settings:
         _one_of("quantize", self.quantize, (None, *get_args(Quantize)))
         _one_of("draft", self.draft, (None, *get_args(DraftSource)))
         _one_of("activations", self.activations, (None, *get_args(Activations)))
+        if self.mmproj is not None and not isinstance(self.mmproj, str):
+            raise ConfigError(f"mmproj must be a path of a GGUF file, got {self.mmproj!r:.80}")
         if self.quantize is not None and self.weights == "packed":
             raise ConfigError(
                 'weights="packed" keeps the blocks of a file, and quantize= makes others: give one of them'
@@ -373,6 +381,7 @@ class SettingsOptions(TypedDict, total=False):
     weights: WeightsChoice | None
     quantize: Quantize | None
     activations: Activations | None
+    mmproj: str | PathLike[str] | None
     kv_dtype: KvDtype | None
     page_size: int
     num_pages: int | None

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +67,7 @@ def model_request(
         OSError: a weight file cannot be read.
     """
     values = blueprint.programs.jax_settings.values
+    settings = settings if settings.mmproj is None else replace(settings, mmproj=_location(settings.mmproj))
     return {
         "model": _location(model),
         "revision": revision,
@@ -129,7 +130,8 @@ class ModelShard:
         """
         settings = Settings(**request["settings"])
         # A path in the request is a path on the leader's machine.
-        checkpoint = open_checkpoint(model or request["model"], silent, None, request["revision"])
+        mmproj = settings.mmproj if model is None else None  # beside a model of this machine
+        checkpoint = open_checkpoint(model or request["model"], silent, None, request["revision"], mmproj)
         (place,) = places_over(request["platform"], settings)
         blueprint = Blueprint.of(checkpoint, settings, place)
         mismatch = differences(model_facts(blueprint), request["facts"])

@@ -59,7 +59,7 @@ def build_over(
         Others: as `rekindle.assembly.building.build`, from a replica.
     """
     began = monotonic()
-    checkpoint = open_model(resolve_model(model), report, family, revision, chat_template)
+    checkpoint = open_model(resolve_model(model), report, family, revision, chat_template, settings.mmproj)
     recipe = Recipe.of(model, settings, family, revision, chat_template, content_of(checkpoint))
     report(Progress("connecting to Ray", 0, 1, ""))
     cluster.connect(ray.address, lasting=ray.keep)

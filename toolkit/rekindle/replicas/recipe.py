@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def resolve_model(model: str | PathLike[str]) -> str:
-    """Return a model's hub name or absolute path, valid in processes with another working directory."""
+    """Return the hub name or the absolute path of a model or a tower, for processes in other directories."""
     name = fspath(model)
     path = Path(name).expanduser()
     return str(path.resolve()) if path.exists() and name.lower() != NAME else name
@@ -88,6 +88,8 @@ class Recipe:
             )
         defaults = Settings()
         replica_settings = replace(settings, **{name: getattr(defaults, name) for name in SESSION_ONLY})
+        if settings.mmproj is not None:
+            replica_settings = replace(replica_settings, mmproj=resolve_model(settings.mmproj))
         recipe = cls(resolve_model(model), replica_settings, family, revision, chat_template, content)
         names = list(recipe._functions())
         functions = [family if name == "family" else getattr(replica_settings, name) for name in names]

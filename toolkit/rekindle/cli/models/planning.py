@@ -60,7 +60,7 @@ class Requirements:
             choice = choose(settings)
             model = choice.model
             print(choice.reason, file=sys.stderr)
-        checkpoint = open_checkpoint(model, report, revision=arguments.revision)
+        checkpoint = open_checkpoint(model, report, revision=arguments.revision, mmproj=settings.mmproj)
         place = fewest(checkpoint, settings, places)
         blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=compiles, report=report)
         return cls(blueprint, devices, program_store(cache_dir(PROGRAMS), blueprint))

@@ -13,7 +13,7 @@ from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_
 from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
 from rekindle.formats.checkpoints.hub import HubModel, download
 from rekindle.formats.checkpoints.huggingface.directory import open_directory
-from rekindle.formats.checkpoints.local.sources import find_local, has_prefix
+from rekindle.formats.checkpoints.local.sources import find_local, has_prefix, local_tower
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family
 from rekindle.formats.weight_file import stamps_of
@@ -32,6 +32,7 @@ def open_checkpoint(
     report: Report = silent,
     family: Family | None = None,
     revision: str | None = None,
+    mmproj: str | None = None,
 ) -> Checkpoint:
     """Open a model: read its config, tokenizer and end tokens now, and its weights on lookup.
 
@@ -42,44 +43,66 @@ def open_checkpoint(
         report: called during downloads, on the calling thread or on a thread of the hub library.
         family: reader for a directory or hub model, instead of the supported families.
         revision: a branch, a tag or a commit of a model on the hub; the same as `@revision` in the name.
+        mmproj: the file with the vision tower of a GGUF file, by path or as `owner/name/file.gguf`; None for the one
+            beside the model, if any.
 
     Raises:
-        ConfigError: a revision was passed for a local model, or two different revisions.
+        ConfigError: a revision was passed for a local model, or two different revisions; or `mmproj` for a directory.
         ModelNotFound: the model does not exist.
         UnsupportedModel: the model's architecture or an option of it is not implemented, or `family` does not match it.
         CheckpointError: a file is truncated, corrupt or incomplete.
         StorageError: the cache directory cannot be used.
     """
-    checkpoint = _open(model, report, family, revision)
+    tower = None if mmproj is None else _tower_path(mmproj, report)
+    checkpoint = _open(model, report, family, revision, tower)
+    if tower is not None and tower not in checkpoint.files:
+        raise ConfigError(
+            f"mmproj is for a model in a GGUF file, and {checkpoint.source} is a directory, whose vision tower is "
+            "among its weights: leave it out"
+        )
     return replace(checkpoint, stamps=stamps_of(checkpoint.files))
 
 
-def _open(model: str | os.PathLike[str], report: Report, family: Family | None, revision: str | None) -> Checkpoint:
+def _tower_path(mmproj: str, report: Report) -> Path:
+    """Return the path of a file with a vision tower, downloading it if necessary."""
+    path, hub_model = Path(mmproj).expanduser(), HubModel.of(mmproj)
+    if not path.is_file() and hub_model is not None and hub_model.file is not None:
+        return download(hub_model, report)
+    if not path.is_file():
+        raise ModelNotFound(f"there is no file {mmproj!r}, given as mmproj. Give a path, or owner/name/file.gguf")
+    return path
+
+
+def _open(
+    model: str | os.PathLike[str], report: Report, family: Family | None, revision: str | None, tower: Path | None
+) -> Checkpoint:
     name = os.fspath(model)
     path = Path(name).expanduser()
     if revision is not None and (name.lower() == NAME or has_prefix(name) or path.exists()):
         raise ConfigError(f"revision is for a model on the Hugging Face hub, and {name!r} is local: omit it")
     if name.lower() == NAME:
-        return replace(_open_gguf(embedded_path(report), family), chat_defaults=CHAT_DEFAULTS)
+        return replace(_open_gguf(embedded_path(report), family, tower), chat_defaults=CHAT_DEFAULTS)
     if has_prefix(name):
         path = find_local(name)
-        return open_directory(path, family) if path.is_dir() else _open_gguf(path, family)
+        if path.is_dir():
+            return open_directory(path, family)
+        return _open_gguf(path, family, tower, None if tower else local_tower(name))
     if name and path.is_dir():
         return open_directory(path, family)
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             hint = "; pass its directory instead" if path.suffix == ".safetensors" else ""
             raise ModelNotFound(f"{path} is a file, but not a .gguf file{hint}.{_ACCEPTED}")
-        return _open_gguf(path, family)
+        return _open_gguf(path, family, tower)
     if (hub_model := HubModel.of(name, revision)) is not None:
         path = download(hub_model, report)
-        return _open_gguf(path, family) if hub_model.file else open_directory(path, family)
+        return _open_gguf(path, family, tower) if hub_model.file else open_directory(path, family)
     hint = hint_for(name) or "There is no such file or directory, and it is not a hub id."
     raise ModelNotFound(f"no model {name!r}. {hint}{_ACCEPTED}")
 
 
-def _open_gguf(path: Path, family: Family | None) -> Checkpoint:
+def _open_gguf(path: Path, family: Family | None, tower: Path | None, beside: Path | None = None) -> Checkpoint:
     if family is not None:
         raise UnsupportedModel(f"{path} is a GGUF file, which declares its architecture: leave out family")
     with collector_paused():  # a tokenizer consists of a hundred thousand objects
-        return open_gguf(path)
+        return open_gguf(path, tower, beside)

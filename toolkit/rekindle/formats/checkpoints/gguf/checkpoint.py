@@ -7,7 +7,8 @@ from typing import Any
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.request.request import Pooling
-from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, TowerFiles, check_shapes
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.formats.checkpoints.gguf.architecture import read_metadata, settings_of
 from rekindle.formats.checkpoints.gguf.architectures.table import ARCHITECTURES
 from rekindle.formats.checkpoints.gguf.places import find_places, loaders
@@ -16,17 +17,18 @@ from rekindle.formats.checkpoints.gguf.split import open_gguf_files
 from rekindle.formats.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
 from rekindle.formats.checkpoints.uses import Embedding, Uses
 from rekindle.formats.checkpoints.vision.mmproj import ARCHITECTURE as TOWER
-from rekindle.formats.checkpoints.vision.mmproj import find_mmproj, open_tower
+from rekindle.formats.checkpoints.vision.mmproj import OpenedTower, find_mmproj, open_tower
 from rekindle.formats.families.refusals import gguf_refusal
 from rekindle.formats.families.registry import parse_config
 
 
-def open_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
+def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None) -> Checkpoint:
     """Open a GGUF file: read its header and tokenizer, and leave the weights on disk.
 
     Args:
         path: path of the file, or of any part of a split model.
         mmproj: path of the file with the vision tower; None for a supported one beside the model, if any.
+        beside: path of the tower beside the model; None to look for one in the model's directory.
 
     Raises:
         UnsupportedModel: the model's architecture, tokenizer, or an option is not implemented.
@@ -50,20 +52,34 @@ def open_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
     tokenizer = gguf_tokenizer(file.metadata, source)
     uses = Uses(embedding=_embedding(file.metadata.get(f"{name}.pooling_type")))
     ends, formats = eos_ids(file.metadata), file.formats()
-    tower_path = find_mmproj(path) if mmproj is None else mmproj
-    vision = None if tower_path is None else _tower(tower_path, config, is_required=mmproj is not None)
-    paths = file.paths if vision is None or tower_path is None else (*file.paths, tower_path)
-    lazy = LazyTensors(tensors)
-    return Checkpoint(source, config, lazy, ends, tokenizer, {}, paths, uses, formats, str(name), vision=vision)
+    tower = _tower(path, config, tokenizer, mmproj, beside)
+    paths = file.paths if tower is None else (*file.paths, tower.path)
+    return Checkpoint(
+        source,
+        config,
+        LazyTensors(tensors),
+        ends,
+        tokenizer,
+        {},
+        paths,
+        uses,
+        formats,
+        str(name),
+        images=None if tower is None else tower.images,
+        vision=None if tower is None else tower.files,
+    )
 
 
-def _tower(path: Path, config: ModelConfig, *, is_required: bool) -> TowerFiles | None:
-    """Return the vision tower in a file; None for a tower without support, unless it is required."""
+def _tower(
+    path: Path, config: ModelConfig, tokenizer: Tokenizer | None, mmproj: Path | None, beside: Path | None
+) -> OpenedTower | None:
+    """Return the vision tower of a model; None if there is no supported one beside it, and none is required."""
+    if mmproj is not None:
+        return open_tower(mmproj, config.hidden_size, tokenizer)
+    place = beside or find_mmproj(path)
     try:
-        return open_tower(path, config.hidden_size)
+        return None if place is None else open_tower(place, config.hidden_size, tokenizer)
     except UnsupportedModel:
-        if is_required:
-            raise
         return None
 
 

@@ -47,11 +47,28 @@ def find_in_ollama(name: str) -> Path:
         UnsupportedModel: the model has no GGUF file, or an adapter.
         CheckpointError: the manifest or the file is unreadable or missing.
     """
+    return _gguf_file(*_manifest_of(name))
+
+
+def projector_in_ollama(name: str) -> Path | None:
+    """Return the file with the vision tower of a model of Ollama; None for a model without one.
+
+    Raises:
+        ModelNotFound: Ollama has no such model.
+        CheckpointError: the manifest or the file is unreadable or missing.
+    """
+    name, manifest, directory = _manifest_of(name)
+    projectors = [layer for layer in _layers(name, manifest, directory) if _kind(layer) == "projector"]
+    return _file_of(name, projectors[0], directory) if projectors else None
+
+
+def _manifest_of(name: str) -> tuple[str, Path, Path]:
+    """Return the full name of a model, its manifest, and its directory of models."""
     manifests = _manifests()
     target = _short_name(name)
     for each, (manifest, directory) in manifests.items():
         if each.casefold() == target.casefold():
-            return _gguf_file(PREFIX + each, manifest, directory)
+            return PREFIX + each, manifest, directory
     raise _missing(target, list(manifests))
 
 
@@ -89,9 +106,8 @@ def _shortest(host: str, namespace: str, model: str, tag: str) -> str:
 
 
 def _gguf_file(name: str, manifest: Path, directory: Path) -> Path:
-    content = _gguf_manifest(name, _read(name, manifest), directory)
-    layers: list[Mapping[str, Any]] = content.get("layers") or []
-    kinds = [str(layer.get("mediaType", "")).partition(";")[0].removeprefix(_KIND) for layer in layers]
+    layers = _layers(name, manifest, directory)
+    kinds = list(map(_kind, layers))
     if kinds.count("model") != 1:
         there = ", ".join(sorted(set(kinds))) or "none, as of a model in the cloud"
         raise UnsupportedModel(f"{name} has {kinds.count('model')} GGUF files instead of one; its layers: {there}")
@@ -101,7 +117,19 @@ def _gguf_file(name: str, manifest: Path, directory: Path) -> Path:
             "- Open the model alone, by the name after FROM in its Modelfile (`ollama show --modelfile`)\n"
             "- and pass the adapter as a PEFT directory to session.add_adapter"
         )
-    blob = _blob(name, layers[kinds.index("model")], directory)
+    return _file_of(name, layers[kinds.index("model")], directory)
+
+
+def _layers(name: str, manifest: Path, directory: Path) -> list[Mapping[str, Any]]:
+    return _gguf_manifest(name, _read(name, manifest), directory).get("layers") or []
+
+
+def _kind(layer: Mapping[str, Any]) -> str:
+    return str(layer.get("mediaType", "")).partition(";")[0].removeprefix(_KIND)
+
+
+def _file_of(name: str, layer: Mapping[str, Any], directory: Path) -> Path:
+    blob = _blob(name, layer, directory)
     if not blob.is_file():
         raise CheckpointError(f"{blob}, the file of {name}, is missing: `ollama pull` downloads the model again")
     return blob

@@ -7,7 +7,7 @@ from typing import Final
 from rekindle.formats.checkpoints.local.hub_cache import cached_models, find_in_cache
 from rekindle.formats.checkpoints.local.lmstudio import find_in_lmstudio, lmstudio_models
 from rekindle.formats.checkpoints.local.model import LocalModel
-from rekindle.formats.checkpoints.local.ollama import find_in_ollama, ollama_models
+from rekindle.formats.checkpoints.local.ollama import find_in_ollama, ollama_models, projector_in_ollama
 
 SOURCES: Final[Mapping[str, tuple[Callable[[], Iterable[LocalModel]], Callable[[str], Path]]]] = {
     "ollama": (ollama_models, find_in_ollama),
@@ -32,6 +32,12 @@ def find_local(name: str) -> Path:
     prefix, _, rest = name.partition(":")
     _, find = SOURCES[prefix.lower()]
     return find(rest)
+
+
+def local_tower(name: str) -> Path | None:
+    """Return the file with the vision tower of a model by a name with a prefix; None if it is found by its name."""
+    prefix, _, rest = name.partition(":")
+    return projector_in_ollama(rest) if prefix.lower() == "ollama" else None
 
 
 def local_models() -> Iterator[LocalModel]:

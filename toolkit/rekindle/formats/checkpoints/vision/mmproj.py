@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -10,11 +11,14 @@ from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import FeedForwardConfig
 from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.vision.tower import tower_shapes
+from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle.formats.checkpoints.gguf.architecture import plain
 from rekindle.formats.checkpoints.gguf.file import GGUFFile, open_gguf_file
 from rekindle.formats.checkpoints.vision.tensors import tower_files
 from rekindle.formats.families.towers import TOWERS, tower_config
+from rekindle.formats.images.families import IMAGE_SETTINGS, image_processor
+from rekindle.formats.images.processor import ImageProcessor
 
 ARCHITECTURE: Final = "clip"
 """The architecture in the metadata of towers."""
@@ -53,8 +57,23 @@ def _model_name(path: Path) -> str:
     return re.sub("[-_.]?mmproj[-_.]?", "", name)
 
 
-def open_tower(path: Path, output_size: int) -> TowerFiles:
-    """Open the tower for a model with embeddings of this size.
+@dataclass(frozen=True)
+class OpenedTower:
+    """The vision tower in a file, and the rules for its images.
+
+    Attributes:
+        path: path of the file.
+        files: the tower.
+        images: the rules; None for a model without a tokenizer.
+    """
+
+    path: Path
+    files: TowerFiles
+    images: ImageProcessor | None
+
+
+def open_tower(path: Path, output_size: int, tokenizer: Tokenizer | None = None) -> OpenedTower:
+    """Open the tower for a model with embeddings of this size, and its tokenizer.
 
     Raises:
         UnsupportedModel: the file is no tower, or for a model of another size, or the tower is not supported.
@@ -71,7 +90,19 @@ def open_tower(path: Path, output_size: int) -> TowerFiles:
     config = tower_config(settings, output_size, source)
     assert config is not None, "the settings have a tower"
     loaders = {name: partial(file.read, name) for name in file.shapes}
-    return tower_files(config, _names(config, file), file.shapes, loaders, source)
+    files = tower_files(config, _names(config, file), file.shapes, loaders, source)
+    further = {name: image_settings(file.metadata) if name == IMAGE_SETTINGS[0] else {} for name in IMAGE_SETTINGS}
+    return OpenedTower(path, files, image_processor(path, settings, further, tokenizer))
+
+
+def image_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an equivalent `preprocessor_config.json`; missing ones have their defaults."""
+    keys = {name: metadata.get(f"clip.vision.{name}") for name in ("image_size", "preproc_image_size")}
+    sizes = {"max_image_size": keys["image_size"], "size": keys["preproc_image_size"]}
+    numbers = {name: metadata.get(f"clip.vision.{name}") for name in ("image_mean", "image_std")}
+    return {name: {"longest_edge": size} for name, size in sizes.items() if size} | {
+        name: values for name, values in numbers.items() if values
+    }
 
 
 def tower_settings(metadata: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -88,11 +119,9 @@ def tower_settings(metadata: Mapping[str, Any], source: str) -> dict[str, Any]:
     values = {key: plain(metadata.get(f"clip.vision.{name}")) for key, name in _NUMBERS.items()}
     is_silu, is_gelu = metadata.get("clip.use_silu"), metadata.get("clip.use_gelu")
     values["hidden_act"] = "silu" if is_silu else "gelu_pytorch_tanh" if is_gelu else "quick_gelu"
-    return {
-        "model_type": kind,
-        "scale_factor": metadata.get("clip.vision.projector.scale_factor"),
-        "vision_config": values,
-    }
+    merge = metadata.get("clip.vision.projector.scale_factor")
+    outer = {"model_type": kind, "vision_config": {name: each for name, each in values.items() if each is not None}}
+    return outer if merge is None else outer | {"scale_factor": merge}
 
 
 def _names(config: VisionConfig, file: GGUFFile) -> dict[str, str]:
