@@ -17,7 +17,8 @@ from rekindle.formats.checkpoints.gguf.split import open_gguf_files
 from rekindle.formats.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
 from rekindle.formats.checkpoints.uses import Embedding, Uses
 from rekindle.formats.checkpoints.vision.mmproj import ARCHITECTURE as TOWER
-from rekindle.formats.checkpoints.vision.mmproj import OpenedTower, find_mmproj, open_tower
+from rekindle.formats.checkpoints.vision.mmproj import OpenedTower, open_tower
+from rekindle.formats.checkpoints.vision.names import find_mmproj
 from rekindle.formats.families.refusals import gguf_refusal
 from rekindle.formats.families.registry import parse_config
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
+from rekindle.formats.checkpoints.vision.names import is_tower
 
 
 def advice_for(directory: Path) -> str:
@@ -20,6 +21,6 @@ def advice_for(directory: Path) -> str:
         )
     if (directory / "model_index.json").is_file():
         return "it is a pipeline of models for images (model_index.json), and only language models are read"
-    if gguf_files := sorted(directory.glob("*.gguf")):
+    if gguf_files := sorted(path for path in directory.glob("*.gguf") if not is_tower(path)):
         return f"to open the GGUF file in it, pass its path: {gguf_files[0]}"
     return ""

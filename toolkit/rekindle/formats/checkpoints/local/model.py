@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rekindle.core.errors import ModelNotFound
+from rekindle.formats.checkpoints.vision.names import is_tower
 
 _SHOWN: Final = 12
 """Most models in an error."""
@@ -55,9 +56,7 @@ def missing(name: str, owner: str, places: Sequence[Path], models: Sequence[str]
 def first_parts(files: Sequence[Path]) -> list[Path]:
     """Return the GGUF files with text models: the first part of a split model, and no projectors of images."""
     return [
-        file
-        for file in sorted(files)
-        if not file.name.lower().startswith("mmproj") and ("-of-" not in file.name or "-00001-of-" in file.name)
+        file for file in sorted(files) if not is_tower(file) and ("-of-" not in file.name or "-00001-of-" in file.name)
     ]
 
 
