@@ -19,6 +19,7 @@ from rekindle.core.scheduler.requests import waiting
 from rekindle.testing import FAKE_MODEL, FAKE_STATE_MODEL, VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
 from tests.unit.limits import PAGE, WAYS
 from tests.unit.machines import run, run_deep
+from tests.unit.pictures import LAYOUTS, ROWS, Layout, place
 
 
 def newest_first(candidate: Candidate) -> int:
@@ -66,7 +67,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.begin_with(FakeDiskTier())
 
     def begin_with(self, disk: FakeDiskTier) -> None:
-        self.engine = ByHand(disk, self.model, **self.limits)
+        self.engine = ByHand(disk, self.model, ROWS, **self.limits)
         for use in ADAPTERS:
             self.engine.put_adapter(use.slot, use.digest)
         self.requests: list[Asked] = []
@@ -84,6 +85,7 @@ class CacheMachine(RuleBasedStateMachine):
         changes=st.sampled_from([None, None, *CHANGES]),
         hold=st.sampled_from([False, False, False, True]),
         times=st.sampled_from([1, 1, 3]),
+        layouts=st.just([]) | LAYOUTS,
     )
     def submit(
         self,
@@ -96,12 +98,14 @@ class CacheMachine(RuleBasedStateMachine):
         changes: Changes | None,
         hold: bool,
         times: int,
+        layouts: list[Layout],
     ) -> None:
-        prompt = [*FAMILIES[family][:shared], *tail]
+        prompt, pictures = place([*FAMILIES[family][:shared], *tail], layouts)
         for _ in range(times):
             most = min(max_tokens, self.engine.limits.max_context - len(prompt))
             self.requests.append(Asked(hold, tuple(prompt), expected_tokens(prompt, most)))
             options: Any = {"namespace": namespace, "hold": hold, "adapter": adapter, "changes": changes}
+            options["pictures"] = pictures
             self.engine.admit(len(self.requests) - 1, prompt, max_tokens, **options)
 
     @precondition(lambda self: self.engine.in_flight)
@@ -110,6 +114,11 @@ class CacheMachine(RuleBasedStateMachine):
         while ticks and self.engine.in_flight:
             self.engine.settle()
             ticks -= 1
+
+    @precondition(lambda self: self.engine.cutting)
+    @rule()
+    def cut(self) -> None:
+        self.engine.settle_cut()
 
     @precondition(lambda self: self.engine.offloading)
     @rule(ok=st.sampled_from([True, True, False]))
@@ -204,7 +213,7 @@ class CacheMachine(RuleBasedStateMachine):
     def something_goes_on_while_somebody_waits(self) -> None:
         engine = self.engine
         if len(engine.ends) < len(self.requests) and not engine.asleep:
-            assert engine.in_flight or engine.fetching or engine.offloading
+            assert engine.in_flight or engine.fetching or engine.offloading or engine.cutting
         if len(engine.cache_saved) < self.cache_saves:
             assert engine.offloading or engine.writing
 

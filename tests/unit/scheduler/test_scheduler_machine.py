@@ -15,6 +15,7 @@ from rekindle.core.request.request import AdapterUse
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep
+from tests.unit.pictures import LAYOUTS, ROWS, Layout, place
 from tests.unit.silences import Silences
 
 ROOMY = st.fixed_dictionaries(
@@ -77,7 +78,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         limits = limits | {"deterministic": limits["deterministic"] and limits["ticks"] != "combined"}
         if limits["deterministic"] or limits["draft"]:
             limits["decode_steps"] = 1
-        self.engine = ByHand(**limits)
+        self.engine = ByHand(picture_rows=ROWS, **limits)
         self.submissions: list[Submission] = []
         self.withdrawn: set[int] = set()
         self.timed_out: set[int] = set()
@@ -101,6 +102,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, -1, 1]),
         adapter=st.sampled_from([None, "a", "b"]),
         changes=st.sampled_from([None, None, *CHANGES]),
+        layouts=st.just([]) | LAYOUTS,
     )
     def submit(
         self,
@@ -114,18 +116,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority: int,
         adapter: str | None,
         changes: Changes | None,
+        layouts: list[Layout],
     ) -> None:
         capacity = self.engine.limits.max_context
         for length in lengths:
             length = min(length, capacity - 1)  # the intake turns longer prompts away
             prompt = [(first + length + 3 * position) % VOCAB_SIZE for position in range(length)]
+            prompt, pictures = place(prompt, layouts)
             most = min(max_tokens, capacity - length)
             prefix_length = min(prefix_length, most, capacity - length - 1)
             output_prefix = [(first + 5 * place) % VOCAB_SIZE for place in range(prefix_length)]
             if grammar is not None:  # or it would be turned away
                 output_prefix = list(expected_tokens(prompt, prefix_length, grammar=grammar))
             options: Any = {"draw": draw, "end_ids": end_ids, "begun": output_prefix, "grammar": grammar}
-            own: Any = {"priority": priority, "changes": changes}
+            own: Any = {"priority": priority, "changes": changes, "pictures": pictures}
             use = self.adapters.get(adapter or "")
             self.see(self.engine.admit(len(self.submissions), prompt, max_tokens, adapter=use, **own, **options))
             self.uses.append(use)
@@ -142,6 +146,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(masks=st.sampled_from([1, 2, 99]))
     def advance(self, masks: int) -> None:
         self.see(self.engine.settle_advance(masks))
+
+    @precondition(lambda self: self.engine.cutting)
+    @rule()
+    def cut(self) -> None:
+        self.see(self.engine.settle_cut())
 
     @precondition(lambda self: self.submissions)
     @rule(data=st.data())
@@ -185,7 +194,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def the_device_is_never_idle_while_somebody_could_run(self) -> None:
         if len(self.engine.ends) < len(self.submissions):
-            assert self.engine.in_flight or self.engine.advancing
+            assert self.engine.in_flight or self.engine.advancing or self.engine.cutting
         assert len(self.engine.in_flight) <= self.engine.limits.depth
 
     @invariant()

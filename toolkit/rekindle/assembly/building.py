@@ -35,6 +35,7 @@ from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.settler import Settler
 from rekindle.core.engine.actors.stepper import Stepper
 from rekindle.core.engine.actors.tokenizing import Tokenizing
+from rekindle.core.engine.actors.vision import Vision
 from rekindle.core.engine.wiring import Actors, Compose
 from rekindle.core.errors import CheckpointError, ConfigError, InvalidRequest
 from rekindle.core.request.params import SamplingParams
@@ -308,6 +309,7 @@ def _lane(
         settler=Settler(),
         detokenizer=Detokenizer(blueprint.checkpoint.tokenizer, AnswerTurns.of(blueprint.checkpoint.tokenizer)),
         grammars=Grammars(jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.vocab_size)),
+        vision=Vision(),
         host_tier=host_tier,
         disk_tier=DiskTier(stores.snapshot),
     )

@@ -1,12 +1,20 @@
 """Identity of a page of the prefix cache, the same in every process, on the device, in a tree and on disk."""
 
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from types import MappingProxyType
+from typing import Final
 
 NULL_PAGE = 0
 """The page that padding writes to; it is never allocated."""
 STATE_KEY = b"state"
-"""The key of a state below its node, in place of tokens. Tokens have an even number of bytes."""
+"""The key of a state below its node, in place of tokens. It is shorter than any page of tokens."""
+Marks = Mapping[int, bytes]
+"""The marks of images in a sequence of tokens, by page; pages without images have none."""
+NO_MARKS: Final[Marks] = MappingProxyType({})
+"""The marks of a sequence without images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +26,7 @@ class StoredPage:
         digest: digest of its node; see `PrefixTree.digest`.
         parent: digest of the parent node, possibly a root.
         namespace: cache namespace of the prefix.
-        key: tokens of the page as int32, in little-endian bytes; `STATE_KEY` for a state after the parent's tokens.
+        key: the key from `page_key`; `STATE_KEY` for a state after the parent's tokens.
     """
 
     record: int
@@ -41,6 +49,16 @@ class NewPage:
     parent: str
     namespace: str
     key: bytes
+
+
+def page_key(tokens: Sequence[int], mark: bytes = b"") -> bytes:
+    """Return the key of a page: its tokens as int32, in little-endian bytes, then the mark of its images."""
+    return array("i", tokens).tobytes() + mark
+
+
+def tokens_of(key: bytes, page_size: int) -> list[int]:
+    """Return the tokens in the key of a page."""
+    return array("i", key[: page_size * array("i").itemsize]).tolist()
 
 
 def digest_below(parent: bytes, key: bytes) -> bytes:

@@ -145,7 +145,7 @@ def _lane_of(link: ReplicaLink, reply: AttachReply) -> RemoteLane:
     hashes: list[int] = []
     for page in reply.pages:
         before = hash(page.namespace) if page.parent is None else hashes[page.parent]
-        hashes.append(page_after(before, page.tokens))
+        hashes.append(page_after(before, page.key))
     pages.add(hashes)
     return RemoteLane(link, about.status, pages, about.limits, about.weights_version)
 
@@ -165,6 +165,7 @@ def _lanes(lanes: Sequence[RemoteLane], preparer: Preparer) -> tuple[Lane, ...]:
                 settler=lane,
                 detokenizer=detokenizer,
                 grammars=lane,
+                vision=lane,
                 host_tier=lane,
                 disk_tier=lane,
             ),

@@ -123,6 +123,7 @@ def _submit(request: Request, started: bool) -> Submit:
         pooling=request.pooling,
         started=started,
         synthetic=request.synthetic,
+        pictures=request.pictures,
     )
 
 

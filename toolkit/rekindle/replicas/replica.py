@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import time
-from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -264,4 +263,4 @@ def _pages(trees: Sequence[PrefixTree]) -> Iterator[CachedPage]:
                     continue
                 parent = None if node.parent is None else places.get(node.parent)
                 places[node] = len(places)
-                yield CachedPage(parent, namespace, tuple(array("i", node.key).tolist()))
+                yield CachedPage(parent, namespace, node.key)

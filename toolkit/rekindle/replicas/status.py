@@ -92,12 +92,12 @@ class CachedPage:
     Attributes:
         parent: the index of the preceding page in the same list; None for the first page of a prefix.
         namespace: the namespace of the prefix.
-        tokens: the token ids of the page.
+        key: the key of the page, see `page_key`.
     """
 
     parent: int | None
     namespace: str
-    tokens: tuple[int, ...]
+    key: bytes
 
 
 @dataclass(frozen=True, slots=True)

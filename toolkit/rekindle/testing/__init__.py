@@ -22,6 +22,7 @@ from rekindle.testing.model import (
     score_of,
     state_of,
 )
+from rekindle.testing.pictures import FakePixels, fake_picture
 from rekindle.testing.session import fake_loaded_engine, fake_session
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
@@ -34,6 +35,7 @@ __all__ = [
     "FakeDiskTier",
     "FakeGrammar",
     "FakeHostTier",
+    "FakePixels",
     "FakeSettler",
     "FakeStepper",
     "banned_tokens",
@@ -43,6 +45,7 @@ __all__ = [
     "expected_tokens",
     "fake_limits",
     "fake_loaded_engine",
+    "fake_picture",
     "fake_session",
     "next_token",
     "score_of",

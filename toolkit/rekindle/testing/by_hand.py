@@ -13,6 +13,7 @@ from rekindle.core.messages import (
     Archive,
     CacheSaved,
     Copy,
+    CutPicture,
     Dispatched,
     Drop,
     Fetch,
@@ -23,6 +24,7 @@ from rekindle.core.messages import (
     Offloaded,
     Output,
     Outputs,
+    PictureCut,
     Plan,
     PutAdapter,
     Rejected,
@@ -35,6 +37,7 @@ from rekindle.core.messages import (
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.request.activations.changes import Changes
 from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.picture import Picture
 from rekindle.core.request.request import AdapterUse, Pooling, Request, namespace_of
 from rekindle.core.request.tokens import EndReason, StateSum
 from rekindle.core.scheduler.limits import EngineLimits
@@ -67,6 +70,7 @@ class ByHand:
         writing: pages on their way to disk, oldest first.
         host_tier, disk_tier: the tiers below the device.
         advancing: messages to the grammars, oldest first.
+        cutting: images to cut into patches, oldest first.
         grammars: the grammars.
         tokens: the tokens of each request so far.
         ends: the end reason of each finished request, in order.
@@ -76,6 +80,7 @@ class ByHand:
     Args:
         disk_tier: a tier filled by an earlier scheduler; None for an empty one.
         model: the fake model, with states or without.
+        picture_rows: tokens of images in the buffer of embeddings.
         settings: as in `rekindle.open`.
     """
 
@@ -83,13 +88,15 @@ class ByHand:
         self,
         disk_tier: FakeDiskTier | None = None,
         model: ModelConfig = FAKE_MODEL,
+        picture_rows: int = 0,
         **settings: Unpack[SettingsOptions],
     ):
-        self.limits = fake_limits(model, **settings)
+        self.limits = replace(fake_limits(model, **settings), picture_rows=picture_rows)
         self.scheduler = CheckedScheduler(self.limits)
         self.disk_tier = disk_tier or FakeDiskTier()
         self.scheduler.restore(self.disk_tier.stored())
         self.advancing: deque[Advance] = deque()
+        self.cutting: deque[CutPicture] = deque()
         self.grammars = Grammars(jumps_on("gpu", self.limits), SerialMasks())
         self.host_tier = FakeHostTier(
             self.limits.data * self.limits.pool.host_pages, self.disk_tier, self.limits.pool.state_pages
@@ -138,6 +145,8 @@ class ByHand:
                     self._dispatch(answer)
                 case Advance():
                     self.advancing.append(answer)
+                case CutPicture():
+                    self.cutting.append(answer)
                 case Fetch():
                     (fetched,) = self.host_tier.handle(answer)
                     assert isinstance(fetched, Fetched)
@@ -190,13 +199,14 @@ class ByHand:
         priority: int = 0,
         adapter: AdapterUse | None = None,
         changes: Changes | None = None,
+        pictures: Sequence[Picture] = (),
     ) -> list[Plan]:
         """Add a request to the waiting queue, with `begun` as the beginning of its output."""
         params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw, priority=priority)
         request = Request(request_id, tuple(prompt), params, frozenset(end_ids), self.limits.max_context)
         request = replace(request, hold=hold, output_prefix=tuple(begun), pooling=pooling)
         own = namespace_of(namespace, adapter, changes)
-        request = replace(request, namespace=own, adapter=adapter, changes=changes)
+        request = replace(request, namespace=own, adapter=adapter, changes=changes, pictures=tuple(pictures))
         return self.say(Admit(request if grammar is None else constrained(request, grammar)))
 
     def put_adapter(self, slot: int, digest: str) -> None:
@@ -213,6 +223,12 @@ class ByHand:
         remaining = iter(range(most - 1))
         reply = self.grammars.advance(advance, lambda: next(remaining, None) is None)
         return self.say(reply) if advance.answer_ids else []
+
+    def settle_cut(self, *, ok: bool = True) -> list[Plan]:
+        """Settle the oldest image to cut; without `ok`, its file is damaged."""
+        message = self.cutting.popleft()
+        outcome = message.picture.patches() if ok else ValueError("a damaged file")
+        return self.say(PictureCut(message.request_id, message.picture.digest, outcome))
 
     def settle_offload(self, *, ok: bool = True) -> list[Plan]:
         """Settle the oldest copy to the host tier; without `ok`, none of its pages is stored."""
@@ -257,6 +273,7 @@ class ByHand:
             (self.offloading, self.settle_offload),
             (self.writing, self.settle_write),
             (self.advancing, self.settle_advance),
+            (self.cutting, self.settle_cut),
             (self.in_flight, self.settle),
         )
         busy = [settle for waiting, settle in kinds if waiting]

@@ -18,6 +18,7 @@ from rekindle.core.messages import (
     Collect,
     Collected,
     Dispatched,
+    Embedding,
     Gathered,
     Message,
     Offload,
@@ -41,6 +42,7 @@ from rekindle.core.request.tokens import StateSum, TokenLogprob
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.testing.grammar import VOCAB_SIZE
 from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of
+from rekindle.testing.pictures import picture_stamp
 from rekindle.testing.tiers import FakeState
 
 TICK_SECONDS = 0.00005
@@ -80,6 +82,7 @@ class FakeStepper:
         self._losses = 0
         self._asleep = False
         self._adapters: dict[int, str] = {}
+        self._embedded: dict[int, int] = {}  # the stamp of the image in each row of the buffer
 
     def lose(self) -> None:
         """Lose the pages and the slots, as after a failed program; the reply to the next plan reports the loss."""
@@ -127,6 +130,8 @@ class FakeStepper:
             return Dispatched(plan.tick, (), (), None, self._losses)
         for onload in plan.onloads:
             self._scatter(onload)
+        for embedding in plan.embeddings:
+            self._embed(embedding)
         slots: list[_Slot] = []
         for chunk in plan.chunks:
             slot = self._write_chunk(chunk)
@@ -211,7 +216,8 @@ class FakeStepper:
         return FakeState(tuple(tokens))
 
     def _check(self, plan: Plan) -> None:
-        assert plan.chunks or plan.rows or plan.onloads, "a plan for nothing"
+        assert plan.chunks or plan.rows or plan.onloads or plan.embeddings, "a plan for nothing"
+        assert len(plan.embeddings) <= 1, "two segments of images hold up one tick"
         slots = [chunk.slot for chunk in plan.chunks] + [row.slot for row in plan.rows if not row.offset]
         assert len(set(slots)) == len(slots), "a slot is in one plan twice"
         assert not slots or 0 <= min(slots) <= max(slots) < len(self._slots), "there is no such slot"
@@ -251,23 +257,37 @@ class FakeStepper:
         slot.stamp = self._stamp(chunk)
         if chunk.completes is not None:
             self._check_changes(chunk, chunk.completes)
-        self._check_state(slot, chunk)
+        stamps = [slot.stamp + stamp for stamp in self._picture_stamps(chunk)]
+        self._check_state(slot, chunk, stamps)
         if chunk.scoring is not None:
             first = chunk.scoring.first + 1
             targets = chunk.tokens[first : first + len(chunk.scoring.tokens)]
             assert 0 < first <= len(chunk.tokens), "scored by a token of another chunk"
             assert chunk.scoring.tokens[: len(targets)] == targets, "scored against the wrong tokens"
         for block, page in enumerate(chunk.pages):
-            tokens = list(chunk.tokens[block * QUERY_BLOCK : (block + 1) * QUERY_BLOCK])
+            part = slice(block * QUERY_BLOCK, (block + 1) * QUERY_BLOCK)
+            tokens = list(chunk.tokens[part])
             position = chunk.start + block * QUERY_BLOCK
-            padding = [None] * (QUERY_BLOCK - len(tokens))
             if page == NULL_PAGE:
                 self._check_found(chunk.table, position, tokens)
             else:
-                self._write(page, position, [*tokens, *padding], slot.stamp)
+                content = [token + stamp for token, stamp in zip(tokens, stamps[part], strict=True)]
+                self._write(page, position, [*content, *[None] * (QUERY_BLOCK - len(tokens))])
         return slot
 
-    def _check_state(self, slot: _Slot, chunk: Chunk) -> None:
+    def _embed(self, embedding: Embedding) -> None:
+        assert 0 <= min(embedding.rows) <= max(embedding.rows) < self._limits.picture_rows, "there is no such row"
+        assert len(embedding.patches.values) == 1, "an embedding of several segments"
+        self._embedded.update(dict.fromkeys(embedding.rows.tolist(), picture_stamp(embedding.patches)))
+
+    def _picture_stamps(self, chunk: Chunk) -> list[int]:
+        """Return the stamp of the image of each token in a chunk, 0 for a token of text."""
+        if chunk.embedded is None:
+            return [0] * len(chunk.tokens)
+        assert len(chunk.embedded) == len(chunk.tokens), "not one row for each token"
+        return [0 if row < 0 else self._embedded[row] for row in chunk.embedded.tolist()]
+
+    def _check_state(self, slot: _Slot, chunk: Chunk, stamps: Sequence[int]) -> None:
         """Add a chunk to its slot's state, which must have seen exactly the tokens before it."""
         if chunk.start == 0:
             slot.state = []
@@ -275,7 +295,7 @@ class FakeStepper:
             pages = chunk.table[: -(-chunk.start // self._limits.pool.page_size)]
             before = list(chain.from_iterable(self._pages[page] for page in pages))[: chunk.start]
             assert slot.state == before, "a chunk begins after other tokens than those of its state"
-            slot.state += [token + slot.stamp for token in chunk.tokens]
+            slot.state += [token + stamp for token, stamp in zip(chunk.tokens, stamps, strict=True)]
 
     def _check_found(self, table: Sequence[int], position: int, tokens: Sequence[int]) -> None:
         """Check a block computed for its last token only: its page must have the keys and values already."""
@@ -295,7 +315,7 @@ class FakeStepper:
         slot.page_table[place] = page
         slot.stamp = self._stamp(row)
         self._check_changes(row, slot.request)
-        self._write(page, slot.length, [slot.token], slot.stamp)
+        self._write(page, slot.length, [slot.token + slot.stamp])
         slot.state.append(slot.token + slot.stamp)
         slot.length += 1
         return slot
@@ -313,19 +333,22 @@ class FakeStepper:
         assert item.adapter == (None if own is None else own.slot), "computed with another adapter than the request's"
         assert own is None or self._adapters[own.slot] == own.digest, "the adapter's slot has another adapter"
 
-    def _write(self, page: int, position: int, tokens: Sequence[int | None], stamp: int) -> None:
+    def _write(self, page: int, position: int, content: Sequence[int | None]) -> None:
         self._check_page(page)
         index, offset = divmod(position, self._limits.pool.page_size)
         assert index < self._limits.pool.pages_per_request, f"position {position} is beyond the page table"
-        content = self._pages.setdefault(page, [None] * self._limits.pool.page_size)
-        content[offset : offset + len(tokens)] = [None if token is None else token + stamp for token in tokens]
+        into = self._pages.setdefault(page, [None] * self._limits.pool.page_size)
+        into[offset : offset + len(content)] = content
 
     def _context(self, slot: _Slot) -> list[int]:
         pages = range(-(-slot.length // self._limits.pool.page_size))
         content = list(chain.from_iterable(self._pages[slot.page_table[page]] for page in pages))[: slot.length]
         assert None not in content, "a position is read that was never written"
         tokens = [token - slot.stamp for token in content if token is not None]
-        assert 0 <= min(tokens) <= max(tokens) < VOCAB_SIZE, "a page of other weights or changes is read"
+        for picture in () if slot.request is None else slot.request.pictures:
+            for position in picture.positions[picture.positions < len(tokens)].tolist():
+                tokens[position] -= picture_stamp(picture.patches())
+        assert 0 <= min(tokens) <= max(tokens) < VOCAB_SIZE, "a page of other weights, changes or images is read"
         return tokens
 
 

@@ -25,6 +25,7 @@ from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
+from rekindle.core.engine.actors.vision import Vision
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.models.adapters.lora import Lora
@@ -117,6 +118,7 @@ def _fake_lane(limits: EngineLimits, preparer: Preparer, settler: FakeSettler | 
         settler=settler or FakeSettler(),
         detokenizer=Detokenizer(preparer.tokenizer, AnswerTurns.of(preparer.tokenizer)),
         grammars=Grammars(jumps_on("cpu", limits), SerialMasks()),
+        vision=Vision(),
         host_tier=FakeHostTier(limits.data * limits.pool.host_pages, disk_tier, limits.pool.state_pages),
         disk_tier=disk_tier,
     )

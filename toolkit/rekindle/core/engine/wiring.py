@@ -16,6 +16,7 @@ from rekindle.core.messages import (
     Cancel,
     Collect,
     Collected,
+    CutPicture,
     Dispatched,
     Drop,
     Fetch,
@@ -35,6 +36,7 @@ from rekindle.core.messages import (
     Outputs,
     Overdue,
     PagesStaged,
+    PictureCut,
     Plan,
     PutAdapter,
     PutPages,
@@ -82,6 +84,7 @@ class Actors:
     settler: Actor
     detokenizer: Actor
     grammars: Actor
+    vision: Actor
     host_tier: Actor
     disk_tier: Actor
 
@@ -96,7 +99,7 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
     "intake": (Submit, Cancel, Tokenized),
     "tokenizer": (Tokenize,),
     "scheduler": (
-        *(Admit, Withdraw, Settled, Stopped, Advanced, Overdue),
+        *(Admit, Withdraw, Settled, Stopped, Advanced, PictureCut, Overdue),
         *(Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights, SendPages, TakePages),
         *(Received, Lost, ReplicaFound),  # of a lane in another process
     ),
@@ -104,6 +107,7 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
     "settler": (Dispatched,),
     "detokenizer": (Outputs,),
     "grammars": (Advance,),
+    "vision": (CutPicture,),
     "host_tier": (Gathered, Fetch, Drop, Archive, StagePages),
     "disk_tier": (Write,),
 }

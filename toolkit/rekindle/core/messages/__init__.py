@@ -6,6 +6,7 @@ Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan
                    │  ▼ Tokenize                 │  └─── Stopped ◀──────┘                       │
                  Tokenizer                       └───────────────────── Settled ◀───────────────┘
                                     Advance ─▶ Grammars ─▶ Advanced, from the Scheduler and back to it
+                                 CutPicture ─▶ Vision ─▶ PictureCut, likewise
 
 With several lanes, a Router stands between the shared actors (Intake, Tokenizer, Detokenizer) and the lanes. It takes
 the messages in both directions, assigns requests to lanes, and merges the answers of lanes.
@@ -39,6 +40,7 @@ from rekindle.core.messages.pages import (
     Write,
     Written,
 )
+from rekindle.core.messages.pictures import CutPicture, Embedding, PictureCut
 from rekindle.core.messages.replicas import (
     LaneBack,
     LaneLost,
@@ -110,8 +112,10 @@ __all__ = [
     "Continued",
     "Conversation",
     "Copy",
+    "CutPicture",
     "Dispatched",
     "Drop",
+    "Embedding",
     "Fetch",
     "Fetched",
     "FromLane",
@@ -134,6 +138,7 @@ __all__ = [
     "Outputs",
     "Overdue",
     "PagesStaged",
+    "PictureCut",
     "Plan",
     "Prompt",
     "PutAdapter",

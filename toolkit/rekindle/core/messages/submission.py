@@ -7,6 +7,7 @@ from typing import Any
 from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import describe_error, join_items, quote
 from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.picture import Picture
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import AdapterUse, Pooling, Request, Turn
 from rekindle.core.request.tokens import TokenLogprob
@@ -108,6 +109,7 @@ class Submit(OfRequest):
         started: see `Admit`.
         adapter: the request's adapter; None for none.
         turn, repetition, synthetic: see `Request`.
+        pictures: the images of a prompt of token ids that was prepared elsewhere.
     """
 
     prompt: Prompt
@@ -121,6 +123,7 @@ class Submit(OfRequest):
     repetition: RepetitionLimit | None = None
     turn: Turn | None = None
     synthetic: bool = False
+    pictures: tuple[Picture, ...] = ()
 
     def __str__(self) -> str:
         adapter = "" if self.adapter is None else f", with adapter {self.adapter.name}"

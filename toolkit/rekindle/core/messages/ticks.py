@@ -6,6 +6,7 @@ from typing import Any
 
 from rekindle.core.errors import RekindleError
 from rekindle.core.messages.message import Message
+from rekindle.core.messages.pictures import Embedding
 from rekindle.core.messages.words import describe_error, first_of, join_items
 from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.activations.changes import Changes
@@ -59,6 +60,8 @@ class Chunk:
         allowed: the mask of allowed next tokens, as in `Allowed.bits`; None for all.
         adapter: the slot of the request's adapter; None for none.
         changes: the request's changes of activations; None for none.
+        embedded: the row of the buffer of embeddings for each token of an image, -1 for other tokens, (tokens,) int32;
+            None without images.
     """
 
     request_id: int
@@ -76,6 +79,7 @@ class Chunk:
     allowed: Any = field(default=None, compare=False, repr=False)
     adapter: int | None = None
     changes: Changes | None = field(default=None, compare=False, repr=False)
+    embedded: Any = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         end = "" if self.completes is None else ", then sample"
@@ -153,6 +157,7 @@ class Plan(Message):
         losses: the number of losses of the device state known to the scheduler. A plan for a lost state computes
             nothing.
         steps: the limit of new tokens for each row.
+        embeddings: the segments of images to embed first.
     """
 
     tick: int
@@ -162,6 +167,12 @@ class Plan(Message):
     preempted: tuple[int, ...] = ()
     losses: int = 0
     steps: int = 1
+    embeddings: tuple[Embedding, ...] = ()
+
+    @property
+    def pictured(self) -> bool:
+        """True if a chunk has tokens of images."""
+        return any(chunk.embedded is not None for chunk in self.chunks)
 
     @property
     def adapted(self) -> bool:
@@ -186,7 +197,7 @@ class Plan(Message):
         parts = [f"Plan: tick {self.tick}"]
         if self.preempted:
             parts.append(f"preempted {join_items(self.preempted)}")
-        parts += [*first_of(self.onloads), *first_of(self.chunks)]
+        parts += [*first_of(self.onloads), *first_of(self.embeddings), *first_of(self.chunks)]
         if self.rows:
             several = f", {self.steps} steps" if self.steps > 1 else ""
             drafted = sum(row.offset > 0 for row in self.rows)
@@ -250,6 +261,7 @@ class Dispatched(Message):
         rows: the number of rows with padding, in a tick of one step without prompts; 0 for others.
         began: its start on the host, in seconds of `time.perf_counter`.
         unready: numbers of rows whose programs are being made.
+        awaited: another device array to wait for, of a tick without outputs; None for none.
     """
 
     tick: int
@@ -261,6 +273,7 @@ class Dispatched(Message):
     rows: int = 0
     began: float = field(default=0.0, compare=False)
     unready: tuple[int, ...] = ()
+    awaited: Any = field(default=None, compare=False, repr=False)
 
     @property
     def requests(self) -> tuple[int, ...]:

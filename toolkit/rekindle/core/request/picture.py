@@ -1,6 +1,8 @@
 """An image in the prompt of a request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, Protocol
 
 
@@ -41,3 +43,20 @@ class Picture:
             InvalidRequest: the file of the image is damaged.
         """
         return self.source.patches()
+
+
+def page_marks(pictures: Sequence[Picture], page_size: int) -> dict[int, bytes]:
+    """Return the marks of images for the keys of pages, by page.
+
+    The mark of a page names each image in it: its digest, the index of its first token there, and the places of its
+    tokens in the page. The ids of these tokens are the same for all images.
+    """
+    marks: dict[int, bytes] = {}
+    for picture in pictures:
+        first = 0
+        for page, places in groupby(picture.positions.tolist(), key=lambda position: position // page_size):
+            bits = sum(1 << position % page_size for position in places)
+            mark = picture.digest + first.to_bytes(4, "little") + bits.to_bytes(-(-page_size // 8), "little")
+            marks[page] = marks.get(page, b"") + mark
+            first += bits.bit_count()
+    return marks

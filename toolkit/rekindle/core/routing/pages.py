@@ -5,22 +5,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from rekindle.core.page import page_key
+from rekindle.core.request.picture import page_marks
 from rekindle.core.request.request import Request
 
 
 def pages_of(request: Request, page_size: int) -> tuple[int, ...]:
     """Return a hash for each whole page of a request's initial tokens, made of all tokens up to the page's end."""
-    tokens, page = request.initial_tokens, hash(request.namespace)
+    tokens, page, marks = request.initial_tokens, hash(request.namespace), page_marks(request.pictures, page_size)
     pages = []
-    for start in range(0, len(tokens) // page_size * page_size, page_size):
-        page = page_after(page, tokens[start : start + page_size])
+    for index in range(len(tokens) // page_size):
+        page = page_after(page, page_key(tokens[index * page_size : (index + 1) * page_size], marks.get(index, b"")))
         pages.append(page)
     return tuple(pages)
 
 
-def page_after(before: int, tokens: tuple[int, ...]) -> int:
-    """Return the hash of a page, given the hash of the previous page or of the namespace."""
-    return hash((before, tokens))
+def page_after(before: int, key: bytes) -> int:
+    """Return the hash of a page from its key, given the hash of the previous page or of the namespace."""
+    return hash((before, key))
 
 
 @dataclass(frozen=True, slots=True)

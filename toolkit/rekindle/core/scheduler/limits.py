@@ -107,6 +107,7 @@ class EngineLimits:
         data: groups of devices in a lane, each with separate rows, pages and running requests.
         lanes: the number of lanes.
         one_shape: whether each tick has the same shape, because another shape would change the bits of its rows.
+        picture_rows: the number of tokens of images in the buffer of embeddings; 0 for a model without images.
         expects_adapters: whether the room and the programs for adapters are made in `open`.
         Others as in `Settings`.
     """
@@ -134,6 +135,7 @@ class EngineLimits:
     max_adapter_rank: int = DEFAULT_RANK
     expects_adapters: bool = False
     draft: DraftSource | None = None
+    picture_rows: int = 0
 
     @classmethod
     def of(

@@ -1,10 +1,13 @@
 """Planner of the next tick: prompt chunks, decode rows, and admission."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
 
+from rekindle.core.buckets import QUERY_BLOCK
 from rekindle.core.errors import PromptTooLong
 from rekindle.core.messages import Output, Started
+from rekindle.core.request.picture import Picture
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.plan_builder import PlanBuilder
@@ -158,12 +161,50 @@ class Planner:
 
     def _add_chunk(self, builder: PlanBuilder, state: RequestState) -> None:
         most = min(self._limits.prefill_chunk, builder.budgets[state.group])
+        if state.request.pictures:
+            most = self._gallery_part(builder, state, most)
+            if not most:
+                builder.expect(state)
+                return
         if state.keeping is not None:
             state.keeping.add(self._table.waiting.departures(state), state.computed)
         chunk = state.next_chunk(self._table.group_of(state).running.slots[state], most)
         if state.request.hold and not state.in_prefill:
             state.held_at = self._table.counts.ticks + 1
+        if state.request.pictures:
+            embedded = self._table.gallery.rows_of(state.request.pictures, chunk.start, state.computed)
+            chunk = replace(chunk, embedded=embedded)
         builder.add(chunk, state)
+
+    def _gallery_part(self, builder: PlanBuilder, state: RequestState, most: int) -> int:
+        """Return how many of the next `most` tokens can be computed: up to the first image that is not embedded.
+
+        An image is not cut if a tick has room for the whole of it. A tick embeds one segment of an image at most, so
+        that decode rows wait for one segment and not for a whole image.
+        """
+        start, end = state.computed, min(state.prefill_end, state.computed + most)
+        coming = state.uncached_pictures
+        for place, picture in enumerate(coming):
+            first, last = max(int(picture.positions[0]), start), int(picture.positions[-1]) + 1
+            before = max(0, first // QUERY_BLOCK * QUERY_BLOCK - start)
+            if first >= end:
+                break
+            if not self._shows(builder, state, coming[place:]):
+                return before
+            if last > end and last - (start + before) <= self._limits.prefill_chunk:
+                return before
+            builder.shown.add(picture.digest)
+        return end - start
+
+    def _shows(self, builder: PlanBuilder, state: RequestState, coming: Sequence[Picture]) -> bool:
+        """Return True if the first of these images is embedded by the time of the tick."""
+        gallery, picture, request_id = self._table.gallery, coming[0], state.request.id
+        if not gallery.has(picture):
+            gallery.await_all(request_id, coming)
+            if not builder.embeddings:
+                embedding = gallery.next_embedding(request_id, picture, builder.shown)
+                builder.embeddings += [] if embedding is None else [embedding]
+        return gallery.has(picture)
 
     # Admission
 
@@ -200,6 +241,7 @@ class Planner:
             state.started = True
             group.cache.tree.hit(lease.tip)
             request = state.request
+            table.counts.pictures += len(request.pictures)
             builder.messages.append(Started(request.id, request.prompt, request.params.seed, cached, table.exchanges))
             if request.initial_output:
                 table.counts.add_forced(len(request.initial_output) - len(request.output_prefix))

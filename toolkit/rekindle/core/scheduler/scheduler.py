@@ -18,6 +18,7 @@ from rekindle.core.messages import (
     Output,
     Outputs,
     Overdue,
+    PictureCut,
     PutPages,
     SaveCache,
     SendPages,
@@ -104,7 +105,7 @@ class Scheduler:
     def pages_on_device(self, request: Request) -> int:
         """Return the length of a request's cached prefix on the device, in pages."""
         state = RequestState.of(request, self._limits)
-        return len(self.table.group_of(state).cache.on_device(state.namespace, state.tokens))
+        return len(self.table.group_of(state).cache.on_device(state.namespace, state.tokens, state.marks))
 
     def remaining(self, request_id: int) -> int | None:
         """Return the number of tokens to compute before a running request's next one; None for others."""
@@ -134,6 +135,7 @@ class Scheduler:
             group.cache.offload_ahead()
         messages += self._writeback.advance(self.table.counts.ticks, idle=not len(self.table) and not self._in_flight)
         messages += self._outbox.drain()
+        messages += self.table.gallery.drain()
         self.stats = self.table.stats()
         return messages
 
@@ -167,6 +169,10 @@ class Scheduler:
                     if state := self.table.get(request_id):
                         state.masking.late = True
                         self.table.grammar_outbox.late.append(request_id)
+            case PictureCut(outcome=outcome):
+                for request_id in self.table.gallery.take(message):
+                    if (state := self.table.get(request_id)) and isinstance(outcome, Exception):
+                        yield self.table.reject(state, outcome)
             case Overdue(tick, error):
                 if tick is None or tick > self._last_settled:
                     yield from self._fail_overdue(error)
@@ -350,7 +356,7 @@ class Scheduler:
     def _send_pages(self, message: SendPages) -> Message:
         """Collect the pages of a prompt, as far as the device has them."""
         state = RequestState.of(message.request, self._limits)
-        pages = self.table.group_of(state).cache.on_device(state.namespace, state.tokens)[message.first :]
+        pages = self.table.group_of(state).cache.on_device(state.namespace, state.tokens, state.marks)[message.first :]
         if not pages or message.exchanges != self.table.exchanges:
             return Collected(message.request.id, ())
         return Collect(message.request.id, pages, self.table.losses)
@@ -359,7 +365,7 @@ class Scheduler:
         """Put pages of a prompt into the cache for its request, if there is room."""
         state = RequestState.of(request, self._limits)
         cache = self.table.group_of(state).cache
-        cached, pages = cache.receive(state.namespace, state.tokens, first, len(contents))
+        cached, pages = cache.receive(state.namespace, state.tokens, first, len(contents), state.marks)
         if pages:
             self.table.counts.moved_pages += len(pages)
             yield from self._outbox.drain()  # evicted pages are copied before they are overwritten
@@ -376,5 +382,6 @@ class Scheduler:
         for state in self.table.running[::-1]:
             self.table.preempt(state)
         self.table.waiting.forget_cache()
+        self.table.gallery.lose_device()
         for group in self.table.groups:
             group.cache.lose_device()

@@ -49,6 +49,8 @@ class SchedulerStats(_Counters):
         accepted_tokens: right tokens of these drafts.
         accepted_at: right tokens by place in the draft, from 1.
         undrafted: requests whose drafts are ruled out, by reason.
+        pictures: images in the prompts of started requests.
+        embedded_pictures: images embedded by the tower; the others were in the prefix cache or in its buffer.
     """
 
     waiting: int = 0
@@ -80,6 +82,8 @@ class SchedulerStats(_Counters):
     accepted_tokens: int = 0
     accepted_at: Mapping[int, int] = field(default_factory=dict, hash=False)
     undrafted: Mapping[str, int] = field(default_factory=dict, hash=False)
+    pictures: int = 0
+    embedded_pictures: int = 0
 
 
 def total(lanes: Sequence[SchedulerStats]) -> SchedulerStats:
@@ -115,6 +119,8 @@ class Counts:
     accepted_tokens: int = 0
     accepted_at: Mapping[int, int] = field(default_factory=dict)
     undrafted: Mapping[str, int] = field(default_factory=dict)
+    pictures: int = 0
+    embedded_pictures: int = 0
 
     def add_draft(self, drafted: int, accepted: int) -> None:
         """Count a verified draft."""

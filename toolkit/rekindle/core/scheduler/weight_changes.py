@@ -87,6 +87,7 @@ class WeightChanges:
         version = self._table.exchanges + (not new.asleep) if new.version is None else new.version
         for group in self._table.groups:
             if new.asleep:
+                self._table.gallery.lose_device()
                 group.cache.lose_device()
             elif version != self._table.exchanges:
                 group.cache.forget()

@@ -4,14 +4,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from rekindle.core.page import STATE_KEY
 from rekindle.core.store import entries as disk
 from rekindle.core.store.catalog import DIGEST, Catalog, Entry, matching_paths
 from rekindle.core.store.segments import Segment, open_segment, read_pages
-
-_TOKEN_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +78,7 @@ def _entry(digest: str, segments: Sequence[Segment]) -> SnapshotEntry:
     """Return the description of one snapshot from its segments, given in order of last use."""
     pages = [page for segment in segments for page in segment.pages]
     latest = segments[0]
+    count = sum(page.key != STATE_KEY for page in pages)
     return SnapshotEntry(
         digest,
         latest.origin.parts,
@@ -87,7 +86,7 @@ def _entry(digest: str, segments: Sequence[Segment]) -> SnapshotEntry:
         created=min(segment.created for segment in segments),
         used=disk.last_used(latest.path) / 1e9,
         model=latest.origin.model,
-        pages=sum(page.key != STATE_KEY for page in pages),
-        tokens=sum(len(page.key) // _TOKEN_BYTES for page in pages if page.key != STATE_KEY),
+        pages=count,
+        tokens=count * int(latest.origin.parts["page_size"]),
         states=sum(page.key == STATE_KEY for page in pages),
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from time import perf_counter
 
+import jax
 import numpy as np
 from anyio import to_thread
 
@@ -38,6 +39,8 @@ class Settler:
 
 
 def _read(tick: Dispatched) -> Settled:
+    if tick.awaited is not None:
+        jax.block_until_ready(tick.awaited)
     if tick.outputs is None:
         return Settled(tick.tick, (), losses=tick.losses)
     tokens = np.asarray(tick.outputs.tokens).tolist()

@@ -15,7 +15,7 @@ class Node:
     States and roots have no page, and states have no children.
 
     Attributes:
-        key: its tokens as int32 bytes; `STATE_KEY` for a state; for a root, the namespace.
+        key: the key of its page, see `page_key`; `STATE_KEY` for a state; for a root, the namespace.
         parent: None for a root. It is kept when the node leaves the tree.
         page: its page in the device tier.
         host: the entry of its host copy.
@@ -114,7 +114,7 @@ class Node:
         return nodes
 
     def check(self, width: int) -> None:
-        """Assert the invariants between a node in the tree and its children, with keys of `width` bytes."""
+        """Assert the invariants between a node in the tree and its children, with keys of at least `width` bytes."""
         children = self.children.values()
         assert not self.is_gone, "a node without a tier is in the tree"
         assert not self.writeback or self.disk is None, "a node on disk is being written"
@@ -135,7 +135,7 @@ class Node:
         for key, child in self.children.items():
             assert child.parent is self, "a child has another parent"
             assert child.key == key, "a child is found under another's tokens"
-            assert len(key) == width or child.is_state, "a key is not one page"
+            assert len(key) >= width or child.is_state, "a key is not one page"
             assert not self.is_state, "something is below a state"
             assert not child.is_state or child.page is None, "a state has a page"
             assert child.page is None or self.on_device, "a child is warmer than its parent"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from rekindle.core.messages import Offloaded
-from rekindle.core.page import NULL_PAGE
+from rekindle.core.page import NO_MARKS, NULL_PAGE, Marks
 from rekindle.core.scheduler.cache.nodes import Evicted, Node
 from rekindle.core.scheduler.cache.outbox import HostTierOutbox
 from rekindle.core.scheduler.cache.pool import PagePool
@@ -69,18 +69,20 @@ class PrefixCache:
         """Free pages outside of the tree. Ticks in flight write to these pages before later ticks reuse them."""
         self._pool.release(pages)
 
-    def on_device(self, namespace: str, tokens: Sequence[int]) -> tuple[int, ...]:
+    def on_device(self, namespace: str, tokens: Sequence[int], marks: Marks = NO_MARKS) -> tuple[int, ...]:
         """Return the pages of the longest prefix of tokens in the device tier."""
-        return tuple(node.page for node in self.tree.match(namespace, tokens) if node.page is not None)
+        return tuple(node.page for node in self.tree.match(namespace, tokens, marks=marks) if node.page is not None)
 
-    def receive(self, namespace: str, tokens: Sequence[int], first: int, count: int) -> tuple[int, tuple[int, ...]]:
+    def receive(
+        self, namespace: str, tokens: Sequence[int], first: int, count: int, marks: Marks = NO_MARKS
+    ) -> tuple[int, tuple[int, ...]]:
         """Allocate `count` pages from the page `first` on, for a part of a prefix computed elsewhere.
 
         Returns:
             The number of the prefix's pages already on the device, and the new pages after these. There are no new
                 pages if all are there already, if an earlier part of the prefix is missing, or if the pool is full.
         """
-        nodes = [node for node in self.tree.match(namespace, tokens) if node.page is not None]
+        nodes = [node for node in self.tree.match(namespace, tokens, marks=marks) if node.page is not None]
         cached, size = len(nodes), self.tree.page_size
         if not self.enabled or not first <= cached < first + count:
             return cached, ()
@@ -88,7 +90,7 @@ class PrefixCache:
         self.tree.lock(tip)
         pages = self.allocate(first + count - cached)
         if pages is not None:
-            tip, spare = self.tree.publish(tip, tokens[cached * size : (first + count) * size], pages)
+            tip, spare = self.tree.publish(tip, tokens[cached * size : (first + count) * size], pages, marks)
             assert not spare, "a received page is cached already"
         self.tree.unlock(tip)
         return cached, tuple(pages or ())

@@ -21,7 +21,7 @@ their store removes one; a fourth queue has the nodes to write next.
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
-from rekindle.core.page import STATE_KEY, StoredPage, digest_below
+from rekindle.core.page import NO_MARKS, STATE_KEY, Marks, StoredPage, digest_below, page_key, tokens_of
 from rekindle.core.scheduler.cache.ledger import Ledger
 from rekindle.core.scheduler.cache.nodes import FORGOTTEN, Evicted, Node, digest_of
 from rekindle.core.scheduler.cache.records import Records
@@ -59,7 +59,9 @@ class PrefixTree:
 
     # Reading
 
-    def match(self, namespace: str, tokens: Sequence[int], before: Sequence[Node] = ()) -> list[Node]:
+    def match(
+        self, namespace: str, tokens: Sequence[int], before: Sequence[Node] = (), marks: Marks = NO_MARKS
+    ) -> list[Node]:
         """Return the nodes of the longest cached prefix, root first; nodes with only copies come last.
 
         The tree does not change. Lock the last node to use the path.
@@ -67,32 +69,34 @@ class PrefixTree:
         Args:
             before: an earlier result for these tokens or fewer, no older than the last `forget` of the namespace. Its
                 nodes still in the tree are not looked up again.
+            marks: the marks of images among the tokens.
         """
         nodes = list(before)
         while nodes and nodes[-1].is_gone:
             nodes.pop()
         node = nodes[-1] if nodes else self.roots.find(namespace)
         if node is not None:
-            for key in self._keys(tokens, len(nodes)):
+            for key in self._keys(tokens, marks, len(nodes)):
                 node = node.children.get(key)
                 if node is None:
                     break
                 nodes.append(node)
         return nodes
 
-    def next_page(self, after: Node | str, tokens: Sequence[int]) -> NextPage | None:
+    def next_page(self, after: Node | str, tokens: Sequence[int], marks: Marks = NO_MARKS) -> NextPage | None:
         """Return the identity of the page after a cached prefix of `tokens`.
 
         Args:
             after: the last node of the prefix; the namespace if nothing is cached.
             tokens: all tokens, including the prefix.
+            marks: the marks of images among them.
 
         Returns:
             None if the remaining tokens do not fill a page.
         """
-        start = 0 if isinstance(after, str) else after.depth * self.page_size
-        page = tokens[start : start + self.page_size]
-        return (after, array("i", page).tobytes()) if len(page) == self.page_size else None
+        index = 0 if isinstance(after, str) else after.depth
+        page = tokens[index * self.page_size : (index + 1) * self.page_size]
+        return (after, page_key(page, marks.get(index, b""))) if len(page) == self.page_size else None
 
     def path(self, node: Node) -> list[Node]:
         """Return the nodes of a node's prefix, itself last, as `match` does; an empty list for a root."""
@@ -100,7 +104,7 @@ class PrefixTree:
 
     def tokens_of(self, node: Node) -> list[int]:
         """Return the tokens of a node's page."""
-        return array("i", node.key).tolist()
+        return tokens_of(node.key, self.page_size)
 
     def digest(self, node: Node) -> str:
         """Return the identity of a prefix in every process, as 64 hexadecimal digits.
@@ -149,13 +153,16 @@ class PrefixTree:
 
     # Device tier
 
-    def publish(self, tip: Node, tokens: Sequence[int], pages: Sequence[int]) -> tuple[Node, list[int]]:
+    def publish(
+        self, tip: Node, tokens: Sequence[int], pages: Sequence[int], marks: Marks = NO_MARKS
+    ) -> tuple[Node, list[int]]:
         """Add computed pages below a locked node, and move one lock from it to the last page.
 
         Args:
             tip: a locked root, or a locked node with a device page.
             tokens: the tokens after it, `page_size` for each page.
             pages: the device pages with the computed tokens.
+            marks: the marks of images in the whole sequence, the prefix included.
 
         Returns:
             The newly locked node, and the spare pages. A page is spare if the tree has a device page of the same
@@ -165,7 +172,9 @@ class PrefixTree:
         assert tip.on_device, "published below a node that is not in the device tier"
         assert len(tokens) == len(pages) * self.page_size, "published other than whole pages"
         node, spare, created = tip, [], False
-        for key, page in zip(self._keys(tokens), pages, strict=True):
+        for index, page in enumerate(pages):
+            own = tokens[index * self.page_size : (index + 1) * self.page_size]
+            key = page_key(own, marks.get(node.depth, b""))
             child = node.children.get(key)
             if child is None:
                 # Locked from the start, so neither it nor its parent belongs into a queue.
@@ -317,7 +326,7 @@ class PrefixTree:
                 by_namespace[page.namespace] = {self.digest(node): node for node in there}
             by_digest = by_namespace[page.namespace]
             parent = by_digest.get(page.parent)
-            if parent is None or parent.is_state or (len(page.key) != self._width and not page.is_state):
+            if parent is None or parent.is_state or (len(page.key) < self._width and not page.is_state):
                 continue
             if page.is_state and parent.parent is None:
                 continue
@@ -357,11 +366,11 @@ class PrefixTree:
 
     # Helpers
 
-    def _keys(self, tokens: Sequence[int], first: int = 0) -> Iterator[bytes]:
+    def _keys(self, tokens: Sequence[int], marks: Marks, first: int) -> Iterator[bytes]:
         """Yield the keys of the whole pages, from the page `first` on."""
         size = self.page_size  # page by page, to avoid packing a whole uncached prompt at each lookup
-        starts = range(first * size, len(tokens) - size + 1, size)
-        return (array("i", tokens[at : at + size]).tobytes() for at in starts)
+        pages = range(first, len(tokens) // size)
+        return (page_key(tokens[page * size : (page + 1) * size], marks.get(page, b"")) for page in pages)
 
     def _use(self, root: Node) -> int:
         """Count a use of a path from this root; return the count."""

@@ -29,7 +29,7 @@ class Group:
 
     def uncached(self, state: RequestState) -> int:
         """Return the number of tokens of a request to compute in this group."""
-        last = state.last_usable(self.cache.tree.match(state.namespace, state.reusable))
+        last = state.last_usable(self.cache.tree.match(state.namespace, state.reusable, marks=state.marks))
         return len(state.tokens) - (last.depth if last else 0) * self.cache.tree.page_size
 
     def load(self, state: RequestState) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rekindle.core.page import NO_MARKS, Marks
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.prefix_cache import PrefixCache
 from rekindle.core.scheduler.cache.tree import NextPage
@@ -54,10 +55,10 @@ class Lease:
         depth = position // self.page_size
         return next((node for node in self.tip.upward() if node.depth == depth), None)
 
-    def next_page(self, tokens: Sequence[int]) -> NextPage | None:
+    def next_page(self, tokens: Sequence[int], marks: Marks = NO_MARKS) -> NextPage | None:
         """Return the identity of the first unpublished whole page of tokens, or None."""
         tip = self.tip if self.tip.depth else self.tip.key.decode()
-        return self.cache.tree.next_page(tip, tokens)
+        return self.cache.tree.next_page(tip, tokens, marks)
 
     def reserve(self, count: int) -> bool:
         """Take `count` more pages, all or none; return whether enough were available."""
@@ -81,12 +82,12 @@ class Lease:
         self.own_pages.difference_update(pages)
         return pages
 
-    def publish(self, tokens: Sequence[int], computed: int) -> None:
+    def publish(self, tokens: Sequence[int], computed: int, marks: Marks = NO_MARKS) -> None:
         """Add the whole computed pages of the request to the tree, so that other requests find them."""
         first, last = self.tip.depth, computed // self.page_size
         if self.cache.enabled and last > first:
             pages, tokens = self.pages[first:last], tokens[self.published : last * self.page_size]
-            self.tip, spare = self.cache.tree.publish(self.tip, tokens, pages)
+            self.tip, spare = self.cache.tree.publish(self.tip, tokens, pages, marks)
             self.own_pages.difference_update(set(pages).difference(spare))
 
     def release(self) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 from rekindle.core.buckets import QUERY_BLOCK
 from rekindle.core.messages import Chunk, Onload, Row
-from rekindle.core.page import NULL_PAGE
+from rekindle.core.page import NULL_PAGE, Marks
 from rekindle.core.request.figures import CachedTokens
+from rekindle.core.request.picture import Picture, page_marks
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.cache.nodes import Node
@@ -50,6 +51,7 @@ class RequestState:
         keeping: the copies of its state; None if there are none to keep.
         drafting: its drafts; None for none.
         has_states: whether its model has layers with a state.
+        marks: the marks of its images in the keys of its pages.
     """
 
     request: Request
@@ -63,6 +65,7 @@ class RequestState:
     keeping: StateCopies | None = None
     drafting: Drafting | None = None
     has_states: bool = False
+    marks: Marks = field(default_factory=dict)
     queued: Queued = field(default_factory=Queued)
     computed: int = 0
     prefill_end: int = 0
@@ -89,6 +92,7 @@ class RequestState:
         thinking = Thinking.of(request, jumps=not (limits.one_shape or has_states))
         state = cls(request, tokens, longest, publishable, rope_rule, observed, masking, thinking, keeping)
         state.has_states = has_states
+        state.marks = page_marks(request.pictures, limits.pool.page_size)
         return state
 
     @property
@@ -208,7 +212,18 @@ class RequestState:
     def next_page(self) -> NextPage | None:
         """Return the identity of its first unpublished whole page, or None."""
         assert self.lease is not None
-        return self.lease.next_page(self.tokens)
+        return self.lease.next_page(self.tokens, self.marks)
+
+    @property
+    def uncached_pictures(self) -> list[Picture]:
+        """Its images with tokens to compute, in order; the others need no embeddings."""
+        assert self.lease is not None
+        start = self.computed if self.has_states else max(self.computed, self.lease.published)
+        return [
+            picture
+            for picture in self.request.pictures
+            if picture.positions[-1] >= start and picture.positions[0] < self.prefill_end
+        ]
 
     def next_chunk(self, slot: int, most: int) -> Chunk:
         """Return a chunk of at most the next `most` known tokens; they count as computed from now on."""
@@ -358,7 +373,7 @@ class RequestState:
     def publish(self) -> None:
         """Put its whole pages with computed and settled tokens into the prefix tree."""
         assert self.lease is not None
-        self.lease.publish(self.tokens, self.publishable_end)
+        self.lease.publish(self.tokens, self.publishable_end, self.marks)
 
     def give_back(self) -> None:
         """Publish its computed pages, release its lease, and reset its progress."""

@@ -10,6 +10,7 @@ from rekindle.core.messages import Output, Rejected
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.cache.outbox import HostTierOutbox
+from rekindle.core.scheduler.gallery import Gallery
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.drafter import Drafter
 from rekindle.core.scheduler.requests.grammar_outbox import GrammarOutbox
@@ -33,6 +34,7 @@ class RequestTable:
         waiting: the queued requests.
         counts: counters without a current state.
         drafter: chooses and measures drafts.
+        gallery: the images on the device.
         exchanges: the number of weight exchanges, and the version of the weights in use.
         outputs: outputs to send to the detokenizer.
         grammar_outbox: news for the grammars actor.
@@ -45,6 +47,7 @@ class RequestTable:
         self.drafter = Drafter(limits, self.counts)
         self.groups = [Group(limits, outbox, number) for number in range(limits.data)]
         self.waiting = WaitingQueue(limits, self.groups, self.counts)
+        self.gallery = Gallery(limits.picture_rows, self.counts)
         self.exchanges = 0
         self.outputs: list[Output] = []
         self.grammar_outbox = GrammarOutbox()
@@ -141,6 +144,8 @@ class RequestTable:
         del self._states[state.request.id]
         self.counts.ended += 1
         self.drafter.leave(state)
+        if state.request.pictures:
+            self.gallery.leave(state.request.id)
         if state.masking.constrained:
             self.grammar_outbox.ended.append(state.request.id)
         if state.lease is not None:
@@ -152,6 +157,7 @@ class RequestTable:
 
     def check(self) -> None:
         """Assert the invariants: each page and slot has exactly one holder, each request exactly one place."""
+        self.gallery.check()
         for group in self.groups:
             group.running.check()
             pages = [page for state in group.running if state.lease for page in state.lease.own_pages]

@@ -122,7 +122,7 @@ class WaitingQueue:
                 self.move(state, other)
             cache, nodes = self._groups[state.group].cache, self._match(state)
             after = nodes[-1] if nodes else state.namespace
-            page = cache.tree.next_page(after, state.reusable)
+            page = cache.tree.next_page(after, state.reusable, state.marks)
             if page is not None and page in expected_pages[state.group]:
                 continue
             copies = self._copies_to_fetch(state, nodes)
@@ -207,7 +207,9 @@ class WaitingQueue:
 
     def _match(self, state: RequestState) -> list[Node]:
         tree = self._groups[state.group].cache.tree
-        state.queued.prefix_nodes = tree.match(state.namespace, state.reusable, state.queued.prefix_nodes)
+        state.queued.prefix_nodes = tree.match(
+            state.namespace, state.reusable, state.queued.prefix_nodes, state.marks
+        )
         return state.queued.prefix_nodes
 
     def _count_uncached(self, state: RequestState) -> None:
@@ -311,6 +313,8 @@ def _shared_tokens(state: RequestState, other: RequestState) -> int:
     most = min(len(mine), len(theirs), len(state.tokens) - 1 + state.request.hold)
     end = 0
     while end + size <= most and mine[end : end + size] == theirs[end : end + size]:
+        if state.marks.get(end // size) != other.marks.get(end // size):
+            break
         end += size
     state.queued.shared[other.request.id] = end
     return end

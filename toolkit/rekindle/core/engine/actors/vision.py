@@ -1,0 +1,27 @@
+"""The vision actor: cuts images into patches, in a worker thread."""
+
+from anyio import to_thread
+
+from rekindle.core.messages import CutPicture, Message, PictureCut
+from rekindle.core.messages.message import wrong_receiver
+from rekindle.core.models.vision.patches import Patches
+from rekindle.core.request.picture import Picture
+
+
+class Vision:
+    """The vision actor: decodes images and cuts them into patches, one at a time."""
+
+    async def handle(self, message: Message) -> list[Message]:
+        """Answer CutPicture with PictureCut."""
+        if not isinstance(message, CutPicture):
+            raise wrong_receiver("vision actor", message)
+        outcome = await to_thread.run_sync(cut, message.picture, abandon_on_cancel=True)
+        return [PictureCut(message.request_id, message.picture.digest, outcome)]
+
+
+def cut(picture: Picture) -> Patches | Exception:
+    """Return the patches of an image, or the error, which belongs to its requests alone."""
+    try:
+        return picture.patches()
+    except Exception as error:
+        return error

@@ -1,0 +1,57 @@
+"""Preparation of images for the tower of a model."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rekindle.core.messages.message import OfRequest
+from rekindle.core.messages.words import describe_error
+from rekindle.core.request.picture import Picture
+from rekindle.core.words import quantity
+
+if TYPE_CHECKING:
+    from rekindle.core.models.vision.patches import Patches
+
+
+@dataclass(frozen=True, slots=True)
+class CutPicture(OfRequest):
+    """Cut an image into patches in a worker thread. From the scheduler to the vision actor."""
+
+    picture: Picture
+
+    def __str__(self) -> str:
+        return f"CutPicture: request {self.request_id}, {quantity(self.picture.tokens, 'token')}"
+
+
+@dataclass(frozen=True, slots=True)
+class PictureCut(OfRequest):
+    """The answer to a `CutPicture`. From the vision actor to the scheduler.
+
+    Attributes:
+        digest: the digest of the image.
+        outcome: its patches, or the error of a damaged file.
+    """
+
+    digest: bytes
+    outcome: "Patches | Exception" = field(repr=False)
+
+    def __str__(self) -> str:
+        error = f", {describe_error(self.outcome)}" if isinstance(self.outcome, Exception) else ""
+        return f"PictureCut: request {self.request_id}{error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A segment of an image for the tower to embed before the tick; a part of `Plan`.
+
+    Attributes:
+        request_id: the request that needs it.
+        rows: the rows of the buffer of embeddings for its tokens, (tokens,) int32.
+        patches: its patches, of one segment.
+    """
+
+    request_id: int
+    rows: Any = field(compare=False, repr=False)
+    patches: "Patches" = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"embed {quantity(len(self.rows), 'token')} of an image of {self.request_id}"
