@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from rekindle.core.request.picture import Picture
 from rekindle.testing import fake_picture
 
-ROWS: Final = 24
-"""Rows of the buffer of embeddings: those of the largest image of `LAYOUTS`."""
+ROWS: Final = 48
+"""Rows of the buffer of embeddings: those of two of the largest images of `LAYOUTS`, which may share a query block."""
 PLACEHOLDER: Final = 1
 """The token id of all images."""
 Layout = tuple[int, int, int, int]
-"""The tokens before an image, its number, its segments, and the tokens of a segment."""
+"""The tokens before an image, its number among those of its size, its segments, and the tokens of a segment."""
 LAYOUTS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(0, 2), st.integers(1, 3), st.sampled_from([1, 4, 8])), max_size=2
 )
@@ -28,5 +28,5 @@ def place(prompt: list[int], layouts: Sequence[Layout]) -> tuple[list[int], list
             break
         end = positions.stop
         prompt[positions.start : end] = [PLACEHOLDER] * len(positions)
-        pictures.append(fake_picture(number, positions, segments))
+        pictures.append(fake_picture(100 * number + tokens, positions, segments))
     return prompt, pictures

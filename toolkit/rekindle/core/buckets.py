@@ -26,6 +26,7 @@ class Bucket(NamedTuple):
         steps: most tokens per decode row; above 1 only without prompt tokens.
         adapters: whether its program adds the adapters of rows.
         steered: whether its program applies the interventions of rows.
+        pictures: whether its program takes the embeddings of images in prompts.
     """
 
     prefill_tokens: int
@@ -33,6 +34,7 @@ class Bucket(NamedTuple):
     steps: int = 1
     adapters: bool = False
     steered: bool = False
+    pictures: bool = False
 
     @property
     def size(self) -> int:

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.device.orders import Inspection, Order, StateOrder, TickOrder, Use
+from rekindle.core.device.orders import EmbedOrder, Inspection, Order, StateOrder, TickOrder, Use
 from rekindle.core.device.programs.functions import ALLOW, ENTER, GATHER, GATHER_STATE, SCATTER, SCATTER_STATE
 from rekindle.hosts.link import Frame
 
@@ -21,8 +21,8 @@ def frame_of(order: Order | Use) -> Frame:
         case StateOrder(program, index, content) if program.name in SHARED:
             header = {"say": program.name, "index": np.asarray(index).tolist()}
             return Frame(header, b"") if content is None else _frame(header, content)
-        case StateOrder() | Inspection():
-            raise TypeError("sessions over several hosts have no adapters, steering and inspections")
+        case StateOrder() | EmbedOrder() | Inspection():
+            raise TypeError("sessions over several hosts have no adapters, steering, images and inspections")
         case Use(number):
             return Frame({"say": "use", "number": number}, b"")
 

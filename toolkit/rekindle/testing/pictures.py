@@ -9,6 +9,7 @@ import numpy as np
 
 from rekindle.core.models.vision.patches import Patches
 from rekindle.core.request.picture import Picture
+from rekindle.testing.grammar import VOCAB_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,4 +40,4 @@ def fake_picture(number: int, positions: Sequence[int], segments: int = 1) -> Pi
 
 def picture_stamp(patches: Patches) -> int:
     """Return the stamp of an image's tokens in the pages of the fake device, above all other stamps."""
-    return (1 + crc32(patches.values[:1].tobytes())) << 96
+    return (1 + crc32(patches.values[:1].tobytes())) * VOCAB_SIZE << 96

@@ -189,7 +189,7 @@ class Blueprint:
         """Return a function from programs to their keys. Its first call reads the flags of XLA, for all keys."""
         config, programs, target = self.checkpoint.config, self.programs, Target.of(self.place.devices)
         build = cache(lambda: SharedKey.of(config, target, programs.jax_settings, programs.shapes.implementation))
-        return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
+        return lambda key: ProgramKey.of(build(), program_name(key), programs.statics_of(key), programs.arguments(key))
 
     def snapshot_key(self) -> SnapshotKey:
         """Return the key of cached pages, with a fingerprint of the weight files.

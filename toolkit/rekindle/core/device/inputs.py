@@ -45,6 +45,8 @@ class TickInputs(Generic[A]):
             row, and its end tokens, padded with -1; both are empty for a single step.
         block_adapter, sample_adapter, row_adapter: (blocks,), (samples,) and (decode_rows,) the ascending slots of
             their adapters; `NO_ADAPTER` for none. All are empty in a program without adapters.
+        embedded: (prefill_tokens,) the row of the embedding of each token of an image, else -1; empty in a program
+            without images.
     """
 
     tokens: A
@@ -72,6 +74,7 @@ class TickInputs(Generic[A]):
     block_adapter: A
     sample_adapter: A
     row_adapter: A
+    embedded: A
 
     def row_positions(self, slots: Slots) -> jax.Array:
         """Return the position of each decode row's token, (decode_rows,) int32."""
@@ -123,7 +126,8 @@ class InputLayout:
             several = {"row_page": (rows, 2), "row_steps": (rows,), "row_ends": (rows, MAX_END_IDS)}
         names, counts = ("block_adapter", "sample_adapter", "row_adapter"), (bucket.blocks, samples, bucket.decode_rows)
         adapted = {name: (count * bucket.adapters,) for name, count in zip(names, counts, strict=True)}
-        shapes = by_token | by_block | by_row | wide | several | adapted
+        pictured = {"embedded": (bucket.prefill_tokens * bucket.pictures,)}
+        shapes = by_token | by_block | by_row | wide | several | adapted | pictured
         return {field.name: shapes.get(field.name, (samples,)) for field in fields(TickInputs)}
 
     def unpack(self, packed: A) -> TickInputs[A]:
@@ -141,6 +145,6 @@ class InputLayout:
         views = self.unpack(packed)
         for slot in (views.block_slot, views.sample_slot, views.chunk_slot, views.row_slot):
             slot[:] = self.max_running
-        views.targets[:] = views.row_ends[:] = -1
+        views.targets[:] = views.row_ends[:] = views.embedded[:] = -1
         views.block_adapter[:] = views.sample_adapter[:] = views.row_adapter[:] = NO_ADAPTER
         return packed

@@ -1,7 +1,7 @@
 """Orders to a device, each with its program and its arguments apart from the device state."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import with_overrides
-from rekindle.core.device.programs.functions import DeviceProgram, Key
+from rekindle.core.device.programs.functions import EMBED, DeviceProgram, Key
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.models.adapters.rows import Stacks
 from rekindle.core.models.taps.interventions import Interventions
+from rekindle.core.models.vision.patches import Patches
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,25 @@ class Inspection:
     inputs: Any
 
 
-Order: TypeAlias = TickOrder | StateOrder | Inspection
+@dataclass(frozen=True, slots=True)
+class EmbedOrder:
+    """Order to embed a segment of an image.
+
+    Attributes:
+        rows: the rows of the buffer for its tokens, (tokens,) int32.
+        patches: the patches of the segment.
+    """
+
+    rows: Any
+    patches: Patches
+
+    @property
+    def key(self) -> Key:
+        """The key of the program."""
+        return EMBED
+
+
+Order: TypeAlias = TickOrder | StateOrder | EmbedOrder | Inspection
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +120,8 @@ class DeviceState:
         pages, slots: the page pool and slots, initially of an idle engine.
         adapters: the matrices of all adapters; empty until the first adapter.
         interventions: those of all slots; None until the first steered request.
+        tower: the weights of the vision tower; empty without one.
+        embeddings: the embeddings of images; None without a tower.
     """
 
     weights: list[jax.Array]
@@ -108,17 +129,22 @@ class DeviceState:
     slots: Slots
     adapters: Stacks = ()
     interventions: Interventions | None = None
+    tower: list[jax.Array] = field(default_factory=list)
+    embeddings: jax.Array | None = None
 
     def arguments(self, order: Order) -> tuple[Any, ...]:
         """Return the arguments for the program of an order. Some are donated, so `take` must follow."""
         match order:
             case TickOrder(bucket):
-                further = [self.adapters] * bucket.adapters + [self.interventions] * bucket.steered
+                further: list[Any] = [self.adapters] * bucket.adapters + [self.interventions] * bucket.steered
+                further += [self.embeddings] * bucket.pictures
                 return self.weights, *further, self.pages, self.slots, order.packed
             case StateOrder(program, index, content):
                 part = attrgetter(program.part)(self)
                 place = np.int32(index) if isinstance(index, int) else index
                 return (part, place) if content is None else (part, place, content)
+            case EmbedOrder(rows, patches):
+                return self.tower, self.embeddings, rows, patches
             case Inspection():
                 return self.weights, order.inputs
 
@@ -128,6 +154,9 @@ class DeviceState:
             case TickOrder():
                 self.pages, self.slots, outputs = results
                 return outputs
+            case EmbedOrder():
+                self.embeddings = results
+                return results
             case StateOrder(program, _, content) if content is not None:
                 name, _, inner = program.part.partition(".")
                 setattr(self, name, replace(getattr(self, name), **{inner: results}) if inner else results)
@@ -140,9 +169,10 @@ class DeviceState:
             array.delete()
 
     def delete(self) -> None:
-        """Delete the state, the weights, the adapters and the interventions."""
+        """Delete the state, and all other arrays."""
         self.delete_state()
-        for array in (*self.weights, *jax.tree.leaves((self.adapters, self.interventions))):
+        further = self.adapters, self.interventions, self.tower, self.embeddings
+        for array in (*self.weights, *jax.tree.leaves(further)):
             array.delete()
         release_host_memory()
 

@@ -85,6 +85,8 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
     for index, chunk in enumerate(part.chunks):
         end, first = block + len(chunk.pages), block * QUERY_BLOCK
         inputs.tokens[first : first + len(chunk.tokens)] = chunk.tokens
+        if chunk.embedded is not None:
+            inputs.embedded[first : first + len(chunk.tokens)] = chunk.embedded
         slot = chunk.slot - part.first_slot
         inputs.block_slot[block:end] = slot
         inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)

@@ -23,6 +23,7 @@ from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.adapters.rows import AdapterDelta, Adapters
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.mixing import LayerMemory
+from rekindle.core.models.embedded import Embedded
 from rekindle.core.models.taps.interventions import Interventions, RowInterventions
 from rekindle.core.page import NULL_PAGE
 
@@ -59,6 +60,7 @@ def step(
     processor: LogitsProcessor | None = None,
     adapters: Adapters | None = None,
     interventions: Interventions | None = None,
+    embeddings: jax.Array | None = None,
 ) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick: prefill blocks and decode rows through the decoder, then sample.
 
@@ -70,6 +72,7 @@ def step(
         processor: the logits processor, static.
         adapters: the adapters, for a bucket with adapters.
         interventions: those of all slots, for a steered bucket.
+        embeddings: (rows, hidden) float32, of images, for a bucket with images.
 
     Returns:
         Pages and slots after the tick, and the outputs for the host.
@@ -88,6 +91,7 @@ def step(
         processor=processor,
         delta=delta,
         interventions=interventions,
+        embeddings=embeddings,
     )
     if bucket.steps == 1:
         return one_step(pages, slots, inputs)
@@ -109,12 +113,14 @@ def _tick(
     processor: LogitsProcessor | None,
     delta: AdapterDelta | None,
     interventions: Interventions | None,
+    embeddings: jax.Array | None,
 ) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick, or one of its several steps, after `_with_plan`.
 
     Args:
         delta: the summand of the head by adapters; the decoder's layers have theirs. None without adapters.
         interventions: the changes of activations in all slots; None without any.
+        embeddings: the embeddings of images; None in a bucket without.
     """
     page_size = pages[0].shape[3]
     row_positions = inputs.row_positions(slots)
@@ -127,7 +133,11 @@ def _tick(
     if interventions is not None:
         of_rows = jnp.concatenate([jnp.repeat(inputs.block_slot, QUERY_BLOCK), inputs.row_slot])
         tap = RowInterventions(interventions, of_rows, positions)
-    hidden, memory = decoder(tokens, positions, LayerMemory(pages, slots.states), mixer, lengths, tap)
+    pictures = None
+    if embeddings is not None:
+        of_rows = jnp.full(bucket.decode_rows, -1, jnp.int32)
+        pictures = Embedded(embeddings, jnp.concatenate([inputs.embedded, of_rows]))
+    hidden, memory = decoder(tokens, positions, LayerMemory(pages, slots.states), mixer, lengths, tap, pictures)
     pages, slots = memory.pages, replace(slots, states=memory.states)
 
     last_states = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])

@@ -14,6 +14,7 @@ from flax import nnx
 from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.models.abstract import AbstractModel, abstract_model, shapes_of
 from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.embedded import Embedded
 from rekindle.core.models.features import FeatureTable
 from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import Delta, Linear, Table, norm_of
@@ -65,6 +66,7 @@ class Decoder(nnx.Module, pytree=False):
         mixer: Mixer,
         lengths: jax.Array | None = None,
         tap: Tap | None = None,
+        pictures: Embedded | None = None,
     ) -> tuple[jax.Array, LayerMemory]:
         """Run the layers.
 
@@ -76,6 +78,7 @@ class Decoder(nnx.Module, pytree=False):
             lengths: (token,) int32, the length of each token's request, for long-context ropes. None stands for tokens
                 of a single request.
             tap: reads or changes activations between the layers' parts, of a model with one residual stream.
+            pictures: the embeddings of images among the tokens; None without images.
 
         Returns:
             (token, hidden) float32, normalised, and the memory.
@@ -83,6 +86,7 @@ class Decoder(nnx.Module, pytree=False):
         config = self.config
         lengths = jnp.broadcast_to(positions.max() + 1, positions.shape) if lengths is None else lengths
         x = self._embed(tokens, positions)
+        x = x if pictures is None else pictures.put_into(x)
         features = None if self.features is None else self.features(tokens, x)
         keys = dict.fromkeys(position_key(attention) for attention in config.attentions)
         positions_by_key = {key: positions_of(key, positions, lengths) for key in keys}

@@ -185,7 +185,8 @@ class Planner:
         start, end = state.computed, min(state.prefill_end, state.computed + most)
         coming = state.uncached_pictures
         for place, picture in enumerate(coming):
-            first, last = max(int(picture.positions[0]), start), int(picture.positions[-1]) + 1
+            first = max(int(picture.positions[0]), start)
+            last = min(int(picture.positions[-1]) + 1, state.prefill_end)
             before = max(0, first // QUERY_BLOCK * QUERY_BLOCK - start)
             if first >= end:
                 break

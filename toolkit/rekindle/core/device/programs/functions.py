@@ -13,6 +13,7 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, STATES, WEIGHTS
 from rekindle.core.device.programs.shapes import SLOTS, ModelShapes
+from rekindle.core.device.programs.vision_shapes import VisionShapes
 from rekindle.core.device.sampling.adjustments import Adjustments, enter_slot, no_adjustments
 from rekindle.core.device.sampling.constraints import no_masks
 from rekindle.core.device.sampling.processing import LogitsProcessor
@@ -22,6 +23,7 @@ from rekindle.core.models.adapters.rows import Adapters, Stacks
 from rekindle.core.models.inspection.look import LENS_ROWS, Look, LookInputs, lens, look
 from rekindle.core.models.mixing import State
 from rekindle.core.models.taps.interventions import Interventions
+from rekindle.core.models.vision.patches import Patches
 from rekindle.core.page import NULL_PAGE
 
 
@@ -74,13 +76,15 @@ def program_name(key: Key) -> str:
     steps = "step" if key.steps == 1 else f"{key.steps} steps"
     return (
         f"{steps} of {key.prefill_tokens}+{key.decode_rows}{' with adapters' * key.adapters}{', steered' * key.steered}"
+        f"{', with images' * key.pictures}"
     )
 
 
 def step_function(shapes: ModelShapes, bucket: Bucket, processor: LogitsProcessor | None) -> ProgramFunction:
     """Return the step of a bucket: `(weights, pages, slots, packed) -> (pages, slots, outputs)`.
 
-    The step of a bucket with adapters takes them after the weights; a steered one takes interventions before the pages.
+    The step of a bucket with adapters takes them after the weights; a steered one takes interventions, and one with
+    images the buffer of their embeddings, before the pages.
     """
     room, max_logprobs = shapes.adapters, shapes.state.sizes.max_logprobs
 
@@ -88,11 +92,13 @@ def step_function(shapes: ModelShapes, bucket: Bucket, processor: LogitsProcesso
         *further, pages, slots, packed = arguments
         adapters = Adapters(room.products, further.pop(0), room.sizes) if bucket.adapters else None
         interventions = further.pop(0) if bucket.steered else None
+        embeddings = further.pop(0) if bucket.pictures else None
         decoder = shapes.decoder.with_weights(weights)
-        return step(decoder, pages, slots, packed, bucket, max_logprobs, processor, adapters, interventions)
+        return step(decoder, pages, slots, packed, bucket, max_logprobs, processor, adapters, interventions, embeddings)
 
     further: dict[str, Any] = {"adapters": room.all} if bucket.adapters else {}
     further |= {"interventions": shapes.interventions} if bucket.steered else {}
+    further |= {"embeddings": _vision(shapes).buffer} if bucket.pictures else {}
     packed = np.tile(InputLayout.of(bucket, shapes.state.group_slots).padding(), shapes.place.data)
     arguments = {
         "weights": shapes.weights,
@@ -101,10 +107,15 @@ def step_function(shapes: ModelShapes, bucket: Bucket, processor: LogitsProcesso
         "slots": shapes.state.slots,
         "packed": packed,
     }
-    specs = [WEIGHTS] * bucket.adapters + [ROWS] * bucket.steered
+    specs = [WEIGHTS] * bucket.adapters + [ROWS] * bucket.steered + [SAME] * bucket.pictures
     into, out = (WEIGHTS, *specs, PAGES, SLOTS, ROWS), (PAGES, SLOTS, ROWS)
     function = shapes.place.on_each_device(run, into, out)
     return ProgramFunction(function, arguments, into, out, (len(into) - 3, len(into) - 2))
+
+
+def _vision(shapes: ModelShapes) -> VisionShapes:
+    assert shapes.vision is not None, "a program with images, of a model without a tower"
+    return shapes.vision
 
 
 def look_function(shapes: ModelShapes, key: Look) -> ProgramFunction:
@@ -204,6 +215,18 @@ def _adapt(shapes: ModelShapes) -> ProgramFunction:
     return ProgramFunction(shapes.place.on_each_device(adapt, into, WEIGHTS), arguments, into, WEIGHTS)
 
 
+def _embed(shapes: ModelShapes) -> ProgramFunction:
+    """Return the function to embed a segment of an image. Its buffer stays usable, should the program fail."""
+    vision = _vision(shapes)
+
+    def embed(weights: list[jax.Array], buffer: jax.Array, rows: jax.Array, patches: Patches) -> jax.Array:
+        return buffer.at[rows].set(vision.tower.with_weights(weights)(patches))
+
+    arguments = {"tower": vision.weights, "buffer": vision.buffer, "rows": vision.rows, "patches": vision.patches}
+    into = (SAME, SAME, SAME, SAME)
+    return ProgramFunction(shapes.place.on_each_device(embed, into, SAME), arguments, into, SAME)
+
+
 def _gather(shapes: ModelShapes) -> ProgramFunction:
     place, state = shapes.place, shapes.state
     most = state.sizes.num_pages
@@ -290,5 +313,7 @@ UNSTEERED: Final = DeviceProgram("unsteered", _unsteered)
 """Creates interventions of no request: `() -> interventions`."""
 STEER: Final = DeviceProgram("steer", _steer, "interventions")
 """Puts interventions into a slot: `(interventions, slot, content) -> interventions`, packed by `pack_changes`."""
+EMBED: Final = DeviceProgram("embed", _embed)
+"""Embeds a segment of an image: `(tower, buffer, rows, patches) -> buffer`."""
 LENS: Final = DeviceProgram("lens", _lens)
 """Computes likely tokens from activations: `(weights, hidden) -> (ids, logprobs)`."""

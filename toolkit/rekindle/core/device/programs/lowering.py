@@ -16,6 +16,7 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.functions import (
+    EMBED,
     Key,
     ProgramFunction,
     look_function,
@@ -23,6 +24,7 @@ from rekindle.core.device.programs.functions import (
     step_function,
 )
 from rekindle.core.device.programs.shapes import ModelShapes, is_spec, with_specs
+from rekindle.core.device.programs.vision_shapes import VisionSizes
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.state import Sizes
 from rekindle.core.models.adapters.products import NO_ROOM, AdapterSizes
@@ -53,6 +55,7 @@ class Programs:
         implementation: the kernel implementation; None is the best for the device.
         logits_processor: a function for `LogitsProcessor.trace`, compiled into each step; None for no processor.
         adapters: the room for adapters.
+        vision: the tower and its sizes; None for a model without images.
 
     Raises:
         ValueError: the implementation does not support these pages on the device, or the processor cannot be traced.
@@ -73,12 +76,13 @@ class Programs:
         logits_processor: Callable[[Any, Any], Any] | None = None,
         kv_dtype: jnp.dtype | None = None,
         adapters: AdapterSizes = NO_ROOM,
+        vision: VisionSizes | None = None,
     ):
         self.jax_settings = JaxSettings.here()
         kv_dtype = form.dtype if kv_dtype is None else kv_dtype
         self._processor: LogitsProcessor | None = None
         with self.jax_settings.apply():
-            self.shapes = ModelShapes.of(config, sizes, form, place, implementation, kv_dtype, adapters)
+            self.shapes = ModelShapes.of(config, sizes, form, place, implementation, kv_dtype, adapters, vision)
             if logits_processor is not None:
                 self._processor = LogitsProcessor.trace(logits_processor, config.vocab_size)
         self.statics: dict[str, int | str] = asdict(sizes) | {
@@ -93,6 +97,11 @@ class Programs:
         if self._processor is not None:
             self.statics["logits_processor"] = self._processor.name
         self._functions: dict[Key, ProgramFunction] = {}
+
+    def statics_of(self, key: Key) -> Mapping[str, int | str]:
+        """Return the values compiled into one program beyond the model's config, by name."""
+        vision = self.shapes.vision
+        return self.statics | {"tower": repr(vision.sizes.config)} if key == EMBED and vision else self.statics
 
     def arguments(self, key: Key) -> Mapping[str, Any]:
         """Return the shapes of a program's arguments, by name and in order."""

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from rekindle.core.device.page_form import PageForm, StateForm
 from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, STATES, WEIGHTS, Place
+from rekindle.core.device.programs.vision_shapes import VisionShapes, VisionSizes
 from rekindle.core.device.state import Pages, Sizes, Slots, empty_state
 from rekindle.core.models.adapters.products import AdapterSizes, Product, products_of
 from rekindle.core.models.config import ModelConfig
@@ -153,6 +154,7 @@ class ModelShapes:
         weights: the weights over all devices.
         state: the device state of the engine.
         adapters: the room for adapters.
+        vision: the tower for images; None for a model without.
     """
 
     config: ModelConfig
@@ -162,6 +164,7 @@ class ModelShapes:
     weights: Sequence[jax.ShapeDtypeStruct]
     state: StateShapes
     adapters: AdapterRoom
+    vision: VisionShapes | None = None
 
     @classmethod
     def of(
@@ -173,6 +176,7 @@ class ModelShapes:
         implementation: Implementation | None,
         kv_dtype: jnp.dtype,
         adapters: AdapterSizes,
+        vision: VisionSizes | None = None,
     ) -> "ModelShapes":
         """Return the shapes of a model; raises ValueError for an implementation without support for its pages."""
         pools = config.pools(sizes.num_pages, sizes.page_size, place.tensor)
@@ -180,9 +184,9 @@ class ModelShapes:
         decoder = abstract_decoder(config, form, kernels, place.shards[0])
         weights = [place.global_shape(form, WEIGHTS) for form in decoder.forms]
         state = StateShapes.of(config, sizes, kv_dtype, kernels, place)
-        return cls(
-            config, form, kernels, decoder, weights, state, AdapterRoom(config, adapters, form.dtype, kernels, place)
-        )
+        room = AdapterRoom(config, adapters, form.dtype, kernels, place)
+        tower = None if vision is None else VisionShapes.of(vision, replace(form, kinds={}), kernels, place)
+        return cls(config, form, kernels, decoder, weights, state, room, tower)
 
     @property
     def place(self) -> Place:
@@ -204,6 +208,14 @@ class ModelShapes:
     def weight_bytes(self) -> int:
         """The bytes of all weights over the devices of a group."""
         return sum(held_bytes(array, self.place.first.platform) for array in self.weights)
+
+    @property
+    def vision_bytes(self) -> int:
+        """The bytes of the tower's weights, and of the buffer of embeddings, over the devices of a group."""
+        if self.vision is None:
+            return 0
+        held = sum(held_bytes(array, self.place.first.platform) for array in self.vision.weights)
+        return self.place.tensor * (held + _bytes([self.vision.buffer]))
 
     @property
     def adapter_bytes(self) -> int:

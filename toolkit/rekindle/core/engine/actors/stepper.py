@@ -15,6 +15,7 @@ from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import (
     AwakeWeights,
     DeviceState,
+    EmbedOrder,
     Inspection,
     Order,
     SharedWeights,
@@ -36,6 +37,7 @@ from rekindle.core.device.programs.executables import ArgumentsLost, Executables
 from rekindle.core.device.programs.functions import (
     ADAPT,
     ALLOW,
+    EMBED,
     EMPTY,
     ENTER,
     GATHER,
@@ -167,6 +169,9 @@ class Stepper:
     async def _compute(self, plan: Plan) -> Dispatched:
         for onload in plan.onloads:
             await self._scatter(onload)
+        awaited = None
+        for embedding in plan.embeddings:
+            awaited = await self._run(EmbedOrder(embedding.rows, embedding.patches), await self._programs.ready(EMBED))
         for chunk in plan.chunks:
             if chunk.completes is not None and chunk.completes.params.adjusts:
                 await self._enter(chunk)
@@ -176,7 +181,7 @@ class Stepper:
         if plan.steered:
             await self._steer((*plan.chunks, *plan.rows))
         if not plan.chunks and not plan.rows:
-            return Dispatched(plan.tick, (), (), None, plan.losses)
+            return Dispatched(plan.tick, (), (), None, plan.losses, awaited=awaited)
         smallest = _bucket(parts, limits, plan)
         bucket, step = await self._programs.for_step(smallest)
         began = perf_counter()
@@ -305,4 +310,5 @@ def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, plan: Plan) -> Buc
         plan.steps,
         plan.adapted,
         plan.steered,
+        plan.pictured,
     )

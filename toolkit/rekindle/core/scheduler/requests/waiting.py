@@ -207,9 +207,7 @@ class WaitingQueue:
 
     def _match(self, state: RequestState) -> list[Node]:
         tree = self._groups[state.group].cache.tree
-        state.queued.prefix_nodes = tree.match(
-            state.namespace, state.reusable, state.queued.prefix_nodes, state.marks
-        )
+        state.queued.prefix_nodes = tree.match(state.namespace, state.reusable, state.queued.prefix_nodes, state.marks)
         return state.queued.prefix_nodes
 
     def _count_uncached(self, state: RequestState) -> None:

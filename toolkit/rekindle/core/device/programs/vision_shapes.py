@@ -1,0 +1,79 @@
+"""Shapes of a vision tower and of the buffer of its embeddings, on the devices of one place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from rekindle.core.device.place import SAME, Place
+from rekindle.core.models.abstract import AbstractModel
+from rekindle.core.models.vision.config import VisionConfig
+from rekindle.core.models.vision.patches import Patches
+from rekindle.core.models.vision.tower import Tower, abstract_tower
+from rekindle.core.models.weights.form import WeightForm
+from rekindle_kernels.api import Implementation
+
+
+@dataclass(frozen=True, slots=True)
+class VisionSizes:
+    """The tower of a model, and the sizes of its arrays.
+
+    Attributes:
+        config: the tower.
+        segment: the patches of a segment.
+        rows: the rows of the buffer of embeddings, one for each token of an image.
+    """
+
+    config: VisionConfig
+    segment: int
+    rows: int
+
+    @property
+    def buffer(self) -> jax.ShapeDtypeStruct:
+        """The buffer of embeddings: its rows, and one for those of padding."""
+        return jax.ShapeDtypeStruct((self.rows + 1, self.config.output_size), jnp.dtype(jnp.float32))
+
+    @property
+    def segment_tokens(self) -> int:
+        """The tokens of a segment."""
+        return self.segment // self.config.merge**2
+
+
+@dataclass(frozen=True, slots=True)
+class VisionShapes:
+    """A tower on the devices of one place, each with the whole of it.
+
+    Attributes:
+        sizes: the tower, and its sizes.
+        tower: the tower without weights.
+        weights: the weights over all devices.
+        buffer: the buffer of embeddings.
+    """
+
+    sizes: VisionSizes
+    tower: AbstractModel[Tower]
+    weights: Sequence[jax.ShapeDtypeStruct]
+    buffer: jax.ShapeDtypeStruct
+
+    @classmethod
+    def of(cls, sizes: VisionSizes, form: WeightForm, implementation: Implementation, place: Place) -> "VisionShapes":
+        """Return the shapes of a tower with weights of this form."""
+        tower = abstract_tower(sizes.config, form, implementation)
+        weights = [place.global_shape(array, SAME) for array in tower.forms]
+        return cls(sizes, tower, weights, place.global_shape(sizes.buffer, SAME))
+
+    @property
+    def patches(self) -> Patches:
+        """The patches of one segment."""
+        shape = 1, self.sizes.segment
+        return Patches(
+            jax.ShapeDtypeStruct((*shape, self.sizes.config.patch_width), jnp.dtype(jnp.float32)),
+            jax.ShapeDtypeStruct(shape, jnp.dtype(jnp.int32)),
+            jax.ShapeDtypeStruct(shape, jnp.dtype(jnp.bool_)),
+        )
+
+    @property
+    def rows(self) -> jax.ShapeDtypeStruct:
+        """The rows of the buffer for a segment."""
+        return jax.ShapeDtypeStruct((self.sizes.segment_tokens,), jnp.dtype(jnp.int32))
