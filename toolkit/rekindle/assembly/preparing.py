@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 
 from rekindle.assembly.looking import Looks
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Continued, Conversation, Illustrated, Prompt, Submit, Verbatim, goes_on
+from rekindle.core.messages import (
+    Continued,
+    Conversation,
+    Illustrated,
+    PicturedTokens,
+    Prompt,
+    Submit,
+    Verbatim,
+    goes_on,
+)
 from rekindle.core.request.activations.changes import changes_of
 from rekindle.core.request.constraint import Constrained, Constraint
 from rekindle.core.request.params import SamplingParams
@@ -51,6 +60,7 @@ class Preparer:
         compiler: compiler of constraints; None without a tokenizer.
         sizes: the number of layers, and the size of their residual stream.
         images: prompts with images; None for a model that takes none.
+        picture_rows: the most tokens of images on the device at a time.
     """
 
     tokenizer: Tokenizer | None
@@ -60,14 +70,18 @@ class Preparer:
     compiler: Compiler | None = None
     sizes: tuple[int, int] = (0, 0)
     images: ImagePrompts | None = None
+    picture_rows: int = 0
 
     @classmethod
-    def of(cls, model: Checkpoint, capacity: int) -> "Preparer":
+    def of(cls, model: Checkpoint, capacity: int, picture_rows: int = 0) -> "Preparer":
         """Return the preparer for a model."""
         vocabulary = model.config.vocab_size
         compiler = None if model.tokenizer is None else Compiler(model.tokenizer, vocabulary, model.eos_ids)
         sizes = len(model.config.layers), model.config.hidden_size
-        return cls(model.tokenizer, vocabulary, model.eos_ids, capacity, compiler, sizes)
+        images = None
+        if picture_rows and model.images is not None and model.tokenizer is not None:
+            images = ImagePrompts(model.images, model.tokenizer)
+        return cls(model.tokenizer, vocabulary, model.eos_ids, capacity, compiler, sizes, images, picture_rows)
 
     @property
     def looks(self) -> Looks:
@@ -121,6 +135,8 @@ class Preparer:
                 takes no images, or one is damaged.
             PromptTooLong: a text does not fit.
         """
+        if isinstance(prompt, PicturedTokens):
+            return prompt.ids, prompt.pictures
         if isinstance(prompt, tuple):
             return check_token_ids("token_ids", prompt, self.vocab_size), ()
         if isinstance(prompt, Continued):
@@ -132,6 +148,13 @@ class Preparer:
             return check_token_ids("prompt", encoded, self.vocab_size), ()
         tokens, pictures = self._with_images(prompt, params)
         name = "messages" if isinstance(prompt, Conversation) else "prompt"
+        for picture in pictures:
+            if 2 * picture.tokens > self.picture_rows:  # two may share a query block
+                raise InvalidRequest.of(
+                    "prompt",
+                    f"an image takes {picture.tokens} tokens, and image_bytes in open() has room for images of up to "
+                    f"{self.picture_rows // 2}: raise it",
+                )
         return check_token_ids(name, tokens, self.vocab_size), pictures
 
     def count(self, prompt: Prompt) -> int:
@@ -346,6 +369,8 @@ def _numbers(prompt: Prompt) -> float:
     match prompt:
         case tuple():
             return len(prompt)
+        case PicturedTokens(ids):
+            return len(ids)
         case Continued(prefix, more):
             return _numbers(prefix) + _numbers(more)
     return math.inf

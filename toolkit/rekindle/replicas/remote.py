@@ -20,6 +20,7 @@ from rekindle.core.messages import (
     NewWeights,
     Output,
     OutputPrefix,
+    PicturedTokens,
     Outputs,
     Received,
     Rejected,
@@ -115,7 +116,7 @@ def _submit(request: Request, started: bool) -> Submit:
         params = replace(params, json_schema=replace(params.json_schema, adapter=None))
     return Submit(
         request.id,
-        request.prompt,
+        PicturedTokens(request.prompt, request.pictures) if request.pictures else request.prompt,
         params,
         request.hold,
         caller=request.id,  # distinct, so that none waits for the tokenizing of another
@@ -123,7 +124,6 @@ def _submit(request: Request, started: bool) -> Submit:
         pooling=request.pooling,
         started=started,
         synthetic=request.synthetic,
-        pictures=request.pictures,
     )
 
 

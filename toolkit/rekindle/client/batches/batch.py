@@ -11,7 +11,7 @@ from rekindle.client.drawing import Watch, until_over
 from rekindle.client.handle import Handle
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidBatch, InvalidRequest
-from rekindle.core.messages import Prompt
+from rekindle.core.messages import PicturedTokens, Prompt
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import check_length
@@ -38,7 +38,7 @@ class Batch:
         shape: the shape of the result.
         errors: "raise" raises the first error; "return" returns each error in the place of its generation.
         preparer: tokenizes the prompts.
-        submit: submits a request with the tokens of its prompt, its sampling parameters, and the prompt itself.
+        submit: submits a request with the tokens and images of its prompt, its sampling parameters, and the prompt itself.
         name_of: returns the name of a prompt in errors, by its index.
     """
 
@@ -48,7 +48,7 @@ class Batch:
     shape: Shape
     errors: Errors
     preparer: "Preparer"
-    submit: Callable[[tuple[int, ...], SamplingParams, Prompt], Handle]
+    submit: Callable[[Prompt, SamplingParams, Prompt], Handle]
     name_of: Callable[[int], str] = "prompt {}".format
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class Batch:
         return (yield from submit_each(submits, run))
 
     def _submitted(
-        self, untokenized: Prompt | Exception, prompt: tuple[int, ...] | Exception, variant: SamplingParams
+        self, untokenized: Prompt | Exception, prompt: Prompt | Exception, variant: SamplingParams
     ) -> Handle | Exception:
         """Submit a request, or return the error of a bad prompt."""
         if isinstance(prompt, Exception):
@@ -109,7 +109,7 @@ class Batch:
         assert not isinstance(untokenized, Exception), "a bad prompt has no tokens"
         return self.submit(prompt, variant, untokenized)
 
-    def _checked(self) -> Waits[list[tuple[int, ...] | Exception]]:
+    def _checked(self) -> Waits[list[Prompt | Exception]]:
         """Tokenize and check all prompts, in a thread if there is text to tokenize, or many tokens."""
         stopped = threading.Event()
         tokens = sum(len(prompt) if isinstance(prompt, tuple) else QUICK for prompt in self.prompts)
@@ -117,15 +117,15 @@ class Batch:
             return self._check(stopped)
         return (yield from in_a_thread(partial(self._check, stopped), "batch", stopped.set))
 
-    def _check(self, stopped: threading.Event) -> list[tuple[int, ...] | Exception]:
-        """Return the tokens of each prompt, or the error of a bad one.
+    def _check(self, stopped: threading.Event) -> list[Prompt | Exception]:
+        """Return the tokens and images of each prompt, or the error of a bad one.
 
         Args:
             stopped: set once the caller no longer waits for the result.
         """
         self.preparer.check(self.variants[0])
         shared: dict[int, int] = {}  # shares one int per token id; a new int per position would cost 32 bytes
-        checked: list[tuple[int, ...] | Exception] = []
+        checked: list[Prompt | Exception] = []
         for prompt in self.prompts:
             if stopped.is_set():
                 break
@@ -135,13 +135,17 @@ class Batch:
                 checked.append(error)
         return checked
 
-    def _token_ids(self, prompt: Prompt | Exception, shared: dict[int, int]) -> tuple[int, ...]:
+    def _token_ids(self, prompt: Prompt | Exception, shared: dict[int, int]) -> Prompt:
         if isinstance(prompt, Exception):
             raise prompt
-        ids = prompt if isinstance(prompt, tuple) else self.preparer.token_ids(prompt, self.variants[0])
-        ids = self.preparer.cut(ids, self.variants[0])
+        if isinstance(prompt, tuple):  # checked already
+            ids, pictures = self.preparer.cut(prompt, self.variants[0]), ()
+        else:
+            ids, pictures = self.preparer.illustrated(prompt, self.variants[0])
+            ids = self.preparer.cut(ids, self.variants[0])
         check_length(ids, self.preparer.capacity, self.variants[0].max_tokens != 0)
-        return tuple(map(shared.setdefault, ids, ids))
+        ids = tuple(map(shared.setdefault, ids, ids))
+        return PicturedTokens(ids, pictures) if pictures else ids
 
 
 def check_errors(errors: object, shape: Shape) -> None:

@@ -7,9 +7,10 @@ from numbers import Integral
 from pathlib import PurePath
 from typing import Any
 
+from rekindle.client.calls.images import with_images
 from rekindle.client.calls.options import PromptOptions, ToolSchemas
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Continued, Conversation, Illustrated, Prompt, Verbatim
+from rekindle.core.messages import Continued, Conversation, Illustrated, PicturedTokens, Prompt, Verbatim
 from rekindle.core.request.checks import boolean, preview
 from rekindle.core.request.request import check_token_ids
 from rekindle.formats.images.parts import with_sources
@@ -44,11 +45,28 @@ def all_prompts(
         raise InvalidRequest("the prompt is None; give a text, a list of messages, a list of either, or token_ids=")
     if prompt is not None and token_ids is not None:
         raise InvalidRequest("give either a prompt or token_ids, and not both")
+    images = options.get("images")
     if token_ids is not None:
+        if images:
+            raise InvalidRequest.of("images", "images need a prompt of text or messages, and this call has token_ids")
         batch = _is_list(token_ids) and len(token_ids) > 0 and all(_is_list(ids) for ids in token_ids)
         return each_of(token_ids if batch else [token_ids], partial(_ids, extras, vocab_size), batch), batch
     batch = _is_list(prompt) and not (len(prompt) and isinstance(prompt[0], Mapping))
-    return each_of(prompt if batch else [prompt], partial(_text_or_chat, extras), batch), batch
+    prompts = each_of(prompt if batch else [prompt], partial(_text_or_chat, extras), batch)
+    return prompts if images is None else _illustrated(prompts, images, batch), batch
+
+
+def _illustrated(
+    prompts: Sequence[Prompt | InvalidRequest], images: Any, batch: bool
+) -> list[Prompt | InvalidRequest]:
+    """Return prompts with images; a batch has a list of them for each prompt."""
+    of_each = images if batch else [images]
+    if not _is_list(of_each) or len(of_each) != len(prompts):
+        raise InvalidRequest.of(
+            "images", f"images must be a list with the images of each of {len(prompts)} prompts, got {preview(images)}"
+        )
+    pairs = [each if isinstance(each, InvalidRequest) else (each, own) for each, own in zip(prompts, of_each, strict=True)]
+    return each_of(pairs, lambda pair: with_images(pair[0], pair[1] or []), batch)
 
 
 def each_of(items: Iterable[Any], make: Callable[[Any], Prompt], batch: bool) -> list[Prompt | InvalidRequest]:
@@ -165,6 +183,10 @@ def as_text(prompt: Prompt) -> str:
     match prompt:
         case str():
             return prompt
+        case Illustrated():
+            return prompt.text
+        case PicturedTokens():
+            return " ".join(map(str, prompt.ids))
         case Conversation():
             return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in prompt.messages)
         case Continued():
@@ -188,8 +210,10 @@ def label_of(prompt: Prompt | Exception, value: Any) -> PromptLabel:
             return content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)
         case Continued():
             return label_of(prompt.more, value)
-        case Illustrated(text):
-            return text
+        case Illustrated():
+            return prompt.text
+        case PicturedTokens():
+            return prompt.ids
         case Exception():
             return value if isinstance(value, str) else preview(value)
     return prompt

@@ -67,8 +67,24 @@ class Illustrated:
         return f"{quote(self.text)} with {quantity(len(self.images), 'image')}"
 
 
-Prompt = str | Conversation | tuple[int, ...] | Continued | Illustrated
-"""Text, a conversation, token ids, a continued prefix, or a text with images."""
+@dataclass(frozen=True, slots=True)
+class PicturedTokens:
+    """Token ids with the images of some.
+
+    Attributes:
+        ids: the token ids.
+        pictures: the images, in the order of their tokens.
+    """
+
+    ids: tuple[int, ...]
+    pictures: tuple[Picture, ...]
+
+    def __str__(self) -> str:
+        return f"{quantity(len(self.ids), 'token')} with {quantity(len(self.pictures), 'image')}"
+
+
+Prompt = str | Conversation | tuple[int, ...] | Continued | Illustrated | PicturedTokens
+"""Text, a conversation, token ids, a continued prefix, or text or token ids with images."""
 
 
 def goes_on(prompt: Prompt) -> bool:
@@ -109,7 +125,6 @@ class Submit(OfRequest):
         started: see `Admit`.
         adapter: the request's adapter; None for none.
         turn, repetition, synthetic: see `Request`.
-        pictures: the images of a prompt of token ids that was prepared elsewhere.
     """
 
     prompt: Prompt
@@ -123,7 +138,6 @@ class Submit(OfRequest):
     repetition: RepetitionLimit | None = None
     turn: Turn | None = None
     synthetic: bool = False
-    pictures: tuple[Picture, ...] = ()
 
     def __str__(self) -> str:
         adapter = "" if self.adapter is None else f", with adapter {self.adapter.name}"

@@ -1,0 +1,46 @@
+"""Images of calls, beside a text or for the last message of a conversation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Conversation, Illustrated, Prompt
+from rekindle.core.request.checks import preview
+from rekindle.formats.images.parts import image_part
+from rekindle.formats.images.sources import image_source
+
+
+def with_images(prompt: Prompt, images: Any) -> Prompt:
+    """Return a prompt with images: a text has them in its places or first, a conversation in its last user message.
+
+    Args:
+        images: the images, in order; see `rekindle.formats.images.sources.image_source`.
+
+    Raises:
+        InvalidRequest: `images` is not a list, an image is bad, or the prompt has no place for images.
+        ConfigError: Pillow is not installed.
+    """
+    if not isinstance(images, list | tuple):
+        raise InvalidRequest.of("images", f"images must be a list of images, got {preview(images)}")
+    if not images:
+        return prompt
+    match prompt:
+        case str():
+            return Illustrated(prompt, tuple((image_source(image), "auto") for image in images))
+        case Conversation():
+            parts = [image_part(image) for image in images]
+            return Conversation(
+                _before_last(prompt.messages, parts), prompt.tools, prompt.variables, prompt.continue_final_message
+            )
+    raise InvalidRequest.of("images", "images need a prompt of text or messages, and this one has token ids")
+
+
+def _before_last(messages: Sequence[Mapping[str, Any]], parts: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages with parts before the content of the last user message."""
+    users = [place for place, message in enumerate(messages) if message.get("role") == "user"]
+    if not users:
+        raise InvalidRequest.of("images", "images are for a message of the user, and the conversation has none")
+    message = messages[users[-1]]
+    content = message.get("content") or ""
+    texts = [{"type": "text", "text": content}] if isinstance(content, str) else [*content]
+    return [*messages[: users[-1]], {**message, "content": [*parts, *texts]}, *messages[users[-1] + 1 :]]
