@@ -105,7 +105,7 @@ def build(
         resources.callback(collapse_later(distinct([state.weights for state in states]), preparing))
         if followers is not None:
             followers.wait(report)
-        preparer = Preparer.of(checkpoint, limits.max_context)
+        preparer = Preparer.of(checkpoint, limits.max_context, limits.picture_rows)
         parts = [
             _lane(lane, store, stepper, preparer, executables[lane.place], resources, alone=followers is None)
             for lane, store, stepper in zip(lanes, stores, steppers, strict=True)

@@ -137,6 +137,8 @@ class Settings:
             requests behind it, and a request that has waited for 1,024 ticks goes next.
         prefix_cache: cache the pages of prompts and outputs, and reuse them for requests with the same beginning.
             Default True.
+        image_bytes: bytes of device memory for embeddings of images, in a model that reads images. Default 64 MiB. 0
+            makes no room and no programs for images.
         host_cache_bytes: bytes of host memory for pages evicted from the device. Default 1 GiB. 0 disables the host
             tier, and with it the disk tier.
         disk_cache_bytes: bytes in the cache directory for pages of all models. Default 4 GiB. 0 disables the disk tier.
@@ -208,6 +210,7 @@ class Settings:
     deterministic: bool = False
     policy: Policy = "fcfs"
     prefix_cache: bool = True
+    image_bytes: int = 64 << 20
     host_cache_bytes: int = 1 << 30
     disk_cache_bytes: int = 4 << 30
     overlap: bool = True
@@ -226,7 +229,7 @@ class Settings:
     draft: DraftSource | None = None
 
     def __post_init__(self) -> None:
-        for name in ("pool_bytes", "host_cache_bytes", "disk_cache_bytes"):
+        for name in ("pool_bytes", "image_bytes", "host_cache_bytes", "disk_cache_bytes"):
             value: Any = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, _bytes(name, value))
@@ -272,7 +275,7 @@ class Settings:
             _integer("replicas", self.replicas, 1, another=", or a rekindle.Ray")
         for name in ("data", "prefill_from", "max_running", "max_waiting", "max_executables", "decode_steps"):
             _integer(name, getattr(self, name), 1)
-        for name in ("host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
+        for name in ("image_bytes", "host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
             _integer(name, getattr(self, name), 0)
         for name in ("num_pages", "pool_bytes", "max_context"):
             if getattr(self, name) is not None:
@@ -395,6 +398,7 @@ class SettingsOptions(TypedDict, total=False):
     deterministic: bool
     policy: Policy
     prefix_cache: bool
+    image_bytes: int | str
     host_cache_bytes: int | str
     disk_cache_bytes: int | str
     overlap: bool

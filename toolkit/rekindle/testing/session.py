@@ -86,7 +86,7 @@ def fake_loaded_engine(
     All lanes share `settler`, if present.
     """
     checkpoint = Checkpoint("fake", FAKE_MODEL, {}, frozenset(eos_ids), tokenizer, {}, ())
-    preparer = Preparer.of(checkpoint, limits.max_context)
+    preparer = Preparer.of(checkpoint, limits.max_context, limits.picture_rows)
     # The fake device runs no programs.
     executables = Executables(cast(Programs, None), 0)
     lanes = tuple(_fake_lane(limits, preparer, settler, executables) for _ in range(limits.lanes))

@@ -16,6 +16,7 @@ from rekindle.core.device.place import Place
 from rekindle.core.device.programs.functions import (
     ADAPT,
     ALLOW,
+    EMBED,
     EMPTY,
     ENTER,
     GATHER,
@@ -29,6 +30,7 @@ from rekindle.core.device.programs.functions import (
 )
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.device.programs.lowering import Programs
+from rekindle.core.device.programs.vision_shapes import VisionSizes
 from rekindle.core.device.state import Sizes
 from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.errors import ConfigError
@@ -82,9 +84,10 @@ class Blueprint:
         kv_dtype = kv_dtype_of(settings, dtype, place.first.platform)
         limits = EngineLimits.of(settings, config, kv_dtype.itemsize)
         form = weight_form(checkpoint, settings, dtype, place)
-        programs = _programs(config, replace(settings, logits_processor=None), limits, (form, kv_dtype), place)
+        vision = vision_sizes(checkpoint, settings)
+        programs = _programs(config, replace(settings, logits_processor=None), limits, (form, kv_dtype), place, vision)
         adapters = programs.shapes.adapter_bytes if limits.expects_adapters else 0
-        budget = Budget.of(programs, config, limits, place, workspace, adapters)
+        budget = Budget.of(programs, config, limits, place, workspace, adapters + programs.shapes.vision_bytes)
         limits = EngineLimits.of(
             settings,
             config,
@@ -93,15 +96,16 @@ class Blueprint:
             page_bytes=programs.shapes.state.page_bytes,
             state_bytes=programs.shapes.state.state_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),
+            picture_rows=0 if vision is None else vision.rows,
         )
         _check_context(settings, limits)
-        programs = _programs(config, settings, limits, (form, kv_dtype), place)
+        programs = _programs(config, settings, limits, (form, kv_dtype), place, vision)
         return cls(checkpoint, place, form, kv_dtype, limits, programs, budget)
 
     def at(self, place: Place, settings: Settings) -> "Blueprint":
         """Return the blueprint for other devices of the same kind, with the original `settings`."""
-        forms = (self.form, self.kv_dtype)
-        programs = _programs(self.checkpoint.config, settings, self.limits, forms, place)
+        forms, vision = (self.form, self.kv_dtype), vision_sizes(self.checkpoint, settings)
+        programs = _programs(self.checkpoint.config, settings, self.limits, forms, place, vision)
         return replace(self, place=place, programs=programs, budget=replace(self.budget, place=place))
 
     @property
@@ -160,7 +164,8 @@ class Blueprint:
         has_states = self.programs.shapes.state.state is not None
         copies: list[Key] = [GATHER, GATHER_STATE, SCATTER_STATE] if has_states else [GATHER]
         adapted = adapter_programs(self.limits) if self.limits.expects_adapters else []
-        return list(dict.fromkeys([*first, *copies, ENTER, ALLOW, *largest, *adapted]))
+        pictured = picture_programs(self.limits) if self.limits.picture_rows else []
+        return list(dict.fromkeys([*first, *pictured[:2], *copies, ENTER, ALLOW, *largest, *pictured, *adapted]))
 
     def in_turn(
         self, precompile: Precompile, keys: Sequence[Key], stored: Collection[Key]
@@ -256,6 +261,20 @@ def adapter_programs(limits: EngineLimits) -> list[Key]:
     return [ADAPT, *(bucket._replace(adapters=True) for bucket in largest)]
 
 
+def picture_programs(limits: EngineLimits) -> list[Key]:
+    """Return the programs for images: the tower's, and the steps with prompt tokens, largest first."""
+    largest = sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
+    return [EMBED, *(bucket._replace(pictures=True) for bucket in largest if bucket.prefill_tokens)]
+
+
+def vision_sizes(checkpoint: Checkpoint, settings: Settings) -> VisionSizes | None:
+    """Return the sizes for images, or None for a model that reads none."""
+    if checkpoint.vision is None or checkpoint.images is None or not settings.image_bytes:
+        return None
+    config = checkpoint.vision.config
+    return VisionSizes(config, checkpoint.images.segment_patches, settings.image_bytes // (4 * config.output_size))
+
+
 def steering_programs(limits: EngineLimits, *, adapters: bool) -> list[Key]:
     """Return the programs for steered requests, largest first.
 
@@ -272,6 +291,7 @@ def _programs(
     limits: EngineLimits,
     forms: tuple[WeightForm, jnp.dtype],
     place: Place,
+    vision: VisionSizes | None,
 ) -> Programs:
     """Return the programs, given the form of weights and the data type of pages."""
     pool = limits.pool
@@ -279,7 +299,8 @@ def _programs(
     room = AdapterSizes(limits.adapter_slots, limits.max_adapter_rank)
     try:
         form, kv_dtype = forms
-        return Programs(config, sizes, form, place, settings.implementation, settings.logits_processor, kv_dtype, room)
+        processor, kernels = settings.logits_processor, settings.implementation
+        return Programs(config, sizes, form, place, kernels, processor, kv_dtype, room, vision)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

@@ -31,7 +31,7 @@ class Budget:
     Attributes:
         place: the devices; all sizes are totals over one group of them.
         memory: memory available to programs on the devices; None if unknown.
-        weights: weights in the layout of the kernels, with the room set aside for adapters.
+        weights: weights in the layout of the kernels, with the room set aside for adapters and images.
         slots: state of running requests, without pages.
         workspace: temporary memory of the largest step.
         measured: True if `workspace` is the compiler's figure, False if it is a bound derived from shapes.
@@ -58,7 +58,7 @@ class Budget:
 
         Args:
             workspace: the compiler's figure for the largest step; None for a bound.
-            adapters: the bytes to set aside for adapters.
+            adapters: the bytes to set aside for adapters and images.
         """
         devices, memory = place.tensor, memory_of(place.first)
         if memory is not None:

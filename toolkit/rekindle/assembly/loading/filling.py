@@ -7,6 +7,7 @@ from threading import Event
 from typing import Any
 
 import jax
+import numpy as np
 
 from rekindle.assembly.devices import put_on
 from rekindle.assembly.loading.blueprint import Blueprint
@@ -44,7 +45,34 @@ def fill(
     states = [soon(partial(with_overrides, empty_state, *lane), "device-state") for lane in lanes]
     blueprints = [blueprint for _, blueprint in lanes]
     weights: list[list[jax.Array]] = load(blueprints, report) if reads_weights else [[] for _ in lanes]
-    return [DeviceState(list(arrays), *state.result()) for arrays, state in zip(weights, states, strict=True)]
+    towers = load_towers(blueprints)
+    return [
+        DeviceState(list(arrays), *state.result(), tower=tower, embeddings=no_embeddings(blueprint))
+        for arrays, state, tower, blueprint in zip(weights, states, towers, blueprints, strict=True)
+    ]
+
+
+def load_towers(lanes: Sequence[Blueprint]) -> list[list[jax.Array]]:
+    """Read the weights of the vision tower onto the devices of all lanes; none for a model without images.
+
+    Raises:
+        ModelError: the process is ending.
+    """
+    shapes, vision = lanes[0].programs.shapes, lanes[0].checkpoint.vision
+    if shapes.vision is None or vision is None:
+        return [[] for _ in lanes]
+    form, places = shapes.vision.form, [lane.place for lane in lanes]
+    return place_weights(vision.config, vision.tensors, form, shapes.implementation, places)
+
+
+def no_embeddings(blueprint: Blueprint) -> jax.Array | None:
+    """Return the buffer for embeddings of images, or None for a model without images."""
+    vision, place = blueprint.programs.shapes.vision, blueprint.place
+    if vision is None:
+        return None
+    zeros = np.zeros(vision.buffer.shape, vision.buffer.dtype)
+    shards = [with_overrides(jax.device_put, zeros, device) for device, _ in place.local_shards]
+    return place.global_array(shards, SAME)
 
 
 def empty_state(executables: Executables, blueprint: Blueprint) -> Any:

@@ -148,6 +148,7 @@ class EngineLimits:
         page_bytes: int | None = None,
         state_bytes: int | None = None,
         pool_bytes: int = DEFAULT_POOL_BYTES,
+        picture_rows: int = 0,
     ) -> "EngineLimits":
         """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
 
@@ -158,6 +159,7 @@ class EngineLimits:
                 numbers.
             state_bytes: the bytes of a copy of a request's state; None for the bytes of its numbers.
             pool_bytes: the size of the pool, unless the settings give one.
+            picture_rows: see `EngineLimits`.
 
         Raises:
             ConfigError: the settings contradict each other or the model.
@@ -195,6 +197,7 @@ class EngineLimits:
             max_adapter_rank=settings.max_adapter_rank or DEFAULT_RANK,
             expects_adapters=settings.max_adapters is not None,
             draft=settings.draft,
+            picture_rows=picture_rows,
         )
         limits._check_executables(settings)
         return limits
@@ -210,7 +213,8 @@ class EngineLimits:
     def program_count(self, *, adapters: bool = False, steered: bool = False) -> int:
         """Return the number of programs, with or without those for adapters, or for steering."""
         steps, states = len(self.all_buckets()), STATE_PROGRAMS if self.pool.state_pages else 0
-        return steps + EXTRA_PROGRAMS + states + (steps + 1) * adapters + (steps + 2) * steered
+        pictures = 1 + sum(bucket.prefill_tokens > 0 for bucket in self.all_buckets()) if self.picture_rows else 0
+        return steps + EXTRA_PROGRAMS + states + pictures + (steps + 1) * adapters + (steps + 2) * steered
 
     @property
     def adapter_slots(self) -> int:

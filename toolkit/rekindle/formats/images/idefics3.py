@@ -69,6 +69,11 @@ class Idefics3Images:
         """Embeddings of one tile."""
         return (self.tile // self.patch // self.merge) ** 2
 
+    @property
+    def segment_patches(self) -> int:
+        """Patches of one tile."""
+        return (self.tile // self.patch) ** 2
+
     def at_low_detail(self) -> "Idefics3Images":
         """Return the rules for the whole image as one tile."""
         return replace(self, splits=False)

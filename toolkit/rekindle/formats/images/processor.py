@@ -22,6 +22,10 @@ class ImageProcessor(Protocol):
     def texts(self) -> tuple[str, ...]:
         """Texts of special tokens of images, with the placeholder. In a user's text, they are plain text."""
 
+    @property
+    def segment_patches(self) -> int:
+        """Number of patches of a segment."""
+
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the placeholder of an image of this size."""
 

@@ -185,7 +185,7 @@ class ModelShapes:
         weights = [place.global_shape(form, WEIGHTS) for form in decoder.forms]
         state = StateShapes.of(config, sizes, kv_dtype, kernels, place)
         room = AdapterRoom(config, adapters, form.dtype, kernels, place)
-        tower = None if vision is None else VisionShapes.of(vision, replace(form, kinds={}), kernels, place)
+        tower = None if vision is None else VisionShapes.of(vision, form, kernels, place)
         return cls(config, form, kernels, decoder, weights, state, room, tower)
 
     @property

@@ -46,22 +46,25 @@ class VisionShapes:
 
     Attributes:
         sizes: the tower, and its sizes.
+        form: the form of its weights.
         tower: the tower without weights.
         weights: the weights over all devices.
         buffer: the buffer of embeddings.
     """
 
     sizes: VisionSizes
+    form: WeightForm
     tower: AbstractModel[Tower]
     weights: Sequence[jax.ShapeDtypeStruct]
     buffer: jax.ShapeDtypeStruct
 
     @classmethod
     def of(cls, sizes: VisionSizes, form: WeightForm, implementation: Implementation, place: Place) -> "VisionShapes":
-        """Return the shapes of a tower with weights of this form."""
+        """Return the shapes of a tower with weights of the dtype of a decoder, which may be packed."""
+        form = WeightForm(form.dtype)
         tower = abstract_tower(sizes.config, form, implementation)
         weights = [place.global_shape(array, SAME) for array in tower.forms]
-        return cls(sizes, tower, weights, place.global_shape(sizes.buffer, SAME))
+        return cls(sizes, form, tower, weights, place.global_shape(sizes.buffer, SAME))
 
     @property
     def patches(self) -> Patches:
