@@ -299,8 +299,8 @@ class Requests:
 
         meanwhile = self._meanwhile()
 
-        def submit(token_ids: tuple[int, ...], params: SamplingParams, prompt: Prompt) -> Handle:
-            submission = self._submission(token_ids, params, options, tools_in(prompt), progress, meanwhile)
+        def submit(tokens: Prompt, params: SamplingParams, prompt: Prompt) -> Handle:
+            submission = self._submission(tokens, params, options, tools_in(prompt), progress, meanwhile)
             return self._submit(replace(submission, label=text_of(prompt)))
 
         return Batch(call.prompts, labels, variants, call.shape, errors, self.loaded_engine.preparer, submit)

@@ -47,8 +47,10 @@ def fill(
     weights: list[list[jax.Array]] = load(blueprints, report) if reads_weights else [[] for _ in lanes]
     towers = load_towers(blueprints)
     return [
-        DeviceState(list(arrays), *state.result(), tower=tower, embeddings=no_embeddings(blueprint))
-        for arrays, state, tower, blueprint in zip(weights, states, towers, blueprints, strict=True)
+        DeviceState(list(arrays), pages, slots, tower=tower, embeddings=no_embeddings(blueprint))
+        for arrays, (pages, slots), tower, blueprint in zip(
+            weights, (state.result() for state in states), towers, blueprints, strict=True
+        )
     ]
 
 

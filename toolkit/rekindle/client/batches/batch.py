@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ class Batch:
         shape: the shape of the result.
         errors: "raise" raises the first error; "return" returns each error in the place of its generation.
         preparer: tokenizes the prompts.
-        submit: submits a request with the tokens and images of its prompt, its sampling parameters, and the prompt itself.
+        submit: submits a request with the tokens and images of its prompt, its parameters, and the prompt itself.
         name_of: returns the name of a prompt in errors, by its index.
     """
 
@@ -139,13 +139,13 @@ class Batch:
         if isinstance(prompt, Exception):
             raise prompt
         if isinstance(prompt, tuple):  # checked already
-            ids, pictures = self.preparer.cut(prompt, self.variants[0]), ()
+            whole = PicturedTokens(prompt, ())
         else:
-            ids, pictures = self.preparer.illustrated(prompt, self.variants[0])
-            ids = self.preparer.cut(ids, self.variants[0])
+            whole = PicturedTokens(*self.preparer.illustrated(prompt, self.variants[0]))
+        ids = self.preparer.cut(whole.ids, self.variants[0])
         check_length(ids, self.preparer.capacity, self.variants[0].max_tokens != 0)
         ids = tuple(map(shared.setdefault, ids, ids))
-        return PicturedTokens(ids, pictures) if pictures else ids
+        return replace(whole, ids=ids) if whole.pictures else ids
 
 
 def check_errors(errors: object, shape: Shape) -> None:

@@ -27,9 +27,9 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
 
     Attributes:
         token_ids: the token ids of the prompt, in place of text; or a list of the ids of several prompts.
-        images: images for the prompt: PIL images, arrays, paths, bytes of files or `data:` URLs; for a list of prompts, a
-            list of them for each. A text has them in the places of its image tokens, or first; a conversation, in its
-            last user message.
+        images: images for the prompt: PIL images, arrays, paths, bytes of files or `data:` URLs; for a list of prompts,
+            a list of them for each. A text has them in the places of its image tokens, or first; a conversation, in
+            its last user message.
         tools: Python functions that the model may call, or their JSON schemas; for every conversation of the call.
         tool_choice: "auto", "required", "none", or the name of the tool to call.
         parallel_tool_calls: whether an answer may have several calls.

@@ -56,16 +56,16 @@ def all_prompts(
     return prompts if images is None else _illustrated(prompts, images, batch), batch
 
 
-def _illustrated(
-    prompts: Sequence[Prompt | InvalidRequest], images: Any, batch: bool
-) -> list[Prompt | InvalidRequest]:
+def _illustrated(prompts: Sequence[Prompt | InvalidRequest], images: Any, batch: bool) -> list[Prompt | InvalidRequest]:
     """Return prompts with images; a batch has a list of them for each prompt."""
     of_each = images if batch else [images]
     if not _is_list(of_each) or len(of_each) != len(prompts):
         raise InvalidRequest.of(
             "images", f"images must be a list with the images of each of {len(prompts)} prompts, got {preview(images)}"
         )
-    pairs = [each if isinstance(each, InvalidRequest) else (each, own) for each, own in zip(prompts, of_each, strict=True)]
+    pairs = [
+        each if isinstance(each, InvalidRequest) else (each, own) for each, own in zip(prompts, of_each, strict=True)
+    ]
     return each_of(pairs, lambda pair: with_images(pair[0], pair[1] or []), batch)
 
 

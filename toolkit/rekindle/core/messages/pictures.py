@@ -1,15 +1,12 @@
 """Preparation of images for the tower of a model."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rekindle.core.messages.message import OfRequest
 from rekindle.core.messages.words import describe_error
 from rekindle.core.request.picture import Picture
 from rekindle.core.words import quantity
-
-if TYPE_CHECKING:
-    from rekindle.core.models.vision.patches import Patches
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +25,11 @@ class PictureCut(OfRequest):
 
     Attributes:
         digest: the digest of the image.
-        outcome: its patches, or the error of a damaged file.
+        outcome: its `Patches`, or the error of a damaged file.
     """
 
     digest: bytes
-    outcome: "Patches | Exception" = field(repr=False)
+    outcome: Any = field(repr=False)
 
     def __str__(self) -> str:
         error = f", {describe_error(self.outcome)}" if isinstance(self.outcome, Exception) else ""
@@ -46,12 +43,12 @@ class Embedding:
     Attributes:
         request_id: the request that needs it.
         rows: the rows of the buffer of embeddings for its tokens, (tokens,) int32.
-        patches: its patches, of one segment.
+        patches: its `Patches`, of one segment.
     """
 
     request_id: int
     rows: Any = field(compare=False, repr=False)
-    patches: "Patches" = field(compare=False, repr=False)
+    patches: Any = field(compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"embed {quantity(len(self.rows), 'token')} of an image of {self.request_id}"

@@ -35,10 +35,10 @@ class Waiting:
 
 
 class Gallery:
-    """The images on the device, and those on their way there.
+    """The images on the device, and the images on their way there.
 
-    The buffer has a row of each token of an image. The least recently used image makes room for another one; a device
-    computes in order, so that rows in use by ticks in flight may be given away.
+    The buffer has a row for each token of an image. The least recently used image makes room for another one. Rows in
+    use by ticks in flight may go to another image, because a device computes in order.
 
     Args:
         rows: the number of rows of the buffer.
@@ -60,7 +60,7 @@ class Gallery:
         return rows is not None
 
     def await_all(self, request_id: int, pictures: Sequence[Picture]) -> None:
-        """Let a request wait for its next images, and ask for the patches of the first ones."""
+        """Let a request wait for its next images, at most `AHEAD`, and request their patches."""
         for picture in pictures[:AHEAD]:
             if picture.digest in self._rows:
                 continue
@@ -70,7 +70,7 @@ class Gallery:
             self._waiting[picture.digest].requests.add(request_id)
 
     def take(self, message: PictureCut) -> Collection[int]:
-        """Store the patches of an image; return the requests that fail with the error in place of patches."""
+        """Store the patches of an image; return the requests to fail with the error in place of patches."""
         waiting = self._waiting.get(message.digest)
         if waiting is None:
             return ()
@@ -116,7 +116,7 @@ class Gallery:
         return embedded if embedded.max(initial=-1) >= 0 else None
 
     def leave(self, request_id: int) -> None:
-        """Forget that a request waits for images; drop those that no request waits for."""
+        """End the waits of a request, and drop the images without any wait."""
         for digest, waiting in list(self._waiting.items()):
             waiting.requests.discard(request_id)
             if not waiting.requests:

@@ -19,7 +19,7 @@ class PlanBuilder:
         prefilling, decoding: the requests of the chunks, and of the rows.
         expected_pages: for each group, the first unpublished page of each request in prefill. Other requests wait for
             these pages instead of computing the same.
-        shown: the digests of the images in the chunks.
+        kept_images: the digests of the images in the chunks.
         messages: messages to send after the plan.
         steps: the limit of new tokens for each row.
     """
@@ -30,7 +30,7 @@ class PlanBuilder:
         self.rows: list[Row] = []
         self.onloads: list[Onload] = []
         self.embeddings: list[Embedding] = []
-        self.shown: set[bytes] = set()
+        self.kept_images: set[bytes] = set()
         self.prefilling: list[RequestState] = []
         self.decoding: list[RequestState] = []
         self.expected_pages: list[set[NextPage | None]] = [set() for _ in range(groups)]

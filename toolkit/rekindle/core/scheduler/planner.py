@@ -162,7 +162,7 @@ class Planner:
     def _add_chunk(self, builder: PlanBuilder, state: RequestState) -> None:
         most = min(self._limits.prefill_chunk, builder.budgets[state.group])
         if state.request.pictures:
-            most = self._gallery_part(builder, state, most)
+            most = self._embedded_part(builder, state, most)
             if not most:
                 builder.expect(state)
                 return
@@ -176,11 +176,11 @@ class Planner:
             chunk = replace(chunk, embedded=embedded)
         builder.add(chunk, state)
 
-    def _gallery_part(self, builder: PlanBuilder, state: RequestState, most: int) -> int:
-        """Return how many of the next `most` tokens can be computed: up to the first image that is not embedded.
+    def _embedded_part(self, builder: PlanBuilder, state: RequestState, most: int) -> int:
+        """Return the number of the next `most` tokens to compute now: those before the first image without embeddings.
 
-        An image is not cut if a tick has room for the whole of it. A tick embeds one segment of an image at most, so
-        that decode rows wait for one segment and not for a whole image.
+        An image is whole in a chunk if a tick has room for it. A tick embeds at most one segment of an image, so that
+        decode rows wait for one segment, and not for an image.
         """
         start, end = state.computed, min(state.prefill_end, state.computed + most)
         coming = state.uncached_pictures
@@ -194,7 +194,7 @@ class Planner:
                 return before
             if last > end and last - (start + before) <= self._limits.prefill_chunk:
                 return before
-            builder.shown.add(picture.digest)
+            builder.kept_images.add(picture.digest)
         return end - start
 
     def _shows(self, builder: PlanBuilder, state: RequestState, coming: Sequence[Picture]) -> bool:
@@ -203,7 +203,7 @@ class Planner:
         if not gallery.has(picture):
             gallery.await_all(request_id, coming)
             if not builder.embeddings:
-                embedding = gallery.next_embedding(request_id, picture, builder.shown)
+                embedding = gallery.next_embedding(request_id, picture, builder.kept_images)
                 builder.embeddings += [] if embedding is None else [embedding]
         return gallery.has(picture)
 

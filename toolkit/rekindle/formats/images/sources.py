@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from rekindle.core.errors import InvalidRequest
+from rekindle.core.errors import InvalidRequest, RekindleError
 from rekindle.core.request.checks import preview
 from rekindle.formats.images.reading import check_size, decode, pixels_of, size_of
 
@@ -145,7 +145,7 @@ def _from_path(path: Path) -> ImageFile:
         _check_length(path.stat().st_size)
         return image_file(path.read_bytes())
     except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
-        if isinstance(error, InvalidRequest):
+        if isinstance(error, RekindleError):  # of the image, or of a missing Pillow
             raise
         raise InvalidRequest.of(
             "prompt", f"an image cannot be read from {preview(str(path), 120)} ({error}): give the path of a file"

@@ -22,6 +22,7 @@ class Vision:
 def cut(picture: Picture) -> Patches | Exception:
     """Return the patches of an image, or the error, which belongs to its requests alone."""
     try:
-        return picture.patches()
+        patches: Patches = picture.patches()
     except Exception as error:
         return error
+    return patches
