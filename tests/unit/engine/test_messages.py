@@ -25,12 +25,15 @@ from rekindle.core.messages import (
     Continued,
     Conversation,
     Copy,
+    CutPicture,
     Dispatched,
     Drop,
+    Embedding,
     Fetch,
     Fetched,
     FromLane,
     Gathered,
+    Illustrated,
     Inspect,
     Inspected,
     KeepWeights,
@@ -46,6 +49,8 @@ from rekindle.core.messages import (
     Outputs,
     Overdue,
     PagesStaged,
+    PictureCut,
+    PicturedTokens,
     Plan,
     PutAdapter,
     PutPages,
@@ -87,7 +92,7 @@ from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
+from rekindle.testing import fake_limits, fake_loaded_engine, fake_picture, fake_session
 
 LONGEST = 2000
 """The most characters of a message's description, which has no line breaks."""
@@ -103,12 +108,18 @@ CHAT = Conversation([{"role": "user", "content": HOSTILE}] * 40, [{"name": HOSTI
 CHUNKS = tuple(
     Chunk(at, at, 16, MANY, MANY, MANY, REQUEST if at % 2 else None, MANY, Scoring(0, MANY, 3)) for at in range(40)
 )
+PICTURES = (fake_picture(1, range(40)),) * 40
 ROWS = tuple(Row(at, at, at, 20) for at in range(40))
 
 HUGE: list[Message] = [
     Submit(7, HOSTILE, PARAMS),
     Submit(7, MANY, PARAMS, hold=True),
     Submit(7, CHAT, PARAMS),
+    Submit(7, Illustrated(HOSTILE, ((HOSTILE, HOSTILE),) * 40), PARAMS),
+    Submit(7, PicturedTokens(MANY, PICTURES), PARAMS),
+    CutPicture(7, PICTURES[0]),
+    PictureCut(7, PICTURES[0].digest, PICTURES[0].patches()),
+    PictureCut(7, PICTURES[0].digest, ValueError(HOSTILE)),
     Submit(7, Continued(Continued(HOSTILE, MANY), Continued(CHAT, HOSTILE)), PARAMS),
     Tokenize(Submit(7, HOSTILE, PARAMS)),
     Tokenized(7, REQUEST),
@@ -119,6 +130,7 @@ HUGE: list[Message] = [
     Rejected(7, InvalidRequest(HOSTILE)),
     Rejected(7, ValueError(HOSTILE, HOSTILE)),
     Plan(3, CHUNKS, ROWS, (Onload(ARRAYS, MANY, 5, ARRAYS[0], 3),) * 40, MANY),
+    Plan(3, (), (), embeddings=(Embedding(7, ARRAYS[0], PICTURES[0].patches()),) * 40),
     Offload(1, MANY, MANY, 0, MANY),
     Gathered(1, MANY, ARRAYS),
     Offloaded(1, is_stored=True),
@@ -256,6 +268,12 @@ def test_nothing_is_put_into_words_while_nobody_watches(monkeypatch: pytest.Monk
         (Submit(3, "x" * 100, PARAMS), f"Submit: request 3, '{'x' * 59}…'"),
         (Submit(3, Continued("a", (1,)), PARAMS), "Submit: request 3, 'a' and token ids [1]"),
         (Rejected(3, InvalidRequest("no\nway")), r"Rejected: request 3, InvalidRequest: 'no\nway'"),
+        (CutPicture(3, fake_picture(1, range(8))), "CutPicture: request 3, 8 tokens"),
+        (PictureCut(3, b"", ValueError("no")), "PictureCut: request 3, ValueError: no"),
+        (
+            Plan(2, (), (), embeddings=(Embedding(3, range(8), None),)),
+            "Plan: tick 2; embed 8 tokens of an image of 3",
+        ),
         (
             Plan(2, (Chunk(0, 0, 0, (1,) * 20, (), (), REQUEST), Chunk(4, 1, 16, (1,) * 16, (), (), None)), ()),
             "Plan: tick 2; prefill 0 from 0 to 20, then sample; prefill 4 from 16 to 32",

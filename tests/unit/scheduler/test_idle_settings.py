@@ -62,6 +62,7 @@ OPEN: Entries = {
         for policy in ("longest-prefix", "dfs-weight")
     ],
     "prefix_cache": ALWAYS,
+    "image_bytes": "a model without a vision tower takes no images anyway",
     "host_cache_bytes": [
         ({"host_cache_bytes": 1 << 20, "prefix_cache": False}, "host_cache_bytes=1048576 has no effect: prefix_cache"),
     ],

@@ -6,8 +6,22 @@ from typing import Any
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, Illustrated, Prompt
 from rekindle.core.request.checks import preview
-from rekindle.formats.images.parts import image_part
-from rekindle.formats.images.sources import image_source
+
+
+def with_sources(messages: list[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return messages whose images are read and checked.
+
+    Raises:
+        InvalidRequest: an image is bad.
+        ConfigError: Pillow is not installed.
+    """
+    contents = (message.get("content") for message in messages)
+    parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
+    if not any(isinstance(part, Mapping) and part.get("type") == "image" for part in parts):
+        return messages
+    from rekindle.formats.images import parts as images
+
+    return images.with_sources(messages)
 
 
 def with_images(prompt: Prompt, images: Any) -> Prompt:
@@ -24,6 +38,9 @@ def with_images(prompt: Prompt, images: Any) -> Prompt:
         raise InvalidRequest.of("images", f"images must be a list of images, got {preview(images)}")
     if not images:
         return prompt
+    from rekindle.formats.images.parts import image_part  # files and arrays are of no use to other calls
+    from rekindle.formats.images.sources import image_source
+
     match prompt:
         case str():
             return Illustrated(prompt, tuple((image_source(image), "auto") for image in images))

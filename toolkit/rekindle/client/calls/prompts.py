@@ -7,13 +7,12 @@ from numbers import Integral
 from pathlib import PurePath
 from typing import Any
 
-from rekindle.client.calls.images import with_images
+from rekindle.client.calls.images import with_images, with_sources
 from rekindle.client.calls.options import PromptOptions, ToolSchemas
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Continued, Conversation, Illustrated, PicturedTokens, Prompt, Verbatim
 from rekindle.core.request.checks import boolean, preview
 from rekindle.core.request.request import check_token_ids
-from rekindle.formats.images.parts import with_sources
 from rekindle.formats.rendering.chat import (
     append_text,
     check_continuable,

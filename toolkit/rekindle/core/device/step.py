@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
+from rekindle.core.device.embedded import Embedded
 from rekindle.core.device.inputs import InputLayout, TickInputs
 from rekindle.core.device.sampling.adjustments import record_tokens
 from rekindle.core.device.sampling.drafts import verify
@@ -22,7 +23,6 @@ from rekindle.core.device.sums import sum_states
 from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.adapters.rows import AdapterDelta, Adapters
 from rekindle.core.models.decoder import Decoder
-from rekindle.core.models.embedded import Embedded
 from rekindle.core.models.mixing import LayerMemory
 from rekindle.core.models.taps.interventions import Interventions, RowInterventions
 from rekindle.core.page import NULL_PAGE
@@ -136,7 +136,7 @@ def _tick(
     pictures = None
     if embeddings is not None:
         of_rows = jnp.full(bucket.decode_rows, -1, jnp.int32)
-        pictures = Embedded(embeddings, jnp.concatenate([inputs.embedded, of_rows]))
+        pictures = Embedded(embeddings, jnp.concatenate([inputs.embedded, of_rows])).put_into
     hidden, memory = decoder(tokens, positions, LayerMemory(pages, slots.states), mixer, lengths, tap, pictures)
     pages, slots = memory.pages, replace(slots, states=memory.states)
 

@@ -5,6 +5,7 @@ flax checks every attribute of a pytree, which took two thirds of the constructi
 state instead.
 """
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 import jax
@@ -14,7 +15,6 @@ from flax import nnx
 from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.models.abstract import AbstractModel, abstract_model, shapes_of
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.embedded import Embedded
 from rekindle.core.models.features import FeatureTable
 from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import Delta, Linear, Table, norm_of
@@ -66,7 +66,7 @@ class Decoder(nnx.Module, pytree=False):
         mixer: Mixer,
         lengths: jax.Array | None = None,
         tap: Tap | None = None,
-        pictures: Embedded | None = None,
+        pictures: Callable[[jax.Array], jax.Array] | None = None,
     ) -> tuple[jax.Array, LayerMemory]:
         """Run the layers.
 
@@ -78,7 +78,8 @@ class Decoder(nnx.Module, pytree=False):
             lengths: (token,) int32, the length of each token's request, for long-context ropes. None stands for tokens
                 of a single request.
             tap: reads or changes activations between the layers' parts, of a model with one residual stream.
-            pictures: the embeddings of images among the tokens; None without images.
+            pictures: puts embeddings of images, (token, hidden) float32, in the places of those of their tokens; None
+                without images.
 
         Returns:
             (token, hidden) float32, normalised, and the memory.
@@ -86,7 +87,7 @@ class Decoder(nnx.Module, pytree=False):
         config = self.config
         lengths = jnp.broadcast_to(positions.max() + 1, positions.shape) if lengths is None else lengths
         x = self._embed(tokens, positions)
-        x = x if pictures is None else pictures.put_into(x)
+        x = x if pictures is None else pictures(x)
         features = None if self.features is None else self.features(tokens, x)
         keys = dict.fromkeys(position_key(attention) for attention in config.attentions)
         positions_by_key = {key: positions_of(key, positions, lengths) for key in keys}

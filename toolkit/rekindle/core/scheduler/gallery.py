@@ -2,16 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rekindle.core.messages import CutPicture, Embedding, Message, PictureCut
 from rekindle.core.request.picture import Picture
 from rekindle.core.scheduler.stats import Counts
-
-if TYPE_CHECKING:
-    from rekindle.core.models.vision.patches import Patches
 
 AHEAD = 2
 """Images of a request that are cut at once: the next one, and one more while the tower embeds it."""
@@ -22,14 +19,14 @@ class Waiting:
     """An image that the tower has not embedded as a whole.
 
     Attributes:
-        requests: the ids of the requests that wait for it.
-        patches: its patches; None until they are cut.
-        rows: its rows of the buffer; None before its first segment.
-        segments: the number of its embedded segments.
+        requests: the ids of the waiting requests.
+        patches: its `Patches`; None before the answer of the vision actor.
+        rows: the rows of the buffer for the image; None before the first segment.
+        segments: the number of embedded segments.
     """
 
     requests: set[int] = field(default_factory=set)
-    patches: "Patches | None" = None
+    patches: Any = None
     rows: Any = None
     segments: int = 0
 
@@ -53,14 +50,14 @@ class Gallery:
         self._messages: list[Message] = []
 
     def has(self, picture: Picture) -> bool:
-        """Return True if an image is embedded as a whole; it counts as used."""
+        """Return True for an image embedded as a whole, and count a use of the image."""
         rows = self._rows.pop(picture.digest, None)
         if rows is not None:
             self._rows[picture.digest] = rows
         return rows is not None
 
     def await_all(self, request_id: int, pictures: Sequence[Picture]) -> None:
-        """Let a request wait for its next images, at most `AHEAD`, and request their patches."""
+        """Add a request to the waits for its next images, at most `AHEAD`, and request the missing patches."""
         for picture in pictures[:AHEAD]:
             if picture.digest in self._rows:
                 continue
@@ -123,7 +120,7 @@ class Gallery:
                 self._drop(digest)
 
     def lose_device(self) -> None:
-        """Embed all images again: the plans of some may not have been computed."""
+        """Forget all embeddings: some plans with embeddings may be lost."""
         for rows in self._rows.values():
             self._free += rows.tolist()
         self._rows.clear()

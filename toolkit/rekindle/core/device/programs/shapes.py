@@ -214,8 +214,8 @@ class ModelShapes:
         """The bytes of the tower's weights, and of the buffer of embeddings, over the devices of a group."""
         if self.vision is None:
             return 0
-        held = sum(held_bytes(array, self.place.first.platform) for array in self.vision.weights)
-        return self.place.tensor * (held + _bytes([self.vision.buffer]))
+        tower = sum(held_bytes(array, self.place.first.platform) for array in self.vision.weights)
+        return self.place.tensor * (tower + _bytes([self.vision.buffer]))
 
     @property
     def adapter_bytes(self) -> int:

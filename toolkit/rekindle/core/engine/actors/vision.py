@@ -9,7 +9,7 @@ from rekindle.core.request.picture import Picture
 
 
 class Vision:
-    """The vision actor: decodes images and cuts them into patches, one at a time."""
+    """The vision actor: decodes images and cuts each into patches, one image at a time."""
 
     async def handle(self, message: Message) -> list[Message]:
         """Answer CutPicture with PictureCut."""
@@ -20,7 +20,7 @@ class Vision:
 
 
 def cut(picture: Picture) -> Patches | Exception:
-    """Return the patches of an image, or the error, which belongs to its requests alone."""
+    """Return the patches of an image, or an error for the requests with the image."""
     try:
         patches: Patches = picture.patches()
     except Exception as error:

@@ -1,0 +1,119 @@
+"""Images in prompts, on a tiny SmolVLM: numbers of transformers, one tower run for each image, pages found again."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rekindle
+from rekindle import InvalidRequest, Session
+
+pytestmark = pytest.mark.anyio
+GOLDEN = Path(__file__).parents[1] / "goldens" / "vision" / "smolvlm"
+PROMPTS: list[dict[str, Any]] = json.loads((GOLDEN / "golden.json").read_text())["prompts"]
+NUMBERS = np.load(GOLDEN / "golden.npz")
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
+
+
+def messages_of(number: int, *, is_flipped: bool = False) -> list[dict[str, Any]]:
+    """Return the messages of a golden, with its images as files or upside down."""
+
+    def part_of(part: dict[str, Any]) -> dict[str, Any]:
+        if part["type"] != "image":
+            return part
+        path = GOLDEN / part["image"]
+        image: Any = Image.open(path).transpose(Image.Transpose.FLIP_TOP_BOTTOM) if is_flipped else path
+        return {"type": "image", "image": image}
+
+    return [
+        {**message, "content": [part_of(part) for part in message["content"]]}
+        if isinstance(message["content"], list)
+        else message
+        for message in PROMPTS[number]["messages"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """Return a session whose tower and buffer are those of the golden, in chunks of three blocks."""
+    settings: Any = {"page_size": 16, "max_prefill_tokens": 64, "restore": "off", "progress": False}
+    with rekindle.open_sync(GOLDEN, dtype="float32", max_running=4, **settings) as session:
+        yield session
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_tokens_and_logprobs_are_those_of_transformers(session: Session, number: int) -> None:
+    answer = await session.generate(messages_of(number), **GREEDY, prompt_logprobs=0)
+    assert answer.prompt_token_ids == tuple(NUMBERS[f"{number}_input_ids"].reshape(-1).tolist())
+    assert list(answer.token_ids) == NUMBERS[f"{number}_greedy_new"].tolist()
+    assert answer.prompt_logprobs is not None
+    logprobs = np.array([each.logprob for each in answer.prompt_logprobs if each is not None])
+    expected = NUMBERS[f"{number}_prompt_logprobs"].reshape(-1)
+    assert np.abs(logprobs - expected).max() < 1e-5 * max(1, np.abs(expected).max())
+
+
+async def test_the_same_ids_with_other_pixels_share_no_page(session: Session) -> None:
+    upright = await session.generate(messages_of(0), **GREEDY)
+    flipped = await session.generate(messages_of(0, is_flipped=True), **GREEDY)
+    assert upright.prompt_token_ids == flipped.prompt_token_ids
+    assert list(flipped.token_ids) == NUMBERS["0_flipped_new"].tolist()
+    assert list(upright.token_ids) == NUMBERS["0_greedy_new"].tolist()
+
+
+async def test_many_questions_on_one_image_run_the_tower_once() -> None:
+    with rekindle.open_sync(GOLDEN, dtype="float32", page_size=16, restore="off", progress=False) as session:
+        image = GOLDEN / "image-1.png"
+        asked: Any = [[{"role": "user", "content": f"Is it {word}?"}] for word in "abcdefghijklmnop"]
+        answers = await session.generate(asked, images=[[image]] * 16, **GREEDY)
+        alone = [await session.generate(each, images=[image], **GREEDY) for each in asked[:3]]
+        stats = session.stats
+        assert [each.token_ids for each in alone] == [each.token_ids for each in answers[:3]]
+        assert (stats.scheduler.pictures, stats.scheduler.embedded_pictures) == (19, 1)
+        assert stats.unexpected_compilations == 0
+
+
+async def test_text_and_images_in_one_batch_are_as_alone(session: Session) -> None:
+    text: Any = [{"role": "user", "content": "Only text."}]
+    prompts: Any = [messages_of(0), text, messages_of(1)]
+    batch: Any = await session.generate(prompts, **GREEDY)
+    assert list(batch[0].token_ids) == NUMBERS["0_greedy_new"].tolist()
+    assert list(batch[2].token_ids) == NUMBERS["1_greedy_new"].tolist()
+    assert batch[1].token_ids == (await session.generate(text, **GREEDY)).token_ids
+
+
+async def test_a_raw_prompt_has_its_images_in_their_places_or_first(session: Session) -> None:
+    image = GOLDEN / "image-0.png"
+    placed = await session.generate("<image> What is it?", images=[image], **GREEDY)
+    first = await session.generate(" What is it?", images=[image], **GREEDY)
+    assert placed.token_ids == first.token_ids
+    with pytest.raises(InvalidRequest, match="has 2 times '<image>' for 1 images"):
+        await session.generate("<image> and <image>", images=[image])
+
+
+async def test_samples_and_prefixes_have_the_image(session: Session) -> None:
+    image = GOLDEN / "image-1.png"
+    question: Any = [{"role": "user", "content": "What is it?"}]
+    drawn: dict[str, Any] = {"temperature": 1.0, "max_tokens": 8, "ignore_eos": True, "images": [image]}
+    samples = await session.generate(question, n=2, seed=3, **drawn)
+    again = [await session.generate(question, seed=each.seed, **drawn) for each in samples]
+    assert [each.token_ids for each in samples] == [each.token_ids for each in again]
+    alone = await session.generate([*messages_of(0), {"role": "user", "content": "And why?"}], **GREEDY)
+    async with session.prefix(messages_of(0)) as prefix:
+        answer = await prefix.generate("And why?", **GREEDY)
+    assert answer.token_ids == alone.token_ids
+    assert answer.prompt_token_ids == alone.prompt_token_ids
+
+
+async def test_a_text_model_and_a_small_buffer_say_why(families: Path) -> None:
+    image = GOLDEN / "image-0.png"
+    settings: Any = {"restore": "off", "progress": False}
+    text_model = rekindle.open_sync(families / "llama-tied", **settings)
+    with text_model, pytest.raises(InvalidRequest, match="the model takes no images"):
+        await text_model.generate([{"role": "user", "content": "a"}], images=[image])
+    small = rekindle.open_sync(GOLDEN, image_bytes=4096, **settings)
+    with small, pytest.raises(InvalidRequest, match="image_bytes"):
+        await small.generate("a", images=[image])
