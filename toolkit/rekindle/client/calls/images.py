@@ -8,8 +8,8 @@ from rekindle.core.messages import Conversation, Illustrated, Prompt
 from rekindle.core.request.checks import preview
 
 
-def with_sources(messages: list[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return messages whose images are read and checked.
+def with_sources(messages: list[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return messages with all images read and checked.
 
     Raises:
         InvalidRequest: an image is bad.

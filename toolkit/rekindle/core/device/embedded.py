@@ -1,4 +1,4 @@
-"""Embeddings of images in place of those of their tokens."""
+"""Embeddings of images among the embeddings of tokens."""
 
 from dataclasses import dataclass
 
@@ -19,5 +19,5 @@ class Embedded:
     rows: jax.Array
 
     def put_into(self, x: jax.Array) -> jax.Array:
-        """Return embeddings, (token, hidden) float32, with those of images in their places."""
+        """Return embeddings, (token, hidden) float32, with the embeddings of images in the places of image tokens."""
         return jnp.where(self.rows[:, None] >= 0, self.buffer[jnp.maximum(self.rows, 0)], x)
