@@ -14,7 +14,6 @@ the messages in both directions, assigns requests to lanes, and merges the answe
 
 from rekindle.core.messages.answers import Output, Outputs, Started, Stopped, Text, Texts
 from rekindle.core.messages.grammars import Advance, Advanced
-from rekindle.core.messages.lanes import FromLane, ToLane
 from rekindle.core.messages.message import Message
 from rekindle.core.messages.moves import (
     Collect,
@@ -42,6 +41,7 @@ from rekindle.core.messages.pages import (
 )
 from rekindle.core.messages.pictures import CutPicture, Embedding, PictureCut
 from rekindle.core.messages.replicas import (
+    FromLane,
     LaneBack,
     LaneLost,
     Lost,
@@ -50,6 +50,7 @@ from rekindle.core.messages.replicas import (
     RemoteOutputs,
     ReplicaFound,
     Returned,
+    ToLane,
 )
 from rekindle.core.messages.submission import (
     NO_PREFIX,

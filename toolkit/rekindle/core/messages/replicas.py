@@ -1,4 +1,4 @@
-"""Messages between an engine and the replicas of its lanes, and about the loss of a lane."""
+"""Messages between an engine and its lanes, and with the replicas of lanes in other processes."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -13,6 +13,33 @@ from rekindle.core.words import quantity
 
 _OF_OUTPUTS: Final = tuple(field.name for field in fields(Output))[1:]
 """The fields of an output after its request, in their order, which is the one of `RemoteOutput` too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OfLane(Message):
+    """A message to or from an actor of a lane."""
+
+    lane: int
+    message: Message
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return self.message.requests
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}: lane {self.lane}, {self.message}"
+
+
+class ToLane(_OfLane):
+    """A message for an actor of a lane, from the router or from the connection to a replica."""
+
+    __slots__ = ()
+
+
+class FromLane(_OfLane):
+    """A message for the router, from an actor of a lane; most go on to shared actors or callers."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
