@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.models.adapters.lora import LowRank
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.lora import LowRank
 from rekindle_kernels.cpu.library import unavailable_reason
 from tests.compilations import listen
 from tests.engine.small import SMALL

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from rekindle.core.models.adapters.lora import LowRank
 from rekindle.core.models.adapters.products import products_of
 from rekindle.core.models.config import ModelConfig
+from rekindle.formats.lora import LowRank
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

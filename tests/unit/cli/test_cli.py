@@ -20,8 +20,8 @@ from rekindle.__main__ import _parser, main
 from rekindle.cli.demo import BATCH, QUESTIONS
 from rekindle.cli.units import broken, columns
 from rekindle.core.device.programs.store import ProgramCatalog
-from rekindle.core.models.adapters.lora import LowRank
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.lora import LowRank
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE
 from tests.unit.command_line import fake_opening, patient_model, running, writing_model

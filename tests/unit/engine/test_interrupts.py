@@ -166,7 +166,7 @@ def test_an_interrupt_between_two_instructions_of_a_loop_cancels_its_request(mon
     with session_with(settler) as session:
         stream = session.stream_sync(token_ids=PROMPT, max_tokens=500)
         with monkeypatch.context() as patch:
-            patch.setattr("rekindle.core.concurrency.loops.blocked", interrupted)
+            patch.setattr("rekindle.client.concurrency.loops.blocked", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 next(stream)
         settler.release()

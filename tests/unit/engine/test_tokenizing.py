@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
-from rekindle.core.concurrency.caller import current_caller
+from rekindle.client.concurrency.caller import current_caller
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.errors import InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed

@@ -10,12 +10,12 @@ import pytest
 
 from rekindle.assembly.loading.adapter_content import pack_adapter
 from rekindle.assembly.weights.load import load_decoder
-from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.adapters.products import AdapterSizes, products_of
 from rekindle.core.models.adapters.rows import Adapters
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.layers import Delta
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.lora import Lora
 from rekindle_kernels.api import Implementation
 from tests.families import COVERING, MODELS
 from tests.unit.logits import logits_within, paged_logits

@@ -10,11 +10,11 @@ import pytest
 from safetensors.numpy import save_file
 
 import rekindle
-from rekindle.core.models.adapters.lora import Lora, LowRank
 from rekindle.core.models.adapters.products import products_of
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.peft import given_adapter, read_adapter
+from rekindle.formats.lora import Lora, LowRank
 from tests.unit.lora import config_of, random_parts, saved, tensors_of
 
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"

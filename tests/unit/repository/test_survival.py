@@ -15,7 +15,6 @@ from rekindle.core.config import Settings
 from rekindle.core.content import content_digest
 from rekindle.core.device.programs import key
 from rekindle.core.device.sampling.processing import LogitsProcessor
-from rekindle.core.models.adapters.lora import Lora, LowRank
 from rekindle.core.request.activations.changes import changes_of
 from rekindle.core.request.activations.steering import Steering
 from rekindle.core.request.request import namespace_of
@@ -25,6 +24,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.array_digests import arrays_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.uses import DecisionForm, Uses
+from rekindle.formats.lora import Lora, LowRank
 from rekindle.formats.weight_file import stamps_of
 from rekindle.mapping.deciding import DecisionTask
 from rekindle.mapping.items import Item

@@ -9,7 +9,7 @@ import pytest
 
 import rekindle
 from rekindle.chats.chat import Chat
-from rekindle.core.concurrency.twins import awaitable, blocking
+from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits, Way, way
 from rekindle.server.listening.running import Server
 

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 import rekindle
-from rekindle.core.models.adapters.lora import LowRank
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.lora import LowRank
 from rekindle.server import app
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session

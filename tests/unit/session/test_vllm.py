@@ -15,8 +15,8 @@ import pytest
 
 import rekindle
 from rekindle.core.errors import InvalidRequest, ModelError
-from rekindle.core.models.adapters.lora import LowRank
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.lora import LowRank
 from rekindle.session.session import Session
 from rekindle.vllm import (
     LLM,

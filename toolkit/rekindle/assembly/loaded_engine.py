@@ -33,7 +33,6 @@ from rekindle.core.engine.watchdog import timeout_of
 from rekindle.core.engine.wiring import Actors, Compose, Deliver, composed
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.messages import Message
-from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.adapters.products import AdapterSizes, products_of
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.routing.relay import Relay
@@ -45,6 +44,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of, weights_digest
 from rekindle.formats.families.reading import Family
+from rekindle.formats.lora import Lora
 from rekindle.formats.weight_file import Stamp
 
 

@@ -9,9 +9,9 @@ from rekindle.chats.card import chat_html, chat_text
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.chats.turns import TURN_DEFAULTS, Draw, Turn, TurnOptions, draw_results, drawing
 from rekindle.chats.widget import ChatWidget
+from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
-from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out

@@ -5,12 +5,12 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, NoReturn, Protocol
 
 from rekindle import markup
+from rekindle.client.concurrency.loops import Loop
 from rekindle.client.parts import Parts
 from rekindle.client.record import Record
 from rekindle.client.submission import Submission
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
-from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.core.errors import RequestCancelled, SessionError
 from rekindle.core.messages import Cancel, Message

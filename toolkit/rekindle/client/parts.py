@@ -2,8 +2,8 @@
 
 from collections import deque
 
+from rekindle.client.concurrency.loops import Loop
 from rekindle.client.record import Record
-from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.request.tokens import Piece
 from rekindle.formats.response import Part, Reading

@@ -6,7 +6,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Protocol
 
-from rekindle.core.concurrency.caller import current_caller
+from rekindle.client.concurrency.caller import current_caller
 from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
 from rekindle.core.request.activations.capture import Captured
 from rekindle.core.request.params import SamplingParams

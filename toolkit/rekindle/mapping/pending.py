@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Unpack, overload
 
 from rekindle.client.batches.run import Errors
 from rekindle.client.calls.options import GENERATE_DEFAULTS, EachPromptOptions, GenerateOptions, Messages
+from rekindle.client.concurrency.loops import Loop
 from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency import interrupts
-from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Waits, awaited, blocked, in_a_thread
 from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError, warn
 from rekindle.core.keywords import spelled_out

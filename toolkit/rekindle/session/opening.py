@@ -11,11 +11,11 @@ from rekindle.assembly.building import build
 from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.assembly.loading.choosing import AUTO, Choice, choose
 from rekindle.assembly.thread import EngineThread
+from rekindle.client.concurrency.eventual import Eventual
+from rekindle.client.concurrency.twins import blocking
 from rekindle.client.engine_client import EngineClient
-from rekindle.core.concurrency.eventual import Eventual
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.concurrency.threads import TOO_LATE, ending
-from rekindle.core.concurrency.twins import blocking
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.concurrency.warning import hold
 from rekindle.core.config import Settings, SettingsOptions

@@ -17,10 +17,10 @@ from rekindle.client.calls.options import (
     TokenIds,
 )
 from rekindle.client.calls.prompts import as_text
+from rekindle.client.concurrency.eventual import Eventual
+from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import HasRequests, Requests
-from rekindle.core.concurrency.eventual import Eventual
-from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out

@@ -13,9 +13,9 @@ from rekindle.assembly.devices import places_of
 from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.assembly.loading.choosing import AUTO, choose
 from rekindle.assembly.loading.planning import fewest, plan
+from rekindle.client.concurrency.twins import blocking
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import silent
-from rekindle.core.concurrency.twins import blocking
 from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.core.keywords import spelled_out

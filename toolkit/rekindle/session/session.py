@@ -33,10 +33,10 @@ from rekindle.client.calls.options import (
     ReturningMany,
     TokenIds,
 )
+from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
-from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.engine.conductor import Resume
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed

@@ -28,13 +28,13 @@ from rekindle.core.engine.actors.tokenizing import Tokenizing
 from rekindle.core.engine.actors.vision import Vision
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.text.masks import SerialMasks
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.weights import Weights
+from rekindle.formats.lora import Lora
 from rekindle.formats.responses.reading.turns import AnswerTurns
 from rekindle.session.session import Session
 from rekindle.testing.by_hand import CheckedScheduler, fake_limits

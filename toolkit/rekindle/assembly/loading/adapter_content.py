@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.core.models.adapters.lora import Array, Lora
 from rekindle.core.models.adapters.products import AdapterSizes, Product
+from rekindle.formats.lora import Array, Lora
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 

@@ -9,10 +9,10 @@ from rekindle.assembly.devices import put_on
 from rekindle.assembly.loading.adapter_content import pack_adapter
 from rekindle.core.device.place import WEIGHTS
 from rekindle.core.device.programs.shapes import AdapterRoom
-from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.models.adapters.products import products_of
 from rekindle.core.models.adapters.rows import Stacks
 from rekindle.core.models.shard import Shard
+from rekindle.formats.lora import Lora
 
 
 def put_adapter(room: AdapterRoom, lora: Lora) -> Stacks:

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar, cast
 
 from rekindle.client.batches.batch import Batch
 from rekindle.client.batches.run import BatchRun
+from rekindle.client.concurrency.loops import Loop
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.concurrency.loops import Loop
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.request.tokens import Piece
 

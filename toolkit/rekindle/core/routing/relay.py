@@ -74,7 +74,7 @@ class _Transfer:
 
 
 @dataclass(slots=True)
-class _Exchange:
+class _RelayedExchange:
     """An exchange of weights not yet sent to the decode lane.
 
     Attributes:
@@ -109,7 +109,7 @@ class Relay:
         self._transfers: dict[int, _Transfer] = {}
         self._held_ids: set[int] = set()
         self._tickets = Tickets(2)
-        self._exchanges: dict[int, _Exchange] = {}
+        self._exchanges: dict[int, _RelayedExchange] = {}
         self._exchange_counts = [0, 0]  # the number of weight exchanges of each lane
         self._early: list[int] = []  # requests started on weights the decode lane does not have yet
         self._staging: set[int] = set()  # requests with pages being copied, ended ones too
@@ -125,7 +125,7 @@ class Relay:
             case Withdraw(request_id) | Stopped(request_id):
                 yield from self._end(request_id, message)
             case NewWeights(ticket, weights, in_flight):
-                self._exchanges[ticket] = _Exchange(message)
+                self._exchanges[ticket] = _RelayedExchange(message)
                 yield ToLane(PREFILL, replace(message, weights=weights[PREFILL]))
                 if in_flight == "fail":
                     yield from self._fail(message.failure)

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, ModelNotFound, UnsupportedModel
-from rekindle.core.models.adapters.lora import Array, Lora, LowRank
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.names import TEXT_PREFIXES
 from rekindle.formats.checkpoints.huggingface.safetensors_file import open_safetensors
+from rekindle.formats.lora import Array, Lora, LowRank
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"

@@ -10,10 +10,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from rekindle import markup
-from rekindle.core.concurrency.eventual import Eventual
+from rekindle.client.concurrency.eventual import Eventual
+from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.threads import Work
-from rekindle.core.concurrency.twins import awaitable, blocking
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.errors import ConfigError
 from rekindle.core.store.directory import cache_dir

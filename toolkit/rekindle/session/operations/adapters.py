@@ -15,11 +15,11 @@ from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread, unless, un
 from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.messages import PutAdapter
-from rekindle.core.models.adapters.lora import Lora
 from rekindle.core.request import checks
 from rekindle.core.request.accepted import LONGEST_NAME
 from rekindle.core.scheduler.limits import DEFAULT_ADAPTERS, DEFAULT_RANK
 from rekindle.formats.checkpoints.peft import config_of, given_adapter, rank_of, read_adapter
+from rekindle.formats.lora import Lora
 
 AdapterSource = str | PathLike[str]
 """The directory of an adapter."""

@@ -1,0 +1,1 @@
+"""Operations, objects and loops for tasks and for blocking threads."""
