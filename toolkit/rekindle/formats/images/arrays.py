@@ -9,7 +9,7 @@ from rekindle.formats.images.pillow import pillow
 
 @dataclass(frozen=True, slots=True)
 class Normalization:
-    """From bytes to the numbers of a tower, by channel.
+    """Conversion of bytes to the numbers of a tower, by channel.
 
     Attributes:
         scale: factor of a byte; None for none.
