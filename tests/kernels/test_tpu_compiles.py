@@ -266,7 +266,9 @@ def test_every_step_compiles_with_all_of_its_layers(topology: str, config: Model
     _check_step(topology, config, bucket)
 
 
-@pytest.mark.parametrize(("topology", "tiles"), [(V5E, 1), (V6E, 17), pytest.param(V5P, 17, marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    ("topology", "tiles"), [(V5E, 1), *(pytest.param(each, 17, marks=pytest.mark.deep) for each in (V6E, V5P))]
+)
 def test_the_tower_of_images_compiles_within_the_memory_of_a_few_tiles(topology: str, tiles: int) -> None:
     program = compiled(topology, *published_program("tpu", tiles))
     assert program.memory_analysis().temp_size_in_bytes < 400 << 20

@@ -26,6 +26,7 @@ from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE
 from tests.unit.command_line import fake_opening, patient_model, running, writing_model
 from tests.unit.lora import saved
+from tests.vision import SMOLVLM
 from tests.waiting import PATIENCE, until_blocking
 
 
@@ -146,6 +147,13 @@ def test_info_tells_the_dtype_of_pages_and_their_bytes(model: str, capsys: pytes
     assert sizes[0].endswith("a token of context")
     assert sizes[1].endswith("a token of context, int8")
     assert sizes[0].split()[0] != sizes[1].split()[0]
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_info_of_a_model_names_its_vision_tower(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(SMOLVLM)]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+    assert rows["images"] == "2 layers, hidden 32, 25,856 parameters; 4 tokens for 16 patches of 8 pixels"
 
 
 @pytest.mark.usefixtures("_own_cache")

@@ -1,5 +1,6 @@
 """The command `info`: the installation, the cache, and a model's architecture and requirements."""
 
+import math
 import os
 import platform
 from argparse import Namespace
@@ -38,6 +39,8 @@ from rekindle.core.models.config.scaling import (
     LongScaling,
     YarnScaling,
 )
+from rekindle.core.models.vision.config import VisionConfig
+from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
@@ -126,6 +129,8 @@ def _model(checkpoint: Checkpoint) -> Rows:
         yield "rope", _rope(rope) + _scope(layers, config)
     if config.positions is not None:
         yield "positions", "learned"
+    if checkpoint.vision is not None:
+        yield "images", _tower(checkpoint.vision.config)
     yield "end tokens", ", ".join(_token_text(token, checkpoint) for token in sorted(checkpoint.eos_ids)) or "none"
     if tokenizer is None:
         yield "tokenizer", "none: the model takes token_ids"
@@ -134,6 +139,14 @@ def _model(checkpoint: Checkpoint) -> Rows:
         yield "chat", "has a template" if tokenizer.chat_template else "no template: prompts are plain text"
         if tokenizer.chat_template:
             yield "tools", format_of(tokenizer).tools
+
+
+def _tower(config: VisionConfig) -> str:
+    """Return a vision tower as text."""
+    encoder, count = config.encoder, sum(map(math.prod, tower_shapes(config).values()))
+    tokens = encoder.max_context // config.merge**2
+    sizes = f"{encoder.num_layers} layers, hidden {encoder.hidden_size}, {count:,} parameters"
+    return f"{sizes}; {tokens} tokens for {encoder.max_context} patches of {config.patch_size} pixels"
 
 
 def _scope(layers: int, config: ModelConfig) -> str:
