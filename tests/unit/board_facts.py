@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from rekindle.core.request.figures import Standing
-from rekindle.core.scheduler.stats import SchedulerStats, Stats
+from rekindle.assembly.stats import Stats
+from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.notebook.board.board import Facts
+from rekindle.results.facts.figures import Standing
 
 COUNTS = SchedulerStats(
     waiting=3,

@@ -57,7 +57,7 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.core.messages.record import MessageRecord
         from rekindle.core.policy import Candidate
         from rekindle.core.request.activations.steering import Patch, Steering
-        from rekindle.core.request.figures import CachedTokens, Timings, Usage
+        from rekindle.core.request.figures import CachedTokens
         from rekindle.core.request.repetition import RepetitionLimit
         from rekindle.core.request.tokens import Piece, TokenLogprob
         from rekindle.core.route import LaneLoad
@@ -69,6 +69,7 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.results.answers import Answers
         from rekindle.results.bench import Bench
         from rekindle.results.comparison import Comparison
+        from rekindle.results.facts.figures import Timings, Usage
         from rekindle.results.facts.settings import SamplingParams, Settings
         from rekindle.results.facts.stats import Stats
         from rekindle.results.generation import Generation

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from rekindle.assembly.stats import prompt_sources
 from rekindle.core.errors import EngineFailed
 from rekindle.core.messages import Message
-from rekindle.core.scheduler.stats import prompt_sources
 from rekindle.markup import visible
 from rekindle.notebook.board.board import Board, Facts, age, pages
 from rekindle.notebook.board.board_html import MARKS, board_html, overview_html, requests_html

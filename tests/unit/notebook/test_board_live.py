@@ -17,7 +17,6 @@ from comm.base_comm import BaseComm
 from IPython.core.events import EventManager
 
 from rekindle.core.errors import RequestCancelled, SessionClosed
-from rekindle.core.request.figures import Standing
 from rekindle.notebook import front_end
 from rekindle.notebook.board import live
 from rekindle.notebook.board.board import Board, Facts
@@ -25,6 +24,7 @@ from rekindle.notebook.board.live import GRACE, Live
 from rekindle.notebook.board.panel import BUTTON_AFTER, RETIRED, Panel
 from rekindle.notebook.board.rates import Rate
 from rekindle.notebook.front_end import VIEW
+from rekindle.results.facts.figures import Standing
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
 from tests.unit.board_facts import EMPTY

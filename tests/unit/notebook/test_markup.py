@@ -15,10 +15,11 @@ from rekindle.client.calls.prompts import as_text
 from rekindle.client.handle import Handle
 from rekindle.client.submission import Submission
 from rekindle.core.messages import Continued, Conversation, Started, Text
-from rekindle.core.request.figures import CachedTokens, Timings, Usage
+from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.words import quantity
+from rekindle.results.facts.figures import Timings, Usage
 from rekindle.results.facts.restored import RestoreReport
 from rekindle.results.facts.stats import SchedulerStats
 from rekindle.results.generation import Generation, text_html

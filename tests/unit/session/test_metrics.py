@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rekindle.assembly.stats import Stats
 from rekindle.client.latencies import Histogram
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.scheduler.stats import Counts, SchedulerStats, Stats
+from rekindle.core.scheduler.stats import Counts, SchedulerStats
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
 from tests.waiting import until

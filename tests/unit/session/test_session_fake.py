@@ -9,8 +9,9 @@ from anyio import to_thread
 
 from rekindle.core.concurrency.mailbox import Waiter
 from rekindle.core.errors import InvalidBatch, InvalidRequest, PromptTooLong
-from rekindle.core.request.figures import CachedTokens, Usage
+from rekindle.core.request.figures import CachedTokens
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.results.facts.figures import Usage
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, FakeSettler, expected_tokens, fake_session

@@ -19,6 +19,7 @@ from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing import Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.replicas import LaneState, ProgramsView, ReadWeights, Replicas
+from rekindle.assembly.stats import Stats
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import overrides
@@ -39,7 +40,7 @@ from rekindle.core.routing.relay import Relay
 from rekindle.core.routing.router import Router
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
-from rekindle.core.scheduler.stats import Stats, total
+from rekindle.core.scheduler.stats import total
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of, weights_digest

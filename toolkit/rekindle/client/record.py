@@ -15,10 +15,11 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import RequestCancelled, WeightsChanged
 from rekindle.core.messages import Rejected, Started, Text
 from rekindle.core.request.activations.capture import Captured
-from rekindle.core.request.figures import CachedTokens, Standing, Timings, Usage
+from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob, first_runs
 from rekindle.core.words import quantity, seconds
 from rekindle.formats.response import Reading
+from rekindle.results.facts.figures import Standing, Timings, Usage
 from rekindle.results.generation import Generation, ids_in_words, text_html
 from rekindle.results.parsing import parse, parse_response
 

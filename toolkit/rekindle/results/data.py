@@ -9,9 +9,10 @@ from typing import Any, get_args
 
 from rekindle.core.errors import InvalidData
 from rekindle.core.request.constraint import Kind
-from rekindle.core.request.figures import CachedTokens, Timings, Usage
+from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.formats.response import MessageForm, Response, ToolCall
+from rekindle.results.facts.figures import Timings, Usage
 
 VERSION = 6
 """Version of the format. It changes if an older reader cannot read the new format."""

@@ -10,12 +10,13 @@ from rekindle import markup
 from rekindle.core.errors import SessionError
 from rekindle.core.keywords import spelled_out
 from rekindle.core.request.constraint import Constraint, Kind
-from rekindle.core.request.figures import CachedTokens, Timings, Usage
+from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob
 from rekindle.core.words import quantity
 from rekindle.formats.response import Response, ToolCall
 from rekindle.results import data
+from rekindle.results.facts.figures import Timings, Usage
 from rekindle.results.heat_map import covers, heat_map, token_numbers
 from rekindle.results.parsing import parse, parse_response
 from rekindle.results.response_card import content_html, response_html, response_text

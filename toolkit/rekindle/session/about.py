@@ -7,7 +7,8 @@ from typing import Final
 from rekindle import markup
 from rekindle.assembly.counts import parameters
 from rekindle.assembly.loaded_engine import LoadedEngine
-from rekindle.core.scheduler.stats import SchedulerStats, cached_suffix
+from rekindle.assembly.stats import cached_suffix
+from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.results.facts.stats import prompt_shares

@@ -7,8 +7,8 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from rekindle.assembly.stats import Stats
 from rekindle.client.latencies import Latencies
-from rekindle.core.scheduler.stats import Stats
 
 _GAUGES: Mapping[str, str] = {
     "waiting": "Requests in the waiting queue.",

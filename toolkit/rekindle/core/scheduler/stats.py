@@ -1,4 +1,4 @@
-"""Frozen snapshots of counters."""
+"""Counters of the scheduler, and their frozen snapshots."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from rekindle.core.request.figures import CachedTokens
 
 
-class _Counters:
+class CounterTable:
     """Counters shown as a table, with a line for each."""
 
     __slots__ = ()
@@ -19,7 +19,7 @@ class _Counters:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SchedulerStats(_Counters):
+class SchedulerStats(CounterTable):
     """The counters of the scheduler: totals since the start, and the current state.
 
     Attributes:
@@ -157,66 +157,11 @@ class Counts:
         self.computed_tokens += tokens - cached.total
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Stats(_Counters):
-    """The state of a session, from `session.stats`.
-
-    Attributes:
-        scheduler: see `SchedulerStats`; with several lanes, the sum over lanes.
-        programs: compiled programs in memory.
-        loads: programs loaded from the store, since the session began to open.
-        compilations: programs compiled since then.
-        unexpected_compilations: compilations of programs expected to be ready; 0 unless something is wrong.
-        lanes: the counters of each lane.
-    """
-
-    scheduler: SchedulerStats
-    programs: int
-    loads: int
-    compilations: int
-    unexpected_compilations: int
-    lanes: tuple[SchedulerStats, ...] = ()
-
-    def __repr__(self) -> str:
-        if len(self.lanes) < 2:
-            return _Counters.__repr__(self)
-        head, *lines = self.by_lane()
-        wide = max(len(name) for name, *_ in lines)
-        widths = [max(map(len, column)) for column in zip(head[1:], *(row[1:] for row in lines), strict=True)]
-        return "\n".join(
-            f"{name:{wide}}  " + "  ".join(map(str.rjust, counts, widths)) for name, *counts in (head, *lines)
-        ).replace(" \n", "\n")
-
-    def by_lane(self) -> Iterator[tuple[str, ...]]:
-        """Yield a header row, and a row for each counter: its name, the total, the value of each lane."""
-        yield "", "all", *(f"lane {number}" for number in range(len(self.lanes)))
-        lanes = [dict(rows(lane)) for lane in self.lanes]
-        for name, count in rows(self):
-            scheduled = name.removeprefix("scheduler.")
-            own = [None if scheduled == name else lane.get(scheduled, 0) for lane in lanes]
-            yield name, f"{count:,}", *("" if each is None else f"{each:,}" for each in own)
-
-
-def cached_suffix(stats: SchedulerStats) -> str:
-    """Return the number of cached pages among the free ones as a suffix; an empty string for none."""
-    return f", {stats.evictable_pages:,} of them cached" if stats.evictable_pages else ""
-
-
-def prompt_sources(stats: SchedulerStats) -> dict[str, int]:
-    """Return the number of prompt tokens by source: a cache tier, or computed."""
-    return {
-        "device": stats.device_hit_tokens,
-        "host": stats.host_hit_tokens,
-        "disk": stats.disk_hit_tokens,
-        "computed": stats.computed_tokens,
-    }
-
-
 def rows(counters: Any) -> Iterator[tuple[str, int]]:
     """Yield the name and the value of each counter, those of the scheduler within the others' too."""
     for each in fields(counters):
         value = getattr(counters, each.name)
-        if isinstance(value, _Counters):
+        if isinstance(value, CounterTable):
             yield from ((f"{each.name}.{name}", count) for name, count in rows(value))
         elif isinstance(value, Mapping):
             yield from ((f"{each.name}.{key}", count) for key, count in value.items())

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from rekindle.core.request.figures import Standing
-from rekindle.core.scheduler.stats import SchedulerStats, Stats, cached_suffix, prompt_sources
+from rekindle.assembly.stats import Stats, cached_suffix, prompt_sources
+from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.words import one_line, percent, quantity, seconds
 from rekindle.notebook.board.rates import Rate
+from rekindle.results.facts.figures import Standing
 from rekindle.results.facts.stats import draft_facts
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from rekindle import markup
-from rekindle.core.scheduler.stats import prompt_sources
+from rekindle.assembly.stats import prompt_sources
 from rekindle.core.words import percent, quantity
 from rekindle.markup import visible
 from rekindle.notebook.board.board import COLUMNS, Board, free_pages, pages, pages_elsewhere

@@ -3,8 +3,10 @@
 from dataclasses import asdict, astuple
 
 from rekindle import markup
+from rekindle.assembly import stats as engine_stats
+from rekindle.assembly.stats import prompt_sources
 from rekindle.core.scheduler import stats
-from rekindle.core.scheduler.stats import prompt_sources, rows
+from rekindle.core.scheduler.stats import rows
 from rekindle.core.words import percent, quantity
 
 
@@ -29,18 +31,18 @@ class SchedulerStats(stats.SchedulerStats):
         return markup.bundle(repr(self), markup.card("SchedulerStats", "", *parts))
 
 
-class Stats(stats.Stats):
-    __doc__ = stats.Stats.__doc__
+class Stats(engine_stats.Stats):
+    __doc__ = engine_stats.Stats.__doc__
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
         """Compare the counters, also with an engine's own, without a card."""
-        return isinstance(other, stats.Stats) and astuple(self) == astuple(other)
+        return isinstance(other, engine_stats.Stats) and astuple(self) == astuple(other)
 
-    __hash__ = stats.Stats.__hash__
+    __hash__ = engine_stats.Stats.__hash__
 
     @classmethod
-    def of(cls, counters: stats.Stats) -> "Stats":
+    def of(cls, counters: engine_stats.Stats) -> "Stats":
         """Return the counters of an engine with their card, and with one for each lane."""
         return cls(
             SchedulerStats.of(counters.scheduler),
