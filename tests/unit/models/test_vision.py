@@ -17,7 +17,7 @@ from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle_kernels.api import Implementation
 from tests.vision import SMOLVLM, Array, RunningTower, golden, padded, patches_of
 
-WITH_KERNELS = pytest.mark.parametrize("implementation", ["xla", "cpu"])
+WITH_KERNELS = pytest.mark.parametrize("implementation", [pytest.param("xla", marks=pytest.mark.wide), "cpu"])
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def some(patches: Patches, tiles: slice) -> Patches:
     return each
 
 
-@WITH_KERNELS
+@pytest.mark.parametrize("implementation", ["xla", "cpu"])
 @pytest.mark.parametrize("prompt", [0, 1])
 def test_embeddings_are_those_of_transformers(files: TowerFiles, implementation: Implementation, prompt: int) -> None:
     pixels, expected = golden(prompt)
