@@ -138,14 +138,14 @@ class Preparer:
         if isinstance(prompt, PicturedTokens):
             return prompt.ids, prompt.pictures
         if isinstance(prompt, tuple):
-            return check_token_ids("token_ids", prompt, self.vocab_size), ()
+            return self._without_images(check_token_ids("token_ids", prompt, self.vocab_size)), ()
         if isinstance(prompt, Continued):
             ids, pictures = self.illustrated(prompt.prefix, params)
             more_ids, more_pictures = self._more(prompt.more, params)
             return ids + more_ids, pictures + tuple(picture.moved(len(ids)) for picture in more_pictures)
         if isinstance(prompt, str):
             encoded = self._encoded(prompt, not isinstance(prompt, Verbatim), params)
-            return check_token_ids("prompt", encoded, self.vocab_size), ()
+            return self._without_images(check_token_ids("prompt", encoded, self.vocab_size)), ()
         tokens, pictures = self._with_images(prompt, params)
         name = "messages" if isinstance(prompt, Conversation) else "prompt"
         for picture in pictures:
@@ -192,6 +192,24 @@ class Preparer:
         return self.images.tokens(
             text, images, lambda tokenizer, whole: self._encoded(whole, adds_special, params, tokenizer)
         )
+
+    def _without_images(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Return token ids without tokens of images.
+
+        Raises:
+            InvalidRequest: there is one.
+        """
+        if self.images is not None and self.images.placeholder in ids:
+            raise InvalidRequest.of(
+                "prompt",
+                "the prompt has the token of an image, and no image for it: give images=, or messages with images; in "
+                "messages, the text of the token is plain text",
+            )
+        return ids
+
+    def is_plain(self, chat: Conversation) -> bool:
+        """Return True if a conversation has the tokens of its rendered text: no image, and no text of its tokens."""
+        return self.images is None or self.images.is_plain((chat.messages, chat.tools, chat.variables))
 
     def _cut_text(self, chat: Conversation) -> CutText:
         """Return a conversation rendered by the chat template, cut at the places of its images."""

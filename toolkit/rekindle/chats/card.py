@@ -5,6 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rekindle import markup
+from rekindle.formats.images.parts import images_in
+from rekindle.formats.images.sources import ImageSource
+from rekindle.formats.images.writing import LONGEST, thumbnail
 from rekindle.results.response_card import content_html
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -28,7 +31,21 @@ def _html(message: Mapping[str, Any]) -> str:
 def message_html(message: Mapping[str, Any]) -> str:
     """Return a message as HTML without its role: the reasoning folded, the Markdown of an answer rendered."""
     draw = content_html if message.get("role") == "assistant" else markup.passage
-    return f"{reasoning_html(message)}{draw(content(message))}"
+    return f"{reasoning_html(message)}{_images_html(message)}{draw(_content(message, with_images=False))}"
+
+
+def _images_html(message: Mapping[str, Any]) -> str:
+    """Return thumbnails of the images of a message; empty without images."""
+    style = f"max-width:{LONGEST // 2}px;max-height:{LONGEST // 2}px;margin:0.2em 0.4em 0.2em 0"
+    return "".join(
+        f'<img src="{thumbnail(image)}" alt="{_size_text(image)}" title="{_size_text(image)}" style="{style}">'
+        for image, _ in images_in([message])
+    )
+
+
+def _size_text(image: ImageSource) -> str:
+    height, width = image.size
+    return f"image of {width} x {height} pixels"
 
 
 def reasoning_html(message: Mapping[str, Any]) -> str:
@@ -38,9 +55,15 @@ def reasoning_html(message: Mapping[str, Any]) -> str:
 
 
 def content(message: Mapping[str, Any]) -> str:
-    """Return the content of a message, followed by its tool calls."""
+    """Return the content of a message, with the sizes of its images, followed by its tool calls."""
+    return _content(message, with_images=True)
+
+
+def _content(message: Mapping[str, Any], *, with_images: bool) -> str:
     parts = message.get("content") or ""
-    text = parts if isinstance(parts, str) else "\n".join(str(part.get("text", "")) for part in parts)
+    texts = [f"[{_size_text(image)}]" for image, _ in images_in([message])] if with_images else []
+    texts.append(parts if isinstance(parts, str) else "\n".join(part["text"] for part in parts if "text" in part))
+    text = "\n".join(filter(None, texts))
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
     lines = [f"{call.get('name')}({_arguments(call.get('arguments'))})" for call in calls]
     return "\n".join([*([text] if text else []), *lines])

@@ -2,22 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from rekindle import markup
 from rekindle.chats.card import chat_html, chat_text
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
-from rekindle.chats.turns import TURN_DEFAULTS, Draw, Turn, TurnOptions, draw_results, drawing
+from rekindle.chats.turns import SAY_DEFAULTS, Draw, SayOptions, Turn, TurnOptions, draw_results, drawing
 from rekindle.chats.widget import ChatWidget
+from rekindle.client.calls.images import with_images
 from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
+from rekindle.core.messages import Conversation
 from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
 from rekindle.core.words import quantity
+from rekindle.formats.images.parts import with_sources
 from rekindle.formats.rendering.chat import check_messages, copy_messages
 from rekindle.results.generation import Generation
 from rekindle.tools.running import OnStep, Rounds
@@ -92,8 +95,8 @@ class Chat:
         return copy_messages(self._now.messages)
 
     @awaitable('await chat.say("...")')
-    @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def say(self, said: NewMessages = None, **options: Unpack[TurnOptions]) -> Waits[Generation]:
+    @spelled_out(SayOptions, SAY_DEFAULTS)
+    def say(self, said: NewMessages = None, **options: Unpack[SayOptions]) -> Waits[Generation]:
         """Add messages to the conversation, wait for the model's answer, and add the answer too.
 
         Calls of Python functions and of tools of MCP servers are executed as in `session.run_tools`, until the model
@@ -105,7 +108,7 @@ class Chat:
         Args:
             said: a user message as a str, or a list of messages; None if the last message awaits an answer, such as
                 after `edit`.
-            **options: sampling parameters and chat template variables of this turn.
+            **options: images of the message, sampling parameters and chat template variables of this turn.
 
         Returns:
             The last answer of the turn.
@@ -119,8 +122,8 @@ class Chat:
     say_sync = blocking(say)
 
     @awaitable('await chat.show("...")')
-    @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def show(self, said: NewMessages = None, **options: Unpack[TurnOptions]) -> Waits[Generation]:
+    @spelled_out(SayOptions, SAY_DEFAULTS)
+    def show(self, said: NewMessages = None, **options: Unpack[SayOptions]) -> Waits[Generation]:
         """Run a turn as `say` does, and show the answer in the notebook cell as it arrives. In a terminal, print it.
 
         The cancel button raises no error: the partial answer is added to the conversation, and returned. Arguments and
@@ -130,8 +133,8 @@ class Chat:
 
     show_sync = blocking(show)
 
-    @spelled_out(TurnOptions, TURN_DEFAULTS)
-    def stream(self, said: NewMessages = None, **options: Unpack[TurnOptions]) -> Stream:
+    @spelled_out(SayOptions, SAY_DEFAULTS)
+    def stream(self, said: NewMessages = None, **options: Unpack[SayOptions]) -> Stream:
         """Submit the request of a turn, and return the stream of the answer, for `async for` or a blocking `for`.
 
         The messages and the answer are added to the conversation once the answer has ended. Leaving the loop early
@@ -220,7 +223,7 @@ class Chat:
     def _turn(
         self,
         new_messages: NewMessages,
-        options: TurnOptions,
+        options: SayOptions,
         draw: Draw,
         on_step: OnStep = lambda step: None,
     ) -> Waits[Generation]:
@@ -250,16 +253,18 @@ class Chat:
         return Rounds(messages, by_name, ROUNDS, lambda history: turn.answer(history, draw), on_step)
 
     def _begin(
-        self, new_messages: NewMessages, options: TurnOptions, tools: Sequence[Tool]
+        self, new_messages: NewMessages, options: SayOptions, tools: Sequence[Tool]
     ) -> tuple[list[Mapping[str, Any]], Turn]:
         """Return the conversation with the new messages, and the turn that requests its next answer."""
-        check_keywords(options, TURN_DEFAULTS)
+        check_keywords(options, SAY_DEFAULTS)
         self._check_idle()
         state = self._now
-        messages = [*state.messages, *_messages(new_messages)]
+        images, options = options.get("images"), cast(SayOptions, {**options, "images": None})
+        messages = [*state.messages, *_messages(new_messages, images)]
         if not messages or (new_messages is None and messages[-1].get("role") == "assistant"):
             raise InvalidRequest("nothing waits for an answer; say something: chat.say('...')")
         turn_options: Any = {**self._options, **options}
+        del turn_options["images"]
         return messages, Turn(self._requests, [tool.schema for tool in tools], turn_options, state.turn_tokens)
 
     def _add(self, messages: Sequence[Mapping[str, Any]], answer: Generation, turn: Turn) -> None:
@@ -297,12 +302,18 @@ class Chat:
             )
 
 
-def _messages(new_messages: NewMessages) -> list[Mapping[str, Any]]:
-    """Return the new messages of a turn as a list.
+def _messages(new_messages: NewMessages, images: Sequence[Any] | None) -> list[Mapping[str, Any]]:
+    """Return the new messages of a turn as a list, with images in the last one of the user.
 
     Raises:
-        InvalidRequest: `new_messages` is neither a str nor a list of messages.
+        InvalidRequest: `new_messages` is neither a str nor a list of messages, or there is no place for images.
     """
+    if images is not None:
+        if new_messages is None:
+            raise InvalidRequest.of("images", "images come with a message: say something about them")
+        conversation = with_images(Conversation(_messages(new_messages, None), None, {}), images)
+        assert isinstance(conversation, Conversation), "a conversation stays one"
+        return list(conversation.messages)
     if new_messages is None:
         return []
     if isinstance(new_messages, str):
@@ -315,4 +326,4 @@ def _messages(new_messages: NewMessages) -> list[Mapping[str, Any]]:
             f"a turn takes a str or a list of {{role, content}} mappings, got {checks.preview(new_messages)}{hint}"
         )
     check_messages(new_messages)
-    return copy_messages(new_messages)
+    return with_sources(copy_messages(new_messages))

@@ -37,6 +37,17 @@ class TurnOptions(SamplingOptions, total=False):
     chat_template_kwargs: Mapping[str, Any] | None
 
 
+class SayOptions(TurnOptions, total=False):
+    """Options of a turn with a new message.
+
+    Attributes:
+        images: images for the message, in the forms of `generate`; they come before its text.
+    """
+
+    images: Sequence[Any] | None
+
+
+SAY_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in SayOptions.__annotations__}
 TURN_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in TurnOptions.__annotations__}
 
 
@@ -64,7 +75,7 @@ class Turn:
         self._requests, self._tools, self._options = requests, tools, options
         self.turn_tokens = turn_tokens
         self.handle: Handle | None = None
-        self._rendered = ""
+        self._rendered, self._is_plain = "", True
         self._choice = options.get("tool_choice", "auto")  # only for the first answer; later ones choose freely
 
     def ask(self, messages: Sequence[Mapping[str, Any]]) -> Handle:
@@ -80,14 +91,17 @@ class Turn:
         prompt_options["tool_choice"] = choice
         prompt_options["parallel_tool_calls"] = self._options.get("parallel_tool_calls", True)
         chat = self._requests.conversation(messages, prompt_options)
-        self._rendered = self._requests.render(chat)
-        prompt = self.turn_tokens.prompt(self._rendered)
+        self._is_plain = self._requests.loaded_engine.preparer.is_plain(chat)
+        self._rendered = self._requests.render(chat) if self._is_plain else ""
+        prompt = self.turn_tokens.prompt(self._rendered) if self._is_plain else None
         options = cast(GenerateOptions[Any], {**self._options, "tool_choice": choice})
         self.handle = self._requests.answer(chat, options, prompt)
         return self.handle
 
     def take(self, answer: Generation) -> None:
-        """Record the tokens of the latest answer, unless its prompt was cut: a later one is cut anew."""
+        """Record the tokens of the latest answer, unless its prompt has images, or was cut: a later one is cut anew."""
+        if not self._is_plain:
+            return
         tokenizer = self._requests.tokenizer
         assert tokenizer is not None, "rendering a conversation needs a tokenizer"
         may_cut = self._options.get("truncate_prompt_tokens") is not None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rekindle import markup
 from rekindle.chats.card import content, message_html
-from rekindle.chats.turns import Draw, TurnOptions
+from rekindle.chats.turns import Draw, SayOptions
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
 from rekindle.core.concurrency.threads import ending, soon
@@ -31,7 +31,7 @@ class Conversation(Protocol):
 
     @property
     def messages(self) -> list[Mapping[str, Any]]: ...
-    def _turn(self, new_messages: str, options: TurnOptions, draw: Draw, on_step: Any = ...) -> Waits[Generation]: ...
+    def _turn(self, new_messages: str, options: SayOptions, draw: Draw, on_step: Any = ...) -> Waits[Generation]: ...
     def _repr_mimebundle_(self) -> markup.Bundle: ...
 
 

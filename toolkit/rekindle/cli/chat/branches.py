@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
+from rekindle.chats.card import content
 from rekindle.chats.chat import Chat
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.words import quantity
@@ -86,7 +87,7 @@ class Branches:
 
 def last_said(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the last message of the user in one line; "" if there is none."""
-    texts = [str(message["content"]) for message in messages if message["role"] == "user"]
+    texts = [content(message) for message in messages if message["role"] == "user"]
     return " ".join(texts[-1].split()) if texts else ""
 
 
@@ -110,7 +111,7 @@ def undone_text(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
 def messages_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return a shortened text of the first message, and the number of the others."""
     first, others = messages[0], len(messages) - 1
-    text = " ".join(str(first["content"]).split())
+    text = " ".join(content(first).split())
     short = f"{text[:SHORT]}…" if len(text) > SHORT else text
     name = {"user": "", "assistant": "the answer "}.get(str(first["role"]), f"the {first['role']} message ")
     is_turn = others == 1 and (first["role"], messages[1]["role"]) == ("user", "assistant")

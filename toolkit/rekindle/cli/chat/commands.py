@@ -14,6 +14,8 @@ from rekindle.cli.chat.talk import Talk
 from rekindle.core.errors import InvalidRequest, StorageError
 from rekindle.core.keywords import likely
 from rekindle.core.words import quantity, seconds
+from rekindle.formats.images.writing import as_json
+from rekindle.formats.rendering.content_form import text_of
 from rekindle.results.generation import Generation
 
 KEYS: Final = (
@@ -101,7 +103,7 @@ def _edit(talk: Talk, argument: str) -> None:
         raise InvalidRequest("there is no message to edit")
     if not argument and not talk.lines.interactive:
         raise InvalidRequest("/edit needs the new text of the last message: /edit TEXT")
-    text = argument or talk.lines.read(str(messages[places[-1]]["content"]))
+    text = argument or talk.lines.read(text_of(messages[places[-1]]))
     talk.chat.edit(places[-1], text)
     changed, is_answered = talk.chat, False
     try:
@@ -129,7 +131,7 @@ def _show(talk: Talk, argument: str) -> None:
 
 def _save(talk: Talk, argument: str) -> None:
     path = _path(argument, "save")
-    content = {"model": talk.session.name, "messages": talk.chat.messages}
+    content = {"model": talk.session.name, "messages": as_json(talk.chat.messages)}
     try:
         path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
@@ -183,6 +185,12 @@ def _path(argument: str, name: str) -> Path:
     return Path(argument).expanduser()
 
 
+def _image(talk: Talk, argument: str) -> None:
+    path = _path(argument, "image")
+    talk.add_image(path)
+    talk.screen.note(f"{path.name} comes with the next message")
+
+
 class Command(NamedTuple):
     """A command.
 
@@ -201,6 +209,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "help": Command(_help, "", "list the commands and keys"),
     "system": Command(_system, "[TEXT]", "show or set the system message"),
     "undo": Command(_undo, "", "drop the last turn, or undo /edit, /clear, /load, /resume and /system"),
+    "image": Command(_image, "FILE", "send an image with the next message"),
     "edit": Command(_edit, "[TEXT]", "change the last message, and answer it anew"),
     "branch": Command(_branch, "[N]", "continue in a copy of the conversation, or in branch N"),
     "branches": Command(_branches, "", "list the branches"),

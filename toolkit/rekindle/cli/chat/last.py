@@ -10,6 +10,7 @@ from typing import Any
 from rekindle.cli.chat.lines import HISTORY
 from rekindle.core.errors import InvalidRequest, StorageError
 from rekindle.core.store.directory import atomic_write, cache_dir
+from rekindle.formats.images.writing import as_json
 from rekindle.formats.rendering.chat import check_messages
 
 
@@ -34,7 +35,7 @@ class LastChat:
 
     def write(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Replace the messages; a full disk only loses the offer of the next start."""
-        content = json.dumps({"model": self._model, "messages": list(messages)}, ensure_ascii=False)
+        content = json.dumps({"model": self._model, "messages": as_json(messages)}, ensure_ascii=False)
         with suppress(OSError, StorageError), atomic_write(self._path()) as file:
             file.write(content.encode())
 

@@ -1,9 +1,11 @@
 """A chat in the terminal: messages, answers, and what stops them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from rekindle.chats.chat import ROUNDS, Chat
+from rekindle.chats.turns import SayOptions
 from rekindle.cli.chat.branches import Branches
 from rekindle.cli.chat.keys import hidden_keys
 from rekindle.cli.chat.last import LastChat
@@ -13,6 +15,7 @@ from rekindle.client.handle import Handle, Stream
 from rekindle.core.concurrency.waits import Waits, blocked
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.words import quantity
+from rekindle.formats.images.sources import ImageSource, image_source
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.tools.sources import ToolSource
@@ -52,6 +55,7 @@ class Talk:
         self.earlier = [] if last_chat is None else last_chat.read()
         self.branches = Branches(self.chat_of([]))
         self.answer: Generation | None = None
+        self._images: list[ImageSource] = []
 
     @property
     def chat(self) -> Chat:
@@ -65,6 +69,15 @@ class Talk:
             InvalidRequest: the messages are invalid.
         """
         return self.session.chat(messages=messages or None, tools=self.sources or None, **self._options)
+
+    def add_image(self, path: Path) -> None:
+        """Send an image with the next message.
+
+        Raises:
+            InvalidRequest: the file cannot be read, or is no image.
+            ConfigError: Pillow is not installed.
+        """
+        self._images.append(image_source(path))
 
     def say(self, text: str | None) -> bool:
         """Print the answer to a message as it arrives; return whether the conversation has grown.
@@ -80,7 +93,8 @@ class Talk:
         """
         before = len(self.chat)
         try:
-            answer = blocked(self.chat._turn(text, {}, self._draw))
+            options: SayOptions = {"images": self._images} if self._images and text is not None else {}
+            answer = blocked(self.chat._turn(text, options, self._draw))
         except KeyboardInterrupt:
             self.screen.end()
             if not self.lines.interactive:
@@ -92,6 +106,8 @@ class Talk:
             self.keep()
         else:
             self._end(answer)
+        if text is not None:
+            self._images = []
         return True
 
     def _draw(self, handle: Handle) -> Waits[Generation]:

@@ -12,6 +12,7 @@ EXAMPLES: Final = (
     'rekindle generate -m owner/name --system "Answer in French." "Good morning"',
     "git diff | rekindle generate 'Write a commit message for this diff.'",
     'rekindle generate --raw "Once upon a time" --max-tokens 40 --temperature 0.8',
+    'rekindle generate -m HuggingFaceTB/SmolVLM2-256M-Video-Instruct --image cat.png "What is this?"',
     """rekindle generate "A city" --schema '{"type": "object", "properties": {"name": {"type": "string"}}}'""",
 )
 MAX_TOKENS: Final = 256
@@ -23,6 +24,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("words", metavar="PROMPT", nargs="*", help=text)
     parser.add_argument("-m", "--model", metavar="MODEL", help=f"{requirements.MODELS} ({NAME})")
     parser.add_argument("-s", "--system", metavar="TEXT", help="a system message before the prompt")
+    text = "the file of an image (PNG, JPEG, WebP, GIF) for the prompt; repeat it for several"
+    parser.add_argument("--image", metavar="FILE", action="append", default=[], dest="images", help=text)
     text = "use the prompt as it is, without the model's chat template"
     parser.add_argument("--raw", action="store_true", help=text)
     text = "a JSON schema of the answer, or the path of a file with one"

@@ -13,6 +13,7 @@ from rekindle.client.calls.options import Messages
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.params import SamplingOptions
 from rekindle.formats.checkpoints.embedded import NAME
+from rekindle.formats.images.sources import image_source
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 
@@ -27,11 +28,12 @@ def generate(arguments: Namespace) -> int:
     text = prompt_of(arguments.words, arguments.model, arguments.refuse)
     if not text:
         raise InvalidRequest("the prompt is empty; give at least one character")
+    images = [image_source(Path(path)) for path in arguments.images]
     model = arguments.model or NAME
     with sampling.open_session(arguments, model, "lazy") as session:
         prompt = _prompt(session, text, arguments.system, raw=arguments.raw)
         streams = arguments.stream and not arguments.json
-        handle = session.submit(prompt, **options)
+        handle = session.submit(prompt, **options, images=images or None)
         generation = print_stream(iter(handle)) if streams else handle.result()
     if arguments.json:
         print(json.dumps(_report(model, generation, options)), flush=True)

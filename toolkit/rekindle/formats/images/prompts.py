@@ -66,18 +66,25 @@ class ImagePrompts:
 
     Attributes:
         memory: the identities of images seen so far.
+        placeholder: the id of the token for an embedding.
     """
 
     def __init__(self, processor: ImageProcessor, tokenizer: Tokenizer):
         self._processor, self._tokenizer = processor, tokenizer
         self.memory = ImageMemory()
-        self._placeholder = tokenizer.backend.token_to_id(processor.placeholder)
+        self.placeholder = tokenizer.backend.token_to_id(processor.placeholder)
         added = {entry.content for entry in tokenizer.backend.get_added_tokens_decoder().values()}
         self._texts = [text for text in processor.texts if text in added]
 
     @cached_property
     def _private(self) -> PrivateTokens:
         return PrivateTokens(self._tokenizer, self._texts)
+
+    def is_plain(self, values: Values) -> bool:
+        """Return True for a conversation without images, and without texts of their tokens."""
+        if next(images_in(values[0]), None) is not None:
+            return False
+        return not Disguise(self._texts).is_needed(values)
 
     def rendered(self, values: Values, render: Callable[[Values], str]) -> CutText:
         """Render a conversation, cut at the places of its images.
@@ -148,7 +155,7 @@ class ImagePrompts:
         whole = "".join(map("".join, zip(text.pieces, [*texts, ""], strict=True)))
         ids = encode(tokenizer, whole)
         counts = [each.processor.tokens(*identity.size) for each, identity in zip(sources, identities, strict=True)]
-        places = np.flatnonzero(np.asarray(ids) == self._placeholder).astype(np.int32)
+        places = np.flatnonzero(np.asarray(ids) == self.placeholder).astype(np.int32)
         if len(places) != sum(counts):
             raise InvalidRequest.of(
                 "prompt", f"the tokenizer made {len(places)} image tokens of {sum(counts)}: the model's files differ"

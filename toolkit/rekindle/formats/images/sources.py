@@ -40,7 +40,7 @@ class ImageFile:
         return decode(self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ImagePixels:
     """The pixels of an image.
 
