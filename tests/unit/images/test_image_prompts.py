@@ -38,7 +38,7 @@ def preparer(*, images: bool = True, template: str | None = None) -> Preparer:
     if template is not None:
         tokenizer = tokenizer.with_chat_template(template)
     prompts = smolvlm_prompts() if images else None
-    return Preparer(tokenizer, 512, frozenset({2}), 2048, images=prompts)
+    return Preparer(tokenizer, 512, frozenset({2}), 2048, images=prompts, picture_rows=1024)
 
 
 PREPARER = preparer()

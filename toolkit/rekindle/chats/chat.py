@@ -9,7 +9,7 @@ from rekindle.chats.card import chat_html, chat_text
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.chats.turns import SAY_DEFAULTS, Draw, SayOptions, Turn, TurnOptions, draw_results, drawing
 from rekindle.chats.widget import ChatWidget
-from rekindle.client.calls.images import with_images
+from rekindle.client.calls.images import with_images, with_sources
 from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
@@ -20,7 +20,6 @@ from rekindle.core.messages import Conversation
 from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
 from rekindle.core.words import quantity
-from rekindle.formats.images.parts import with_sources
 from rekindle.formats.rendering.chat import check_messages, copy_messages
 from rekindle.results.generation import Generation
 from rekindle.tools.running import OnStep, Rounds
@@ -326,4 +325,4 @@ def _messages(new_messages: NewMessages, images: Sequence[Any] | None) -> list[M
             f"a turn takes a str or a list of {{role, content}} mappings, got {checks.preview(new_messages)}{hint}"
         )
     check_messages(new_messages)
-    return with_sources(copy_messages(new_messages))
+    return list(with_sources(copy_messages(new_messages)))

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, cast
 from rekindle.client.calls.options import GenerateOptions, ToolSchemas
 from rekindle.client.handle import Handle
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import OutputPrefix
+from rekindle.core.messages import OutputPrefix, Prompt
 from rekindle.core.request import checks
 from rekindle.core.request.params import SamplingOptions, SamplingParams, check_keywords
 from rekindle.core.request.tokens import TokenLogprob, first_runs
@@ -29,7 +29,7 @@ class BranchRequests(Protocol):
     def params(self, options: GenerateOptions[Any]) -> SamplingParams: ...
     def begin(
         self,
-        prompt: tuple[int, ...],
+        prompt: Prompt,
         params: SamplingParams,
         options: GenerateOptions[Any],
         output_prefix: OutputPrefix,
@@ -47,12 +47,14 @@ class Branches:
         options: the options of the call that produced the generation, except those of its conversation.
         meanwhile: the progress of the compilation at submission, as text; empty if no program was being compiled.
         tools: the tools of the conversation; None if the prompt is not a conversation.
+        prompt: the prompt with its images; None for a prompt without, whose tokens the generation has.
     """
 
     factory: Callable[[], BranchRequests]
     options: GenerateOptions[Any]
     meanwhile: str
     tools: ToolSchemas | None
+    prompt: Prompt | None = None
 
     def branch(self, generation: Generation, at: int, token: int | str, options: SamplingOptions) -> Handle:
         """See `Generation.branch`."""
@@ -73,9 +75,8 @@ class Branches:
         )
         if params.logprobs is not None:
             output_prefix = replace(output_prefix, logprobs=(*logprobs[:at], _logprob(token_id, at, logprobs)))
-        return requests.begin(
-            generation.prompt_token_ids, params, call_options, output_prefix, self.tools, generation.prompt
-        )
+        prompt = generation.prompt_token_ids if self.prompt is None else self.prompt
+        return requests.begin(prompt, params, call_options, output_prefix, self.tools, generation.prompt)
 
     def _call_options(self, generation: Generation, options: SamplingOptions) -> GenerateOptions[Any]:
         """Return the options of a branch: the generation's options and seed, overridden by `options`."""

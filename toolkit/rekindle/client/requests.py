@@ -13,6 +13,7 @@ from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Shape
 from rekindle.client.branches import Branches
 from rekindle.client.calls.checks import TEMPLATE_NOTE, check_captures, check_params, lacks_template
+from rekindle.client.calls.images import has_images
 from rekindle.client.calls.notes import Notes
 from rekindle.client.calls.options import GenerateOptions, PromptOptions, ToolSchemas
 from rekindle.client.calls.prompts import (
@@ -154,7 +155,7 @@ class Requests:
 
     def begin(
         self,
-        prompt: tuple[int, ...],
+        prompt: Prompt,
         params: SamplingParams,
         options: GenerateOptions[Any],
         output_prefix: OutputPrefix,
@@ -375,7 +376,7 @@ class Requests:
             reader=reader,
             repetition=self._repetition_limit(params),
             turn=Turn(names_of(tools or ()), one_call) if reader is not None and matters else None,
-            origin=self._origin(options, tools, self._meanwhile() if meanwhile is None else meanwhile),
+            origin=self._origin(prompt, options, tools, self._meanwhile() if meanwhile is None else meanwhile),
             progress=self.draws_progress(progress),
             capturing=None if params.capture is None else self._capturing(),
             label=text_of(prompt),
@@ -408,7 +409,9 @@ class Requests:
         programs = self.loaded_engine.programs.readiness()
         return programs.summary if programs.compiled else ""
 
-    def _origin(self, options: GenerateOptions[Any], tools: ToolSchemas | None, meanwhile: str) -> Branches:
+    def _origin(
+        self, prompt: Prompt, options: GenerateOptions[Any], tools: ToolSchemas | None, meanwhile: str
+    ) -> Branches:
         engine, client, defaults = ref(self._engine), self._client, self._options
         draw, progress, repetition = self._draw, self._progress, self._repetition
 
@@ -420,4 +423,4 @@ class Requests:
 
         names = (*SamplingOptions.__annotations__, "parallel_tool_calls")
         own = cast(GenerateOptions[Any], {name: value for name, value in options.items() if name in names})
-        return Branches(factory, own, meanwhile, tools)
+        return Branches(factory, own, meanwhile, tools, prompt if has_images(prompt) else None)

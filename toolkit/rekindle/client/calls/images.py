@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Conversation, Illustrated, Prompt
+from rekindle.core.messages import Continued, Conversation, Illustrated, PicturedTokens, Prompt
 from rekindle.core.request.checks import preview
 
 
@@ -15,13 +15,29 @@ def with_sources(messages: list[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
         InvalidRequest: an image is bad.
         ConfigError: Pillow is not installed.
     """
-    contents = (message.get("content") for message in messages)
-    parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
-    if not any(isinstance(part, Mapping) and part.get("type") == "image" for part in parts):
+    if not _are_illustrated(messages):
         return messages
     from rekindle.formats.images import parts as images
 
     return images.with_sources(messages)
+
+
+def has_images(prompt: Prompt) -> bool:
+    """Return True for a prompt with images."""
+    match prompt:
+        case Illustrated() | PicturedTokens():
+            return True
+        case Conversation(messages):
+            return _are_illustrated(messages)
+        case Continued(prefix, more):
+            return has_images(prefix) or has_images(more)
+    return False
+
+
+def _are_illustrated(messages: Sequence[Mapping[str, Any]]) -> bool:
+    contents = (message.get("content") for message in messages)
+    parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
+    return any(isinstance(part, Mapping) and part.get("type") == "image" for part in parts)
 
 
 def with_images(prompt: Prompt, images: Any) -> Prompt:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rekindle.formats.images.pillow import pillow
+from rekindle.formats.images.reading import pillow
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rekindle.core.errors import ConfigError, InvalidRequest
-from rekindle.formats.images.pillow import pillow
+from rekindle.core.errors import ConfigError, InvalidRequest, not_installed
 
 MOST_PIXELS: Final = 50_000_000
 """Most pixels of an image; decoded, they have three bytes each."""
@@ -25,6 +24,19 @@ _TURNS: Final = {
 }
 _WITH_ALPHA: Final = frozenset({"RGBA", "LA", "PA", "RGBa", "La"})
 _ON_WHITE: Final = (255, 255, 255, 255)
+
+
+def pillow() -> Any:
+    """Return the module `PIL.Image`.
+
+    Raises:
+        ConfigError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise not_installed("Pillow, which reads images,", "vision", error) from error
+    return Image
 
 
 def _is_webp(data: bytes) -> bool:

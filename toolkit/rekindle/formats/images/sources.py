@@ -11,7 +11,7 @@ import numpy as np
 
 from rekindle.core.errors import InvalidRequest, RekindleError
 from rekindle.core.request.checks import preview
-from rekindle.formats.images.reading import check_size, decode, pixels_of, size_of
+from rekindle.formats.images.reading import check_size, decode, pillow, pixels_of, size_of
 
 MOST_BYTES: Final = 20 << 20
 """Most bytes of an image's file."""
@@ -175,7 +175,6 @@ def _from_array(value: Any) -> np.ndarray:
 
 
 def _pil(array: np.ndarray) -> Any:
-    from rekindle.formats.images.pillow import pillow
 
     return pillow().fromarray(np.ascontiguousarray(array))
 

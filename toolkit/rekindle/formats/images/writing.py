@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from rekindle.formats.images.parts import is_image
-from rekindle.formats.images.pillow import pillow
+from rekindle.formats.images.reading import pillow
 from rekindle.formats.images.sources import ImageFile, ImageSource, image_source
 
 LONGEST: Final = 256

@@ -1,0 +1,204 @@
+"""Images by every way in: chats and their later turns, branches, the terminal, and bodies of all APIs."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio import to_thread
+
+import rekindle
+from rekindle import InvalidRequest, Session
+from rekindle.cli.chat import commands
+from rekindle.cli.chat.screen import Screen
+from rekindle.cli.chat.talk import Talk
+from rekindle.formats.images.sources import image_source
+from rekindle.server import app
+from tests.unit.asgi import ask
+
+pytestmark = pytest.mark.anyio
+GOLDEN = Path(__file__).parents[1] / "goldens" / "vision" / "smolvlm"
+IMAGES = [GOLDEN / f"image-{index}.png" for index in range(3)]
+FILE = base64.b64encode(IMAGES[0].read_bytes()).decode()
+URL = f"data:image/png;base64,{FILE}"
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+BODY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+
+
+def question(*parts: Any) -> list[Any]:
+    """Return a conversation of one message, of texts and paths of images."""
+    contents = [
+        {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part} for part in parts
+    ]
+    return [{"role": "user", "content": contents}]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """Return a session with the settings of `test_images.py`, whose programs are in the store of the run."""
+    settings: Any = {"page_size": 16, "max_prefill_tokens": 64, "restore": "off", "progress": False}
+    with rekindle.open_sync(GOLDEN, dtype="float32", max_running=4, **settings) as session:
+        yield session
+
+
+async def test_later_turns_of_a_chat_see_its_images(session: Session) -> None:
+    chat = session.chat(**GREEDY)
+    first = await chat.say("What is it?", images=[IMAGES[0]])
+    assert first.token_ids == (await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)).token_ids
+    second = await chat.say("And why?")
+    messages: Any = [*question(IMAGES[0], "What is it?"), first.message, {"role": "user", "content": "And why?"}]
+    alone = await session.generate(messages, **GREEDY)
+    assert (second.token_ids, second.prompt_token_ids) == (alone.token_ids, alone.prompt_token_ids)
+    other = session.chat(**GREEDY)
+    await other.say("What is it?", images=[IMAGES[1]])
+    third = await other.say("And why?")
+    assert third.prompt_token_ids != second.prompt_token_ids, "its image has another size"
+    streamed = [piece.text async for piece in chat.fork().stream("Again?", images=[IMAGES[2]])]
+    assert "".join(streamed)
+
+
+async def test_a_chat_shows_thumbnails_and_sizes(session: Session) -> None:
+    chat = session.chat(**GREEDY)
+    await chat.say("What is it?", images=[IMAGES[0]])
+    plain, html = chat._repr_mimebundle_().values()
+    assert "[image of " in plain
+    assert html.count('<img src="data:image/jpeg;base64,') == 1
+
+
+async def test_images_come_with_a_message(session: Session) -> None:
+    chat = session.chat(**GREEDY)
+    with pytest.raises(InvalidRequest, match="images come with a message"):
+        await chat.say(images=[IMAGES[0]])
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        await chat.say("What?", images=["no such.png"])
+    assert len(chat) == 0
+
+
+async def test_a_branch_has_the_images_of_its_generation(session: Session) -> None:
+    answer = await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)
+    branch = await answer.branch(2, answer.token_ids[2])
+    assert branch.token_ids == answer.token_ids
+    with pytest.raises(InvalidRequest, match="token of an image, and no image"):
+        await session.generate(token_ids=answer.prompt_token_ids, **GREEDY)
+    with pytest.raises(InvalidRequest, match="token of an image, and no image"):
+        await session.generate("What is <image>?", **GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "answer_of"),
+    [
+        (
+            "/v1/chat/completions",
+            {
+                "max_tokens": 8,
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "image_url", "image_url": {"url": URL}},
+                            {"type": "text", "text": "What is it?"},
+                        ],
+                    }
+                ],
+            },
+            lambda reply: (reply["choices"][0]["message"]["content"], reply["usage"]["prompt_tokens"]),
+        ),
+        (
+            "/v1/responses",
+            {
+                "max_output_tokens": 8,
+                "input": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "input_image", "image_url": URL},
+                            {"type": "input_text", "text": "What is it?"},
+                        ],
+                    }
+                ],
+            },
+            lambda reply: (reply["output"][0]["content"][0]["text"], reply["usage"]["input_tokens"]),
+        ),
+        (
+            "/v1/messages",
+            {
+                "max_tokens": 8,
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": FILE}},
+                            {"type": "text", "text": "What is it?"},
+                        ],
+                    }
+                ],
+            },
+            lambda reply: (
+                reply["content"][0]["text"],
+                reply["usage"]["input_tokens"] + reply["usage"]["cache_read_input_tokens"],
+            ),
+        ),
+    ],
+)
+async def test_bodies_have_the_answer_of_the_session(
+    session: Session, path: str, body: dict[str, Any], answer_of: Any
+) -> None:
+    expected = await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)
+    reply = await ask(app(session), path, {**BODY, **body})
+    assert answer_of(reply.json) == (expected.text, expected.usage.prompt_tokens)
+    damaged = json.loads(json.dumps({**BODY, **body}).replace(FILE, FILE[:400]))
+    reply = await ask(app(session), path, damaged)
+    assert (reply.status, "damaged" in reply.body.decode()) == (400, True)
+
+
+async def test_bodies_of_ollama_have_images(session: Session) -> None:
+    options = {"temperature": 0, "num_predict": 8}
+    message = {"role": "user", "content": "What is it?", "images": [FILE]}
+    expected = await session.generate(question(IMAGES[0], "What is it?"), temperature=0, max_tokens=8)
+    chat = await ask(app(session), "/api/chat", {"messages": [message], "options": options, "stream": False})
+    assert chat.json["message"]["content"] == expected.content
+    assert chat.json["prompt_eval_count"] == expected.usage.prompt_tokens
+    body = {"prompt": "What is it?", "images": [FILE], "options": options, "stream": False}
+    assert (await ask(app(session), "/api/generate", body)).json["response"] == expected.content
+
+
+async def test_tokens_of_images_are_counted(session: Session) -> None:
+    expected = await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)
+    assert session.count_tokens(question(IMAGES[0], "What is it?")) == expected.usage.prompt_tokens
+
+
+class Scripted:
+    """Lines of a chat in the terminal, which nobody types."""
+
+    interactive = False
+
+    def read(self, text: str = "") -> str:
+        """Return no line."""
+        raise EOFError
+
+    def ask(self, question: str) -> str:
+        """Return no answer."""
+        return ""
+
+
+async def test_the_terminal_sends_an_image_with_the_next_message(session: Session, tmp_path: Path) -> None:
+    talk = Talk(session, Scripted(), Screen(quiet=True), {"temperature": 0, "max_tokens": 8, "ignore_eos": True})
+
+    def converse() -> None:
+        commands.run(talk, f"/image {IMAGES[0]}")
+        talk.say("What is it?")
+        talk.say("And why?")
+        commands.run(talk, f"/save {tmp_path / 'chat.json'}")
+        before = talk.chat.messages
+        commands.run(talk, f"/load {tmp_path / 'chat.json'}")
+        assert [message["role"] for message in talk.chat.messages] == [message["role"] for message in before]
+        with pytest.raises(InvalidRequest, match="cannot be read"):
+            commands.run(talk, "/image no-such.png")
+
+    await to_thread.run_sync(converse)
+    answer = await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)
+    assert talk.chat.messages[1]["content"] == answer.content
+    kept = talk.chat.messages[0]["content"][0]["image"]
+    assert image_source(kept).pixels().tolist() == image_source(IMAGES[0]).pixels().tolist()
