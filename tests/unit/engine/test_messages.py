@@ -224,6 +224,8 @@ def test_what_was_handled_is_a_line_and_one_more_for_each_answer() -> None:
 @pytest.mark.parametrize("message", HUGE, ids=lambda message: type(message).__name__)
 def test_a_message_is_about_the_requests_whose_ids_it_carries(message: Message) -> None:
     match message:
+        case Plan(chunks=()):
+            assert message.requests == (), "an image is embedded for a chunk"
         case Plan():
             assert message.requests == (*MANY, *range(40), *range(40))
         case Dispatched():
@@ -269,7 +271,7 @@ def test_nothing_is_put_into_words_while_nobody_watches(monkeypatch: pytest.Monk
         (Submit(3, Continued("a", (1,)), PARAMS), "Submit: request 3, 'a' and token ids [1]"),
         (Rejected(3, InvalidRequest("no\nway")), r"Rejected: request 3, InvalidRequest: 'no\nway'"),
         (CutPicture(3, fake_picture(1, range(8))), "CutPicture: request 3, 8 tokens"),
-        (PictureCut(3, b"", ValueError("no")), "PictureCut: request 3, ValueError: no"),
+        (PictureCut(3, b"", ValueError("no")), "PictureCut: request 3, ValueError: 'no'"),
         (
             Plan(2, (), (), embeddings=(Embedding(3, range(8), None),)),
             "Plan: tick 2; embed 8 tokens of an image of 3",

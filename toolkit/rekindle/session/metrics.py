@@ -37,6 +37,8 @@ _COUNTERS: Mapping[str, str] = {
     "drafts": "Drafts verified.",
     "drafted_tokens": "Tokens of verified drafts.",
     "accepted_tokens": "Tokens of verified drafts that were right.",
+    "pictures": "Images in the prompts of started requests.",
+    "embedded_pictures": "Images embedded by the tower; the others were in the prefix cache or in its buffer.",
     "stateless_tokens": "Tokens found with their pages, and computed again without a state after them.",
     "preemptions": "Times a request gave its pages back, to start again later.",
     "moved_pages": "Prompt pages received from the lane with the computed prompt.",
