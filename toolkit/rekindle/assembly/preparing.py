@@ -117,8 +117,17 @@ class Preparer:
         self._request(Submit(0, (), params), ())
 
     def token_ids(self, prompt: Prompt, params: SamplingParams | None = None) -> tuple[int, ...]:
-        """Return the token ids of a prompt of any kind; see `illustrated`."""
-        return self.illustrated(prompt, params)[0]
+        """Return the token ids of a prompt without images; see `illustrated`.
+
+        Raises:
+            InvalidRequest: as in `illustrated`; or the prompt has images.
+        """
+        ids, pictures = self.illustrated(prompt, params)
+        if pictures:
+            raise InvalidRequest.of(
+                "prompt", "images are for generate, stream, chats, prefixes and embeddings: give text alone here"
+            )
+        return ids
 
     def illustrated(
         self, prompt: Prompt, params: SamplingParams | None = None
@@ -169,7 +178,7 @@ class Preparer:
             count = self._text_tokenizer().count(self.rendered(prompt), False)
         else:
             count = 0
-        return count or len(self.token_ids(prompt))
+        return count or len(self.illustrated(prompt)[0])
 
     def _with_images(
         self, prompt: Conversation | Illustrated, params: SamplingParams | None
