@@ -1,40 +1,17 @@
 """Images in prompts, on a tiny SmolVLM: numbers of transformers, one tower run for each image, pages found again."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import rekindle
 from rekindle import InvalidRequest, Session
+from tests.engine.pictured import GOLDEN, GREEDY, NUMBERS, messages_of
 
 pytestmark = pytest.mark.anyio
-GOLDEN = Path(__file__).parents[1] / "goldens" / "vision" / "smolvlm"
-PROMPTS: list[dict[str, Any]] = json.loads((GOLDEN / "golden.json").read_text())["prompts"]
-NUMBERS = np.load(GOLDEN / "golden.npz")
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
-
-
-def messages_of(number: int, *, is_flipped: bool = False) -> list[dict[str, Any]]:
-    """Return the messages of a golden, with its images as files or upside down."""
-
-    def part_of(part: dict[str, Any]) -> dict[str, Any]:
-        if part["type"] != "image":
-            return part
-        path = GOLDEN / part["image"]
-        image: Any = Image.open(path).transpose(Image.Transpose.FLIP_TOP_BOTTOM) if is_flipped else path
-        return {"type": "image", "image": image}
-
-    return [
-        {**message, "content": [part_of(part) for part in message["content"]]}
-        if isinstance(message["content"], list)
-        else message
-        for message in PROMPTS[number]["messages"]
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +94,16 @@ async def test_a_text_model_and_a_small_buffer_say_why(families: Path) -> None:
     small = rekindle.open_sync(GOLDEN, image_bytes=4096, **settings)
     with small, pytest.raises(InvalidRequest, match="image_bytes"):
         await small.generate("a", images=[image])
+
+
+async def test_a_restart_finds_prefixes_with_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))
+    settings: Any = {"dtype": "float32", "page_size": 16, "progress": False}
+    for is_first in (True, False):
+        with rekindle.open_sync(GOLDEN, **settings) as session:
+            answer = await session.generate(messages_of(1), **GREEDY)
+            assert list(answer.token_ids) == NUMBERS["1_greedy_new"].tolist()
+            await session.save(progress=False)
+            stats = session.stats
+            assert stats.scheduler.embedded_pictures == (2 if is_first else 0)
+            assert (stats.compilations > 0) == (stats.scheduler.disk_hit_tokens == 0) == is_first

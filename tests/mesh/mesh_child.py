@@ -39,6 +39,7 @@ from rekindle.core.models.weights.form import WeightForm  # noqa: E402
 from rekindle.formats.checkpoints.open import open_checkpoint  # noqa: E402
 from rekindle.results.facts.traffic import Wire  # noqa: E402
 from rekindle.session.about import SessionCard  # noqa: E402
+from tests.engine.pictured import GREEDY, messages_of  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402
 from tests.engine.small import FEW_PAGES  # noqa: E402
 from tests.two_steps import OPTIONS, SETTINGS  # noqa: E402
@@ -73,6 +74,17 @@ def serve(
             "lanes": [lane.generated_tokens for lane in session.stats.lanes],
             **report_of(session, alone, again),
         }
+
+
+def pictured(model: Path, tensor: int, data: int = 1, replicas: int = 1) -> dict[str, Any]:
+    """Answer two prompts with images on so many devices, and one of them twice."""
+    prompts = [messages_of(number) for number in (0, 1, 0)]
+    settings: SettingsOptions = {
+        "dtype": "float32", "restore": "off", "page_size": 16, "tensor": tensor, "data": data, "replicas": replicas
+    }  # fmt: skip
+    with rekindle.open_sync(model, progress=False, **settings) as session:
+        answers: Any = session.generate_sync(cast(Any, prompts), **GREEDY)
+        return {"tokens": [each.token_ids for each in answers], "embedded": session.stats.scheduler.embedded_pictures}
 
 
 def exchanged(model: Path, replicas: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from rekindle.core.device.step import step
 from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.formats.checkpoints.open import open_checkpoint
+from tests.engine.pictured import GOLDEN, NUMBERS
 from tests.families import MODELS
 from tests.waiting import PATIENCE
 
@@ -290,3 +291,10 @@ def test_programs_of_a_mesh_are_compiled_ahead_and_found(families: Path) -> None
     rows = {line[:14].strip(): line[14:] for line in text.splitlines()}
     assert re.fullmatch(r"\d+ kB of weights, .* for a step, .* of pages, .* together, of 4 devices", rows["on each"])
     assert rows["each sends"].startswith("2.69 kB for a token of a prompt, in 7 sums over all devices, and ")
+
+
+def test_images_are_read_on_any_mesh() -> None:
+    meshes = [(2, 1, 1), (1, 2, 1), (1, 1, 2)]
+    for answer in asked_of_child(*(("pictured", GOLDEN, *mesh) for mesh in meshes)):
+        assert answer["tokens"] == [NUMBERS[f"{number}_greedy_new"].tolist() for number in (0, 1, 0)]
+        assert answer["embedded"] == 3

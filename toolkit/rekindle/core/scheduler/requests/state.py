@@ -216,7 +216,7 @@ class RequestState:
 
     @property
     def uncached_pictures(self) -> list[Picture]:
-        """Images with tokens to compute, in order: the images that need embeddings."""
+        """The images with tokens to compute, in order."""
         assert self.lease is not None
         start = self.computed if self.has_states else max(self.computed, self.lease.published)
         return [
