@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from anyio import to_thread
+from PIL import Image
 
 import rekindle
 from rekindle import InvalidRequest, Session
@@ -202,3 +203,24 @@ async def test_the_terminal_sends_an_image_with_the_next_message(session: Sessio
     assert talk.chat.messages[1]["content"] == answer.content
     kept = talk.chat.messages[0]["content"][0]["image"]
     assert image_source(kept).pixels().tolist() == image_source(IMAGES[0]).pixels().tolist()
+
+
+async def test_a_map_has_a_column_of_images(session: Session, tmp_path: Path) -> None:
+    template: Any = question("{photo}", "Is it {word}?")
+    template[0]["content"][0] = {"type": "image", "image": "{photo}"}
+    rows: Any = [{"photo": Image.open(IMAGES[0]), "word": "a"}, {"photo": str(IMAGES[1]), "word": "b"}]
+    path = tmp_path / "answers.jsonl"
+    answers: Any = await session.map(rows, template=template, path=path, **GREEDY)
+    alone = [
+        await session.generate(question(image, f"Is it {word}?"), **GREEDY)
+        for image, word in zip(IMAGES[:2], "ab", strict=True)
+    ]
+    assert [each.token_ids for each in answers] == [each.token_ids for each in alone]
+    before = session.stats.scheduler.pictures
+    again: Any = await session.map(rows, template=template, path=path, **GREEDY)
+    assert [each.token_ids for each in again] == [each.token_ids for each in alone]
+    assert session.stats.scheduler.pictures == before, "the file has all answers"
+    names: Any = [{"name": image.name, "word": "a"} for image in IMAGES[:1]]
+    template[0]["content"][0] = {"type": "image", "image": f"{GOLDEN}/{{name}}"}
+    by_name: Any = await session.map(names, template=template, **GREEDY)
+    assert by_name[0].token_ids == alone[0].token_ids

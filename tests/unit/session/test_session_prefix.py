@@ -120,7 +120,7 @@ async def test_what_is_of_the_whole_prefix_is_given_to_it_and_what_is_of_a_draw_
     session: Session,
 ) -> None:
     with pytest.raises(
-        InvalidRequest, match=r"^unknown keyword 'temperature'; known are cache_salt, adapter, token_ids, tools"
+        InvalidRequest, match=r"^unknown keyword 'temperature'; known are cache_salt, adapter, token_ids, images, tools"
     ):
         session.prefix(token_ids=DOCUMENT, temperature=1.0)  # type: ignore[call-arg]
     async with session.prefix(token_ids=DOCUMENT) as document:

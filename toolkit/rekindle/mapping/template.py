@@ -72,18 +72,29 @@ class RowTemplate:
 
 
 def _fill_fields(value: Any, fields: Mapping[str, Any]) -> Any:
-    """Return a text with its fields filled in; in messages, only contents and texts have fields."""
+    """Return a text with its fields filled in; in messages, only contents, texts and images have fields."""
     match value:
         case str():
             return _FORMATTER.vformat(value, (), fields)
         case Mapping():
-            return {
+            filled = {
                 name: _fill_fields(part, fields) if name in ("content", "text") else part
                 for name, part in value.items()
             }
+            image = value.get("image")
+            return {**filled, "image": _fill_image(image, fields)} if isinstance(image, str) else filled
         case Sequence():
             return [_fill_fields(part, fields) for part in value]
     return value
+
+
+def _fill_image(source: str, fields: Mapping[str, Any]) -> Any:
+    """Return an image: the value of a field alone, such as a PIL image in a column, or else a text such as a path."""
+    parts = list(_FORMATTER.parse(source))
+    if len(parts) == 1 and parts[0][:1] == ("",) and parts[0][1] is not None and not any(parts[0][2:]):
+        value, _ = _FORMATTER.get_field(parts[0][1], (), fields)
+        return value
+    return _FORMATTER.vformat(source, (), fields)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -94,6 +105,8 @@ def _texts(value: Any) -> Iterator[str]:
         case Mapping():
             for name in ("content", "text"):
                 yield from _texts(value.get(name))
+            if isinstance(image := value.get("image"), str):
+                yield image
         case Sequence():
             for part in value:
                 yield from _texts(part)
