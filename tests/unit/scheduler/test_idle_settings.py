@@ -128,6 +128,7 @@ GENERATE: Entries = {
     "choice": [({"choice": ["a"], "grammar": 'start: "a"'}, "choice and grammar each constrain the output")],
     "grammar": [({"grammar": 'start: "a"', "regex": "a"}, "regex and grammar each constrain the output")],
     "token_ids": ALWAYS,
+    "images": "a model without a vision tower refuses images",
     "tools": [({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools= needs a chat template")],
     "tool_choice": [({"tool_choice": "required"}, f"tool_choice='required' {TOKENS}")],
     "parallel_tool_calls": "an answer without tools has no calls",
