@@ -1,7 +1,7 @@
-"""Measure images at the widths of SmolVLM-256M with random weights: the longest pause of a text while one is embedded.
+"""Measure images at the widths of SmolVLM-256M with random weights: the longest pause of a text beside an image.
 
-A text is streamed while an image of several tiles arrives. Its tokens come at most one tile apart, since a tick embeds
-one tile; the ratio compares the longest gap with the time of a tile alone. A second question on the image runs no tower.
+A text is streamed while an image of several tiles arrives. A tick embeds one tile, so tokens come at most one tile
+apart; the ratio compares the longest gap with the time of a tile alone. A second question on the image runs no tower.
 """
 
 import argparse
