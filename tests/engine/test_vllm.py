@@ -1,5 +1,6 @@
 """An `LLM` over real models: heads, similarities and adapters give what the session gives."""
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rekindle.core.errors import InvalidRequest
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.vllm import LLM, LoRARequest, PoolingParams, SamplingParams
+from tests.engine.pictured import GOLDEN, NUMBERS, messages_of
 from tests.sentence_models import classifier, embedding_model
 from tests.unit.command_line import TEMPLATE, writing_model
 from tests.unit.lora import random_parts, saved
@@ -79,3 +82,23 @@ def test_each_prompt_may_have_its_adapter(writing: LLM, families: Path, tmp_path
     assert list(writing.session.adapters) == ["sql"]
     again = writing.generate("Hello", params, lora_request=lora, use_tqdm=False)
     assert again[0].outputs == adapted.outputs
+
+
+def test_images_give_the_tokens_of_transformers() -> None:
+    llm = LLM(str(GOLDEN), dtype="float32", max_num_seqs=2)
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    image = (GOLDEN / "image-0.png").read_bytes()
+    url = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+    (message,) = messages_of(0)
+    parts = [
+        {"type": "image_url", "image_url": {"url": url}} if part["type"] == "image" else part
+        for part in message["content"]
+    ]
+    (chat,) = llm.chat([{"role": "user", "content": parts}], params, use_tqdm=False)
+    text = llm.session.render([{"role": "user", "content": parts[::2]}]).replace("this: ", "this: <image>")
+    (plain,) = llm.generate({"prompt": text, "multi_modal_data": {"image": image}}, params, use_tqdm=False)
+    for output in (chat, plain):
+        assert output.outputs[0].token_ids == NUMBERS["0_greedy_new"].tolist()
+    with pytest.raises(InvalidRequest, match="images alone here, got 'video'"):
+        llm.generate({"prompt": "a", "multi_modal_data": {"video": image}}, params)
+    llm.close()

@@ -19,7 +19,7 @@ from rekindle.vllm.outputs import (
     ScoringRequestOutput,
 )
 from rekindle.vllm.params import BeamSearchParams, LoRARequest, PoolingParams, SamplingParams
-from rekindle.vllm.prompts import Job, conversations_in, each_of, texts_or_tokens
+from rekindle.vllm.prompts import Job, conversations_in, each_of, illustrated, texts_or_tokens
 from rekindle.vllm.running import Bar, Runner
 from rekindle.vllm.searching import Search, search
 from rekindle.vllm.table import check
@@ -301,10 +301,13 @@ class LLM:
     def _plain_jobs(
         self, prompts: Any, params: Params, loras: Loras, priority: int | Sequence[int] | None
     ) -> list[Job]:
-        """Return the jobs of texts and token ids."""
-        plain = texts_or_tokens(prompts)
-        keywords: list[dict[str, Any]] = [{} if isinstance(each, str) else {"token_ids": each} for each in plain]
-        texts = [each if isinstance(each, str) else None for each in plain]
+        """Return the jobs of texts, with or without images, and of token ids."""
+        keywords: list[dict[str, Any]] = []
+        texts: list[str | None] = []
+        for plain, images in illustrated(prompts):
+            texts.append(plain if isinstance(plain, str) else None)
+            keywords.append({} if isinstance(plain, str) else {"token_ids": plain})
+            keywords[-1] |= {"images": images} if images else {}
         return self._jobs(texts, texts, keywords, params, loras, priority)
 
     def _jobs(
