@@ -203,8 +203,10 @@ def test_prompts_have_all_forms_and_each_its_parameters(llm: LLM) -> None:
     assert [output.prompt for output in outputs] == ["A", None]
     with pytest.raises(InvalidRequest, match="one for each of 1 prompts; got 2"):
         llm.generate("A", params)
+    with pytest.raises(InvalidRequest, match="images alone here, got 'audio' too"):
+        llm.generate({"prompt": "A", "multi_modal_data": {"audio": []}})
     with pytest.raises(InvalidRequest, match="got 'multi_modal_data' too"):
-        llm.generate({"prompt": "A", "multi_modal_data": {}})
+        llm.embed({"prompt": "A", "multi_modal_data": {}})
     with pytest.raises(ValueError, match="tokens"):
         llm.generate(["A", "x" * 99_999], use_tqdm=False)
 
@@ -310,6 +312,14 @@ def test_what_would_change_answers_raises(make: Any, message: str, opened: list[
     with pytest.raises(InvalidRequest, match=message):
         make()
     assert opened == []
+
+
+def test_drafts_by_n_grams_are_drafts_by_lookup(opened: list[Any]) -> None:
+    LLM("fake", speculative_config={"method": "ngram", "num_speculative_tokens": 4}).close()
+    assert opened[-1]["draft"] == "lookup"
+    with pytest.warns(UserWarning, match="speculative_config=.*no effect here"):
+        LLM("fake", speculative_config={"method": "eagle"}).close()
+    assert "draft" not in opened[-1]
 
 
 def test_what_concerns_speed_is_told_once(opened: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,7 @@ class LLM:
         generation_config: str = "auto",
         max_loras: int | None = None,
         max_lora_rank: int | None = None,
+        speculative_config: Mapping[str, Any] | None = None,
         **others: Any,
     ):
         check("LLM", others)
@@ -87,6 +88,7 @@ class LLM:
             max_logprobs=max_logprobs,
             max_loras=max_loras,
             max_lora_rank=max_lora_rank,
+            speculative_config=speculative_config,
         )
         self.session = open_sync(model, revision=revision, chat_template=template_of(chat_template), **settings)
         self._runner = Runner(self.session, seed or 0)

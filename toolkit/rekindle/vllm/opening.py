@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rekindle.core.errors import InvalidRequest
+from rekindle.core.errors import InvalidRequest, warn
 from rekindle.core.request.checks import preview
 
 DTYPES: Final[Mapping[str, str | None]] = {
@@ -35,6 +35,7 @@ def settings_of(
     max_logprobs: int | None,
     max_loras: int | None,
     max_lora_rank: int | None,
+    speculative_config: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the settings of `open` for vLLM's keywords.
 
@@ -58,8 +59,21 @@ def settings_of(
         "max_logprobs": max_logprobs,
         "max_adapters": max_loras,
         "max_adapter_rank": max_lora_rank,
+        "draft": _draft_of(speculative_config),
     }
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def _draft_of(speculative: Mapping[str, Any] | None) -> str | None:
+    """Return the source of drafts for vLLM's speculative decoding, with a note on methods without an effect here."""
+    if speculative is None or speculative.get("method") == "ngram":
+        return None if speculative is None else "lookup"
+    warn(
+        f"LLM: speculative_config={preview(dict(speculative))} changes no answer, and has no effect here; "
+        '{"method": "ngram"} drafts by lookup',
+        UserWarning,
+    )
+    return None
 
 
 def template_of(source: Path | str | None) -> str | None:

@@ -15,12 +15,12 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
         "same": (
             "model tensor_parallel_size data_parallel_size dtype quantization revision chat_template seed "
             "kv_cache_memory_bytes kv_cache_dtype max_model_len max_num_seqs enable_prefix_caching max_logprobs "
-            "generation_config max_loras max_lora_rank runner convert"
+            "generation_config max_loras max_lora_rank runner convert speculative_config"
         ),
         "told": (
             "tokenizer_mode trust_remote_code gpu_memory_utilization cpu_offload_gb offload_group_size "
             "offload_num_in_group offload_prefetch_step offload_params enforce_eager disable_custom_all_reduce "
-            "attention_config profiler_config compilation_config spec_method spec_model spec_tokens speculative_config "
+            "attention_config profiler_config compilation_config spec_method spec_model spec_tokens "
             "max_num_batched_tokens block_size swap_space enable_chunked_prefill disable_log_stats load_format "
             "distributed_executor_backend pipeline_parallel_size served_model_name enable_lora enable_sleep_mode "
             "enable_expert_parallel attention_backend async_scheduling num_gpu_blocks_override use_tqdm_on_load "
