@@ -55,6 +55,7 @@ def test_openais_client_sends_images(server: Server, expected: Generation) -> No
         chat = ask(f"data:image/png;base64,{FILE}")
         assert chat.choices[0].message.content == expected.content
         assert chat.usage.prompt_tokens == expected.usage.prompt_tokens
+        assert chat.usage.prompt_tokens_details.image_tokens == expected.usage.image_tokens > 0
         items: Any = [
             {"type": "input_image", "image_url": f"data:image/png;base64,{FILE}"},
             {"type": "input_text", "text": WORDS},
@@ -63,6 +64,8 @@ def test_openais_client_sends_images(server: Server, expected: Generation) -> No
             model=NAME, input=[{"role": "user", "content": items}], temperature=0, max_output_tokens=8
         )
         assert response.output_text == expected.content
+        details: Any = response.usage.input_tokens_details if response.usage else None
+        assert details.image_tokens == expected.usage.image_tokens
         for url in BAD:
             with pytest.raises(openai.BadRequestError, match=r"image"):
                 ask(url)

@@ -11,7 +11,7 @@ from anyio import to_thread
 from PIL import Image
 
 import rekindle
-from rekindle import InvalidRequest, Session
+from rekindle import Generation, InvalidRequest, Session
 from rekindle.cli.chat import commands
 from rekindle.cli.chat.screen import Screen
 from rekindle.cli.chat.talk import Talk
@@ -34,6 +34,11 @@ def question(*parts: Any) -> list[Any]:
         {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part} for part in parts
     ]
     return [{"role": "user", "content": contents}]
+
+
+def repr_of(generation: Generation) -> str:
+    """Return the plain text of a generation in a cell."""
+    return generation._repr_mimebundle_()["text/plain"]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +109,11 @@ async def test_a_branch_has_the_images_of_its_generation(session: Session) -> No
                     }
                 ],
             },
-            lambda reply: (reply["choices"][0]["message"]["content"], reply["usage"]["prompt_tokens"]),
+            lambda reply: (
+                reply["choices"][0]["message"]["content"],
+                reply["usage"]["prompt_tokens"],
+                reply["usage"]["prompt_tokens_details"]["image_tokens"],
+            ),
         ),
         (
             "/v1/responses",
@@ -120,7 +129,11 @@ async def test_a_branch_has_the_images_of_its_generation(session: Session) -> No
                     }
                 ],
             },
-            lambda reply: (reply["output"][0]["content"][0]["text"], reply["usage"]["input_tokens"]),
+            lambda reply: (
+                reply["output"][0]["content"][0]["text"],
+                reply["usage"]["input_tokens"],
+                reply["usage"]["input_tokens_details"]["image_tokens"],
+            ),
         ),
         (
             "/v1/messages",
@@ -148,7 +161,9 @@ async def test_bodies_have_the_answer_of_the_session(
 ) -> None:
     expected = await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)
     reply = await ask(app(session), path, {**BODY, **body})
-    assert answer_of(reply.json) == (expected.text, expected.usage.prompt_tokens)
+    answer = answer_of(reply.json)
+    counts = (expected.usage.prompt_tokens, expected.usage.image_tokens)
+    assert answer == (expected.text, *counts)[: len(answer)], "Anthropic's usage has no place for images"
     damaged = json.loads(json.dumps({**BODY, **body}).replace(FILE, FILE[:400]))
     reply = await ask(app(session), path, damaged)
     assert (reply.status, "damaged" in reply.body.decode()) == (400, True)
@@ -168,6 +183,15 @@ async def test_bodies_of_ollama_have_images(session: Session) -> None:
 async def test_tokens_of_images_are_counted(session: Session) -> None:
     expected = await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)
     assert session.count_tokens(question(IMAGES[0], "What is it?")) == expected.usage.prompt_tokens
+    (token,) = session.tokenizer.encode("<image>", add_special_tokens=False) if session.tokenizer else ()
+    assert expected.usage.image_tokens == expected.prompt_token_ids.count(token) > 0
+    assert f"images: {expected.usage.image_tokens}" in repr_of(expected)
+    alone = await session.generate("What is it?", **GREEDY)
+    assert alone.usage.image_tokens == 0
+    assert "image" not in repr_of(alone)
+    chat = {**BODY, "messages": question("What is it?"), "max_tokens": 8}
+    reply = await ask(app(session), "/v1/chat/completions", chat)
+    assert reply.json["usage"]["prompt_tokens_details"].keys() == {"cached_tokens"}
 
 
 class Scripted:

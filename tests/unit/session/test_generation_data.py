@@ -28,7 +28,7 @@ FULL = Generation(
     prompt_logprobs=(None, TOP),
     prompt_token_ids=(3, 4),
     seed=2**63,
-    usage=Usage(2, 2, 1),
+    usage=Usage(2, 2, 1, 1),
     timings=Timings(0.1, 0.30000000000000004, 1e-300),
     cached=CachedTokens(1, 0, 1),
     cut=b"\xc3",
@@ -43,12 +43,12 @@ FULL = Generation(
     repeats_at=1,
 )
 GOLDEN = """
-{"version": 6, "text": "n\\u00e9", "token_ids": [5, 6], "finish_reason": "stop", "stopped_by": 6, "logprobs":
+{"version": 7, "text": "n\\u00e9", "token_ids": [5, 6], "finish_reason": "stop", "stopped_by": 6, "logprobs":
 [{"token_id": 5, "text": "n", "logprob": -1.5, "rank": 2, "top": [{"token_id": 7, "text": "\\u00e9", "logprob": -0.1,
 "rank": 1, "top": [], "bytes": "w6k="}], "bytes": "bg=="}, {"token_id": 6, "text": "\\\\xc3", "logprob": "-inf",
 "rank": 9, "top": [], "bytes": "ww=="}], "prompt_logprobs": [null, {"token_id": 7, "text": "\\u00e9", "logprob": -0.1,
 "rank": 1, "top": [], "bytes": "w6k="}], "prompt_token_ids": [3, 4], "seed": 9223372036854775808, "usage":
-{"prompt_tokens": 2, "completion_tokens": 2, "reasoning_tokens": 1}, "timings":
+{"prompt_tokens": 2, "completion_tokens": 2, "reasoning_tokens": 1, "image_tokens": 1}, "timings":
 {"queued": 0.1, "first_token": 0.30000000000000004, "total": 1e-300},
 "cached": {"device": 1, "host": 0, "disk": 1}, "cut": "ww==", "end_token": "</s>",
 "begun": 1, "constraint": null, "response": {"content": "n\\u00e9", "reasoning": "Hm.", "tool_calls": [{"name": "f",
@@ -57,7 +57,7 @@ GOLDEN = """
 false}}, "weights_version": [[0, 1], [2, 1]], "prompt": "Say n.",
 "repeats_at": 1}
 """
-"""FULL in version 6 of the form, readable by this and every later Rekindle."""
+"""FULL in version 7 of the form, readable by this and every later Rekindle."""
 
 counts, texts = st.integers(0, 2**63), st.text(max_size=5)
 floats = st.floats(allow_nan=False)
@@ -79,7 +79,7 @@ generations = st.builds(
     prompt_logprobs=st.none() | st.lists(st.none() | tokens, max_size=3).map(tuple),
     prompt_token_ids=ids,
     seed=st.none() | counts,
-    usage=st.builds(Usage, counts, counts, counts),
+    usage=st.builds(Usage, counts, counts, counts, counts),
     timings=st.builds(Timings, floats, floats, floats),
     cached=st.builds(CachedTokens, counts, counts, counts),
     cut=st.binary(max_size=3),
@@ -120,9 +120,12 @@ def test_the_form_is_pinned() -> None:
 
 
 def test_the_forms_before_are_read() -> None:
-    before = json.loads(GOLDEN) | {"version": 5}
+    before = json.loads(GOLDEN) | {"version": 6}
+    del before["usage"]["image_tokens"]
+    without = replace(FULL, usage=Usage(2, 2, 1))
+    assert whole(Generation.from_dict(before)) == whole(without)
     del before["repeats_at"]
-    without = replace(FULL, repeats_at=None)
+    before, without = before | {"version": 5}, replace(without, repeats_at=None)
     assert whole(Generation.from_dict(before)) == whole(without)
     del before["prompt"]
     before, without = before | {"version": 4}, replace(without, prompt=None)
@@ -194,7 +197,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        (changed(version=7), "expected a generation of version 1 to 6, as returned by to_dict(), got version 7"),
+        (changed(version=8), "expected a generation of version 1 to 7, as returned by to_dict(), got version 8"),
         ({}, "got version None"),
         ([], "expected a dict"),
         ({"version": 2}, "got one with no text and no token_ids"),

@@ -181,7 +181,8 @@ class Record:
         facts: dict[str, str | None] = {}
         if self._started:
             started, queued = self._started
-            facts |= Usage(len(started.prompt), self._generated).said(started.cached)
+            usage = Usage(len(started.prompt), self._generated, image_tokens=started.image_tokens)
+            facts |= usage.said(started.cached)
             facts["queued"] = seconds(queued)
         if self.first_token:
             facts["first token after"] = seconds(self.first_token)
@@ -328,7 +329,7 @@ class Record:
             prompt_logprobs=None if params.prompt_logprobs is None else tuple(self._prompt_logprobs),
             prompt_token_ids=started.prompt,
             seed=started.seed if params.temperature > 0 else None,
-            usage=Usage(len(started.prompt), len(token_ids)),
+            usage=Usage(len(started.prompt), len(token_ids), image_tokens=started.image_tokens),
             timings=Timings(queued, self.first_token or total, total),
             cached=started.cached,
             begun=min(len(self._submission.output_prefix.token_ids), len(token_ids)),

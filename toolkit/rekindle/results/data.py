@@ -14,7 +14,7 @@ from rekindle.core.request.tokens import TokenLogprob
 from rekindle.formats.response import MessageForm, Response, ToolCall
 from rekindle.results.facts.figures import Timings, Usage
 
-VERSION = 6
+VERSION = 7
 """Version of the format. It changes if an older reader cannot read the new format."""
 SINCE: Mapping[int, Mapping[str, Any]] = {
     2: {"constraint": None, "response": None},
@@ -22,6 +22,7 @@ SINCE: Mapping[int, Mapping[str, Any]] = {
     4: {"weights_version": ()},
     5: {"prompt": None},
     6: {"repeats_at": None},
+    7: {"usage": {"image_tokens": 0}},
 }
 """Attributes added by each version, with their values for older data; nested dicts are attributes of objects."""
 
@@ -181,7 +182,7 @@ _ATTRIBUTES: Mapping[str, Reader] = {
     "prompt_logprobs": partial(_or_none, partial(_list, partial(_or_none, _token))),
     "prompt_token_ids": partial(_list, _INT),
     "seed": _exactly(int, type(None)),
-    "usage": _record(Usage, prompt_tokens=_INT, completion_tokens=_INT, reasoning_tokens=_INT),
+    "usage": _record(Usage, prompt_tokens=_INT, completion_tokens=_INT, reasoning_tokens=_INT, image_tokens=_INT),
     "timings": _record(Timings, queued=_float, first_token=_float, total=_float),
     "cached": _record(CachedTokens, device=_INT, host=_INT, disk=_INT),
     "cut": _bytes,

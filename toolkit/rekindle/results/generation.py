@@ -78,7 +78,7 @@ class Generation:
             `prompt_logprobs_from`; None unless requested.
         prompt_token_ids: the ids of the prompt's tokens, including tokens of the chat template.
         seed: the seed of the sampling, chosen by the engine if the request had none; None at temperature 0.
-        usage: the numbers of prompt and completion tokens.
+        usage: the numbers of prompt and completion tokens, and of the parts of both.
         timings: the times from submission to the start, the first token and the end, in seconds.
         cached: the number of prompt tokens found in the prefix cache, by tier.
         cut: the bytes of an incomplete character at the end of the output; `text` does not contain them.
@@ -206,14 +206,14 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """Return the generation as a JSON-compatible dict of dicts, lists, strings, numbers and None, without loss.
 
-        The dict has the version of the format, 6, under "version", and each attribute by name, except `drawn_in`,
+        The dict has the version of the format, 7, under "version", and each attribute by name, except `drawn_in`,
         `activations` and `origin`. It has no `parsed` and `unparsed` either, because `from_dict` parses the text again:
 
-            {"version": 6, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
+            {"version": 7, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
              "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
                            "bytes": "IFBhcmlz"}],
              "prompt_logprobs": None, "prompt_token_ids": [504, 3575], "seed": None,
-             "usage": {"prompt_tokens": 2, "completion_tokens": 1, "reasoning_tokens": 0},
+             "usage": {"prompt_tokens": 2, "completion_tokens": 1, "reasoning_tokens": 0, "image_tokens": 0},
              "timings": {"queued": 0.01, "first_token": 0.5, "total": 0.5},
              "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None, "begun": 0,
              "constraint": None, "response": None, "weights_version": [[0, 1]], "prompt": "The capital of France is",

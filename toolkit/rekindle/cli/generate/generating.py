@@ -88,6 +88,7 @@ def _report(model: str, generation: Generation, options: SamplingOptions) -> dic
         "finish_reason": generation.finish_reason,
         "stopped_by": generation.stopped_by,
         "prompt_tokens": generation.usage.prompt_tokens,
+        "image_tokens": generation.usage.image_tokens,
         "cached_tokens": generation.cached.total,
         "seconds_to_first_token": round(generation.timings.first_token, 4),
         "seconds": round(generation.timings.total, 4),

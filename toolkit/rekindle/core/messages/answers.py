@@ -19,12 +19,14 @@ class Started(OfRequest):
         seed: the sampling seed; None if the request has none.
         cached: the prompt tokens found in the cache, by tier.
         exchanges: the number of weight exchanges of the lane so far.
+        image_tokens: the number of prompt tokens of images.
     """
 
     prompt: tuple[int, ...]
     seed: int | None
     cached: CachedTokens
     exchanges: int = 0
+    image_tokens: int = 0
 
     def __str__(self) -> str:
         prompt = quantity(len(self.prompt), "prompt token")

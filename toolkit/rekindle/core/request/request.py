@@ -108,6 +108,11 @@ class Request:
     pictures: tuple[Picture, ...] = ()
 
     @property
+    def image_tokens(self) -> int:
+        """Number of prompt tokens of images."""
+        return sum(picture.tokens for picture in self.pictures)
+
+    @property
     def initial_tokens(self) -> tuple[int, ...]:
         """All tokens known in advance: the prompt and `initial_output`."""
         return self.prompt + self.initial_output

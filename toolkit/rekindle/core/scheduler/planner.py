@@ -243,7 +243,8 @@ class Planner:
             group.cache.tree.hit(lease.tip)
             request = state.request
             table.counts.pictures += len(request.pictures)
-            builder.messages.append(Started(request.id, request.prompt, request.params.seed, cached, table.exchanges))
+            seed, image_tokens = request.params.seed, request.image_tokens
+            builder.messages.append(Started(request.id, request.prompt, seed, cached, table.exchanges, image_tokens))
             if request.initial_output:
                 table.counts.add_forced(len(request.initial_output) - len(request.output_prefix))
                 table.outputs.append(Output(request, request.initial_output, None, weights_version=table.exchanges))

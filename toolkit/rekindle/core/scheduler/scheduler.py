@@ -262,7 +262,8 @@ class Scheduler:
             Output(request, request.initial_output, "stop" if by_token else None, weights_version=version)
         )
         self.table.outputs += [] if by_token else [Output(request, (), "stop")]
-        yield Started(request.id, request.prompt, request.params.seed, CachedTokens())
+        seed, image_tokens = request.params.seed, request.image_tokens
+        yield Started(request.id, request.prompt, seed, CachedTokens(), image_tokens=image_tokens)
 
     def _output_forced(self, request: Request, end: EndReason | None) -> None:
         """Output the tokens forced now in a request started in another lane, and its end if any."""

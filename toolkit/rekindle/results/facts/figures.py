@@ -31,11 +31,13 @@ class Usage:
         prompt_tokens: tokens in the prompt, including the chat template's.
         completion_tokens: generated tokens, including the end token.
         reasoning_tokens: generated tokens of the reasoning, without its delimiters.
+        image_tokens: tokens of images in the prompt, a part of `prompt_tokens`.
     """
 
     prompt_tokens: int
     completion_tokens: int
     reasoning_tokens: int = 0
+    image_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -44,10 +46,12 @@ class Usage:
 
     def said(self, cached: CachedTokens) -> dict[str, str]:
         """Return the counts as text for a notebook cell, by name."""
-        of_cache = f" (cached: {cached})" if cached.total else ""
+        of_prompt = [f"images: {self.image_tokens:,}"] if self.image_tokens else []
+        of_prompt += [f"cached: {cached}"] if cached.total else []
+        parts = f" ({', '.join(of_prompt)})" if of_prompt else ""
         of_reasoning = f" (reasoning: {self.reasoning_tokens:,})" if self.reasoning_tokens else ""
         return {
-            "prompt": f"{quantity(self.prompt_tokens, 'token')}{of_cache}",
+            "prompt": f"{quantity(self.prompt_tokens, 'token')}{parts}",
             "generated": f"{quantity(self.completion_tokens, 'token')}{of_reasoning}",
         }
 

@@ -49,9 +49,13 @@ def usage(generations: Sequence[Generation], choices: int) -> dict[str, Any]:
     """Return the token usage of an answer; a prompt counts once for all its choices."""
     prompts = generations[::choices]
     generated = sum(each.usage.completion_tokens for each in generations)
+    images = sum(each.usage.image_tokens for each in prompts)
     return {
         **usage_of(sum(each.usage.prompt_tokens for each in prompts), generated),
-        "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in prompts)},
+        "prompt_tokens_details": {
+            "cached_tokens": sum(each.cached_tokens for each in prompts),
+            **({"image_tokens": images} if images else {}),
+        },
         "completion_tokens_details": {"reasoning_tokens": sum(each.usage.reasoning_tokens for each in generations)},
     }
 

@@ -38,7 +38,11 @@ def final_response(
     counts = generation.usage
     usage = {
         "input_tokens": counts.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": generation.cached_tokens, "cache_write_tokens": 0},
+        "input_tokens_details": {
+            "cached_tokens": generation.cached_tokens,
+            "cache_write_tokens": 0,
+            **({"image_tokens": counts.image_tokens} if counts.image_tokens else {}),
+        },
         "output_tokens": counts.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": counts.reasoning_tokens},
         "total_tokens": counts.total_tokens,
