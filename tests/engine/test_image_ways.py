@@ -221,6 +221,8 @@ async def test_the_terminal_sends_an_image_with_the_next_message(session: Sessio
         assert [message["role"] for message in talk.chat.messages] == [message["role"] for message in before]
         with pytest.raises(InvalidRequest, match="cannot be read"):
             commands.run(talk, "/image no-such.png")
+        with pytest.raises(InvalidRequest, match="nothing is fetched: got 'https://example"):
+            commands.run(talk, "/image https://example.com/cat.png")
 
     await to_thread.run_sync(converse)
     answer = await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)

@@ -185,3 +185,13 @@ def test_a_long_wait_for_standard_input_is_announced(prompts: list[Any], monkeyp
     monkeypatch.setattr(sys, "stdin", Late("Hello"))
     assert main(["generate", "--quiet", "--max-tokens", "2"]) == 0
     assert prompts == [NAME, messages("Hello")]
+
+
+def test_an_image_by_address_is_refused_before_the_model_is_opened(
+    prompts: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "--image", "https://example.com/cat.png", "What is this?"]) == 1
+    message = capsys.readouterr().err
+    assert "an image must not be an address, because nothing is fetched" in message
+    assert "https://example.com/cat.png" in message
+    assert not prompts

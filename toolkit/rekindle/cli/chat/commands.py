@@ -187,7 +187,7 @@ def _path(argument: str, name: str) -> Path:
 
 def _image(talk: Talk, argument: str) -> None:
     path = _path(argument, "image")
-    talk.add_image(path)
+    talk.add_image(argument if "://" in argument else str(path))  # a Path has one slash of an address
     talk.screen.note(f"{path.name} comes with the next message")
 
 

@@ -1,7 +1,6 @@
 """A chat in the terminal: messages, answers, and what stops them."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from rekindle.chats.chat import ROUNDS, Chat
@@ -70,14 +69,14 @@ class Talk:
         """
         return self.session.chat(messages=messages or None, tools=self.sources or None, **self._options)
 
-    def add_image(self, path: Path) -> None:
-        """Send an image with the next message.
+    def add_image(self, name: str) -> None:
+        """Send the image of a file with the next message.
 
         Raises:
             InvalidRequest: the file cannot be read, or is no image.
             ConfigError: Pillow is not installed.
         """
-        self._images.append(image_source(path))
+        self._images.append(image_source(name))
 
     def say(self, text: str | None) -> bool:
         """Print the answer to a message as it arrives; return whether the conversation has grown.

@@ -28,7 +28,7 @@ def generate(arguments: Namespace) -> int:
     text = prompt_of(arguments.words, arguments.model, arguments.refuse)
     if not text:
         raise InvalidRequest("the prompt is empty; give at least one character")
-    images = [image_source(Path(path)) for path in arguments.images]
+    images = [image_source(name) for name in arguments.images]
     model = arguments.model or NAME
     with sampling.open_session(arguments, model, "lazy") as session:
         prompt = _prompt(session, text, arguments.system, raw=arguments.raw)
