@@ -183,7 +183,8 @@ async def test_bodies_of_ollama_have_images(session: Session) -> None:
 async def test_tokens_of_images_are_counted(session: Session) -> None:
     expected = await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)
     assert session.count_tokens(question(IMAGES[0], "What is it?")) == expected.usage.prompt_tokens
-    (token,) = session.tokenizer.encode("<image>", add_special_tokens=False) if session.tokenizer else ()
+    assert session.tokenizer
+    token = session.tokenizer.encode_chat("<image>")[0]
     assert expected.usage.image_tokens == expected.prompt_token_ids.count(token) > 0
     assert f"images: {expected.usage.image_tokens}" in repr_of(expected)
     alone = await session.generate("What is it?", **GREEDY)
