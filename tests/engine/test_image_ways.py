@@ -1,7 +1,10 @@
 """Images by every way in: chats and their later turns, branches, the terminal, and bodies of all APIs."""
 
 import base64
+import io
 import json
+import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from rekindle.cli.chat.talk import Talk
 from rekindle.formats.images.sources import image_source
 from rekindle.server import app
 from tests.unit.asgi import ask
+from tests.unit.cards import Page
 
 pytestmark = pytest.mark.anyio
 GOLDEN = Path(__file__).parents[1] / "goldens" / "vision" / "smolvlm"
@@ -186,13 +190,50 @@ async def test_tokens_of_images_are_counted(session: Session) -> None:
     assert session.tokenizer
     token = session.tokenizer.encode_chat("<image>")[0]
     assert expected.usage.image_tokens == expected.prompt_token_ids.count(token) > 0
-    assert f"images: {expected.usage.image_tokens}" in repr_of(expected)
+    assert f"(1 image: {expected.usage.image_tokens}" in repr_of(expected)
     alone = await session.generate("What is it?", **GREEDY)
     assert alone.usage.image_tokens == 0
     assert "image" not in repr_of(alone)
     chat = {**BODY, "messages": question("What is it?"), "max_tokens": 8}
     reply = await ask(app(session), "/v1/chat/completions", chat)
     assert reply.json["usage"]["prompt_tokens_details"].keys() == {"cached_tokens"}
+
+
+async def test_cards_and_tables_show_thumbnails(session: Session) -> None:
+    answer = await session.generate("What is it?", images=IMAGES[:2], **GREEDY)
+    page = Page(answer.card("Generation"))
+    urls = [value for name, value in page.attributes if name == "src"]
+    assert [sizes_of(url) for url in urls] == [smaller(path, 256) for path in IMAGES[:2]]
+    words = [
+        f"image of {width} x {height} pixels" for height, width in (image_source(path).size for path in IMAGES[:2])
+    ]
+    assert [value for name, value in page.attributes if name == "alt"] == words
+    assert "2 images: " in repr_of(answer)
+    again = pickle.loads(pickle.dumps(answer))
+    assert "<img" not in again.card("Generation")
+    assert f"images: {answer.usage.image_tokens}" in repr_of(again)
+    images: Any = [[IMAGES[0]], [IMAGES[1]], None]
+    answers: Any = await session.generate(["Say", "Say", "No"], images=images, n=2, max_tokens=2, ignore_eos=True)
+    plain, html = answers._repr_mimebundle_().values()
+    assert html.count("<img ") == 2, "samples of one prompt show its images once"
+    assert plain.count("Say (1 image)") == 2
+    assert all(max(sizes_of(url)) <= 96 for url in re.findall(r'src="([^"]*)"', html))
+
+
+def smaller(path: Path, longest: int) -> tuple[int, int]:
+    """Return the size of a thumbnail of a file."""
+    with Image.open(path) as image:
+        image.thumbnail((longest, longest))
+        width, height = image.size
+    return width, height
+
+
+def sizes_of(url: str) -> tuple[int, int]:
+    """Return (width, height) of the JPEG in a data: URL."""
+    kind, data = url.split(",")
+    assert kind == "data:image/jpeg;base64"
+    width, height = Image.open(io.BytesIO(base64.b64decode(data))).size
+    return width, height
 
 
 class Scripted:

@@ -126,6 +126,23 @@ def prompt_line(prompt: str) -> str:
     return f'<details style="{style}">{summary}{passage(prompt)}</details>'
 
 
+def thumbnails(copies: Iterable[tuple[str, str]], side: int) -> str:
+    """Return small copies of images in a row; "" without any.
+
+    Args:
+        copies: the URL and the description of each; an empty URL leaves the description alone.
+        side: the most pixels of a side in the page.
+    """
+    style = f"max-width:{side}px;max-height:{side}px;margin:0.2em 0.4em 0.2em 0;vertical-align:top"
+    row = "".join(
+        f'<img src="{visible(url)}" alt="{visible(words)}" title="{visible(words)}" style="{style}"/>'
+        if url
+        else f'<span style="{PALE}">{visible(words)} </span>'
+        for url, words in copies
+    )
+    return f"<div>{row}</div>" if row else ""
+
+
 def bar(parts: Mapping[str, float], label: str, *, whole: float = 0.0, role: str = "img") -> str:
     """Return a bar of parts, each by its CSS colour.
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from rekindle import markup
 from rekindle.formats.images.parts import images_in
-from rekindle.formats.images.sources import ImageSource
-from rekindle.formats.images.writing import LONGEST, thumbnail
-from rekindle.results.response_card import content_html
+from rekindle.formats.images.writing import description
+from rekindle.results.response_card import content_html, images_html
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Message keys for reasoning, in the order of lookup; chat templates use different keys."""
@@ -36,16 +35,7 @@ def message_html(message: Mapping[str, Any]) -> str:
 
 def _images_html(message: Mapping[str, Any]) -> str:
     """Return thumbnails of the images of a message; empty without images."""
-    style = f"max-width:{LONGEST // 2}px;max-height:{LONGEST // 2}px;margin:0.2em 0.4em 0.2em 0"
-    return "".join(
-        f'<img src="{thumbnail(image)}" alt="{_size_text(image)}" title="{_size_text(image)}" style="{style}">'
-        for image, _ in images_in([message])
-    )
-
-
-def _size_text(image: ImageSource) -> str:
-    height, width = image.size
-    return f"image of {width} x {height} pixels"
+    return images_html([image for image, _ in images_in([message])])
 
 
 def reasoning_html(message: Mapping[str, Any]) -> str:
@@ -61,7 +51,7 @@ def content(message: Mapping[str, Any]) -> str:
 
 def _content(message: Mapping[str, Any], *, with_images: bool) -> str:
     parts = message.get("content") or ""
-    texts = [f"[{_size_text(image)}]" for image, _ in images_in([message])] if with_images else []
+    texts = [f"[{description(image)}]" for image, _ in images_in([message])] if with_images else []
     texts.append(parts if isinstance(parts, str) else "\n".join(part["text"] for part in parts if "text" in part))
     text = "\n".join(filter(None, texts))
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]

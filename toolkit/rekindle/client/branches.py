@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, cast
 
+from rekindle.client.calls.images import images_of
 from rekindle.client.calls.options import GenerateOptions, ToolSchemas
 from rekindle.client.handle import Handle
 from rekindle.core.errors import InvalidRequest
@@ -55,6 +56,11 @@ class Branches:
     meanwhile: str
     tools: ToolSchemas | None
     prompt: Prompt | None = None
+
+    @property
+    def images(self) -> tuple[Any, ...]:
+        """Images of the prompt, for displays."""
+        return images_of(self.prompt)
 
     def branch(self, generation: Generation, at: int, token: int | str, options: SamplingOptions) -> Handle:
         """See `Generation.branch`."""

@@ -1,6 +1,7 @@
 """Record of one request: messages of the engine about it, its outcome, and its display in a cell."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -22,6 +23,7 @@ from rekindle.formats.response import Reading
 from rekindle.results.facts.figures import Standing, Timings, Usage
 from rekindle.results.generation import Generation, ids_in_words, text_html
 from rekindle.results.parsing import parse, parse_response
+from rekindle.results.response_card import images_html
 
 
 class Record:
@@ -176,13 +178,18 @@ class Record:
         return self._submission.label or ""
 
     @property
+    def _images(self) -> Sequence[Any]:
+        """Images of the prompt."""
+        return () if self._submission.origin is None else self._submission.origin.images
+
+    @property
     def facts(self) -> dict[str, str | None]:
         """Facts of an unfinished request for its card, by label."""
         facts: dict[str, str | None] = {}
         if self._started:
             started, queued = self._started
             usage = Usage(len(started.prompt), self._generated, image_tokens=started.image_tokens)
-            facts |= usage.said(started.cached)
+            facts |= usage.said(started.cached, len(self._images))
             facts["queued"] = seconds(queued)
         if self.first_token:
             facts["first token after"] = seconds(self.first_token)
@@ -203,7 +210,8 @@ class Record:
         why = "" if failure is None else markup.passage(str(failure))
         text, token_ids, logprobs = self._so_far()
         body = text_html(text, ids_in_words(token_ids), logprobs)
-        return markup.card(kind, self._progress(), markup.prompt_line(self.prompt), body, why, markup.facts(self.facts))
+        prompt = markup.prompt_line(self.prompt) + images_html(self._images)
+        return markup.card(kind, self._progress(), prompt, body, why, markup.facts(self.facts))
 
     def _progress(self) -> str:
         generated = quantity(self._generated, "token")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from typing import Any
 
 from rekindle import markup
 from rekindle.core.request.tokens import TokenLogprob
@@ -11,7 +12,7 @@ from rekindle.core.words import one_line, quantity, seconds, spelled
 from rekindle.markup import visible
 from rekindle.results.generation import Generation, ids_in_words, text_html
 from rekindle.results.heat_map import MOST_TOKENS, heat_map
-from rekindle.results.response_card import response_html, response_line
+from rekindle.results.response_card import images_html, response_html, response_line
 
 MOST_ROWS = 50
 """Maximum number of rows."""
@@ -19,6 +20,10 @@ MOST_SHADED = 4000
 """Maximum number of tokens in all heat maps; each token takes about a hundred bytes of the page."""
 LONGEST_PROMPT = 120
 """Maximum number of characters of a folded prompt."""
+MOST_IMAGES = 4
+"""Maximum number of thumbnails of a prompt."""
+SIDE = 48
+"""Maximum pixels of a thumbnail's side in the page."""
 LONGEST_ANSWER = 240
 """Maximum number of characters of a folded answer."""
 IN_TEXT = {"prompt": 30, "answer": 50}
@@ -56,8 +61,14 @@ class AnswerRow:
         return "".join(f"[{index}]" for index in self.place)
 
     def prompt_line(self, longest: int) -> str:
-        """Return the prompt on one line, cut to `longest` characters."""
-        return preview(spelled(_in_words(self.prompt)), longest)
+        """Return the prompt on one line, cut to `longest` characters, and the number of its images."""
+        images = f" ({quantity(len(self.images), 'image')})" if self.images else ""
+        return preview(spelled(_in_words(self.prompt)), longest - len(images)) + images
+
+    @property
+    def images(self) -> Sequence[Any]:
+        """Images of the prompt of a generation."""
+        return self.outcome.images if isinstance(self.outcome, Generation) else ()
 
     @property
     def answer(self) -> str:
@@ -85,6 +96,9 @@ class AnswerRow:
         return "error" if isinstance(self.outcome, Exception) else "", "", ""
 
 
+_NOTHING = AnswerRow((), None, None)
+
+
 def total(rows: Sequence[AnswerRow]) -> str:
     """Return the numbers of answers, errors, unfinished requests and tokens, as text."""
     outcomes = [row.outcome for row in rows]
@@ -100,9 +114,9 @@ def table_html(rows: Sequence[AnswerRow]) -> str:
     """Return the first rows as an HTML table, and the number of remaining rows below it."""
     head = rows[:MOST_ROWS]
     shaded = accumulate(min(MOST_TOKENS, len(_logprobs(row))) for row in head)
-    before = (None, *(row.prompt for row in head))
+    before = (_NOTHING, *head)
     lines = (
-        row_html(row.name, prompt_html(row.prompt, previous), answer_html(row, heat <= MOST_SHADED), row.ending)
+        row_html(row.name, _whole_prompt_html(row, previous), answer_html(row, heat <= MOST_SHADED), row.ending)
         for row, previous, heat in zip(head, before, shaded, strict=False)
     )
     more = markup.note(f"and {len(rows) - MOST_ROWS:,} more") if len(rows) > MOST_ROWS else ""
@@ -146,12 +160,19 @@ def prompt_html(prompt: PromptLabel | None, before: PromptLabel | None) -> str:
     return _unfolding(line, "" if line == text else markup.passage(text))
 
 
+def _whole_prompt_html(row: AnswerRow, before: AnswerRow) -> str:
+    """Return the prompt of a row and thumbnails of its images, unless the row before has the same."""
+    if row.images == before.images:
+        return prompt_html(row.prompt, before.prompt)
+    return prompt_html(row.prompt, None) + images_html(row.images, MOST_IMAGES, SIDE)
+
+
 def table_text(rows: Sequence[AnswerRow]) -> str:
     """Return the first rows as a plain text table, and the number of remaining rows below it."""
     head = rows[:MOST_ROWS]
     cells = [tuple(COLUMNS)]
-    for row, before in zip(head, (None, *(row.prompt for row in head)), strict=False):
-        same = row.prompt is not None and row.prompt is before
+    for row, before in zip(head, (_NOTHING, *head), strict=False):
+        same = row.prompt is not None and row.prompt is before.prompt and row.images == before.images
         prompt = "the same" if same else row.prompt_line(IN_TEXT["prompt"])
         answer = preview(spelled(row.answer), IN_TEXT["answer"])
         cells.append((row.name, prompt, answer, *row.ending))

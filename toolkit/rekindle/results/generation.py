@@ -19,7 +19,7 @@ from rekindle.results import data
 from rekindle.results.facts.figures import Timings, Usage
 from rekindle.results.heat_map import covers, heat_map, token_numbers
 from rekindle.results.parsing import parse, parse_response
-from rekindle.results.response_card import content_html, response_html, response_text
+from rekindle.results.response_card import content_html, images_html, response_html, response_text
 
 if TYPE_CHECKING:
     from rekindle.results.inspection.activations import Activations
@@ -47,10 +47,13 @@ class Origin(Protocol):
 
     Attributes:
         meanwhile: the progress of a compilation when the request was submitted, as text; empty without one.
+        images: the images of the prompt, each as an `ImageSource`.
     """
 
     @property
     def meanwhile(self) -> str: ...
+    @property
+    def images(self) -> Sequence[Any]: ...
 
     def branch(self, generation: "Generation", at: int, token: int | str, options: SamplingOptions) -> Branch:
         """Submit the request of a branch; see `Generation.branch`."""
@@ -136,6 +139,11 @@ class Generation:
     def cached_tokens(self) -> int:
         """Number of prompt tokens found in the prefix cache, in all tiers."""
         return self.cached.total
+
+    @property
+    def images(self) -> Sequence[Any]:
+        """Images of the prompt, for displays; empty after pickling, copying or `from_dict`."""
+        return () if self.origin is None else self.origin.images
 
     @property
     def reasoning(self) -> str | None:
@@ -278,7 +286,7 @@ class Generation:
 
     def _summary(self) -> str:
         """Return the output and the facts of the card as text, without the log-probabilities."""
-        prompt = self.usage.said(self.cached)["prompt"]
+        prompt = self.usage.said(self.cached, len(self.images))["prompt"]
         by_name = {"prompt": prompt, **self._times(), "not parsed": self.unparsed}
         facts = ", ".join(f"{name} {value}" for name, value in by_name.items() if value is not None)
         output = response_text(self.response) or self.text or self.without_words
@@ -327,7 +335,7 @@ class Generation:
         return f"{quantity(len(self.token_ids), 'token')}{prefix}{cut}"
 
 
-_UNLISTED = {"card", "drawn_in", "origin", "without_words"}
+_UNLISTED = {"card", "drawn_in", "images", "origin", "without_words"}
 """Public names that completion leaves out."""
 _PICKLED = ("parsed", "unparsed", "activations")
 """Attributes outside of dicts: the values that `from_dict` parses again, and arrays."""
@@ -353,11 +361,12 @@ def generation_html(generation: Generation, calls: str = "") -> str:
     logprobs = generation.logprobs or ()
     parts = (
         markup.prompt_line(generation.prompt or ""),
+        images_html(generation.images),
         response_html(generation.response, heat_map(logprobs), calls)
         or text_html(generation.text, generation.without_words, logprobs),
         token_numbers(logprobs),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
-        markup.facts(generation.usage.said(generation.cached) | generation._times()),
+        markup.facts(generation.usage.said(generation.cached, len(generation.images)) | generation._times()),
         markup.facts({"not parsed": generation.unparsed}),
     )
     return "".join(parts)

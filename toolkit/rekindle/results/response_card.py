@@ -1,6 +1,8 @@
-"""Display of a parsed answer: the reasoning folded, the tool calls as a table."""
+"""Display of a parsed answer, with the reasoning folded and the tool calls as a table, and of a prompt's images."""
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 from rekindle import markup
 from rekindle.core.words import quantity
@@ -8,6 +10,8 @@ from rekindle.formats.response import Response, ToolCall
 
 REASONING, TOOL_CALL = "[reasoning] ", "[tool call] "
 """Prefixes of reasoning and tool calls in plain text."""
+MOST_IMAGES = 8
+"""Maximum number of thumbnails of a prompt."""
 
 
 def response_text(response: Response | None) -> str:
@@ -29,6 +33,22 @@ def response_line(response: Response | None) -> str:
         return ""
     parts = [*([response.content] if response.content else []), *map(str, response.tool_calls)]
     return " ".join(parts) or f"{REASONING}{response.reasoning}"
+
+
+def images_html(images: Sequence[Any], most: int = MOST_IMAGES, side: int = 128) -> str:
+    """Return thumbnails of images, and the number of further images; "" without images.
+
+    Args:
+        images: the images, each as an `ImageSource`.
+        most: the maximum number of thumbnails.
+        side: the most pixels of a side in the page; thumbnails have twice as many, for dense screens.
+    """
+    if not images:
+        return ""
+    from rekindle.formats.images.writing import thumbnails  # few prompts have images
+
+    more = markup.note(f"and {quantity(len(images) - most, 'more image')}") if len(images) > most else ""
+    return markup.thumbnails(thumbnails(images[:most], 2 * side), side) + more
 
 
 def content_html(text: str) -> str:

@@ -34,6 +34,22 @@ def has_images(prompt: Prompt) -> bool:
     return False
 
 
+def images_of(prompt: Prompt | None) -> tuple[Any, ...]:
+    """Return the images of a prompt in order, each as an `ImageSource`."""
+    match prompt:
+        case Illustrated(_, images):
+            return tuple(image for image, _ in images)
+        case PicturedTokens(_, pictures):
+            return tuple(picture.source.image for picture in pictures if hasattr(picture.source, "image"))
+        case Conversation(messages) if _are_illustrated(messages):
+            from rekindle.formats.images.parts import images_in
+
+            return tuple(image for image, _ in images_in(messages))
+        case Continued(prefix, more):
+            return images_of(prefix) + images_of(more)
+    return ()
+
+
 def _are_illustrated(messages: Sequence[Mapping[str, Any]]) -> bool:
     contents = (message.get("content") for message in messages)
     parts = (part for content in contents if isinstance(content, list | tuple) for part in content)

@@ -1,38 +1,77 @@
 """Images as data: URLs: small ones for displays, whole ones for files of conversations."""
 
 import base64
+import hashlib
 import io
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
+from rekindle.core.errors import InvalidRequest
 from rekindle.formats.images.parts import is_image
 from rekindle.formats.images.reading import pillow
 from rekindle.formats.images.sources import ImageFile, ImageSource, image_source
 
 LONGEST: Final = 256
 """Pixels of a thumbnail's longer side."""
+MOST_COPIES: Final = 64
+"""Most thumbnails in memory, of about 10 kB each."""
 _TYPES: Final = {b"\x89P": "png", b"\xff\xd8": "jpeg", b"RI": "webp", b"GI": "gif"}
 """The type by the first bytes of a file."""
 
 
-def thumbnail(image: ImageSource) -> str:
-    """Return a small copy of an image as a data: URL, of at most `LONGEST` pixels a side.
+class _Copies:
+    """The latest thumbnails by the digests of their images, since widgets draw conversations again and again."""
 
-    Raises:
-        InvalidRequest: the file is damaged.
+    def __init__(self) -> None:
+        self._urls: OrderedDict[tuple[bytes, int], str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def url(self, image: ImageSource, longest: int) -> str:
+        """Return the thumbnail of an image."""
+        data = image.data if isinstance(image, ImageFile) else image.rgb.data
+        digest = hashlib.sha256(data)
+        digest.update(str(image.size).encode())  # pixels alone have no shape
+        key = digest.digest(), longest
+        with self._lock:
+            url = self._urls.pop(key, None)
+        url = url or _thumbnail(image, longest)
+        with self._lock:
+            self._urls[key] = url
+            while len(self._urls) > MOST_COPIES:
+                self._urls.popitem(last=False)
+        return url
+
+
+_COPIES: Final = _Copies()
+
+
+def thumbnails(images: Sequence[ImageSource], longest: int = LONGEST) -> list[tuple[str, str]]:
+    """Return a small copy of each image as a data: URL, with a description. A damaged file has an empty URL.
+
+    Args:
+        longest: the most pixels of a side.
     """
-    return _of_file(image) if isinstance(image, ImageFile) else _thumbnail(image)
+    return [(_copy(image, longest), description(image)) for image in images]
 
 
-@lru_cache(maxsize=64)
-def _of_file(image: ImageFile) -> str:
-    return _thumbnail(image)  # a widget draws a conversation again and again
+def description(image: ImageSource) -> str:
+    """Return the size of an image in words, for readers who do not see it."""
+    height, width = image.size
+    return f"image of {width} x {height} pixels"
 
 
-def _thumbnail(image: ImageSource) -> str:
+def _copy(image: ImageSource, longest: int) -> str:
+    try:
+        return _COPIES.url(image, longest)
+    except InvalidRequest:
+        return ""
+
+
+def _thumbnail(image: ImageSource, longest: int) -> str:
     small = pillow().fromarray(image.pixels())
-    small.thumbnail((LONGEST, LONGEST))
+    small.thumbnail((longest, longest))
     return _url(_file(small, "JPEG", quality=85), "jpeg")
 
 

@@ -44,9 +44,15 @@ class Usage:
         """Number of tokens in prompt and output together."""
         return self.prompt_tokens + self.completion_tokens
 
-    def said(self, cached: CachedTokens) -> dict[str, str]:
-        """Return the counts as text for a notebook cell, by name."""
-        of_prompt = [f"images: {self.image_tokens:,}"] if self.image_tokens else []
+    def said(self, cached: CachedTokens, images: int = 0) -> dict[str, str]:
+        """Return the counts as text for a notebook cell, by name.
+
+        Args:
+            cached: the prompt tokens found in the cache.
+            images: the number of images in the prompt; 0 if it is unknown.
+        """
+        which = quantity(images, "image") if images else "images"
+        of_prompt = [f"{which}: {self.image_tokens:,}"] if self.image_tokens else []
         of_prompt += [f"cached: {cached}"] if cached.total else []
         parts = f" ({', '.join(of_prompt)})" if of_prompt else ""
         of_reasoning = f" (reasoning: {self.reasoning_tokens:,})" if self.reasoning_tokens else ""
