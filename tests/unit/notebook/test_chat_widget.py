@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -129,3 +130,41 @@ def test_without_widgets_or_a_notebook_it_is_the_conversation(chat: Chat, monkey
     with pytest.raises(NotImplementedError):
         widget._ipython_display_()
     assert widget._repr_mimebundle_() == chat._repr_mimebundle_()
+
+
+def test_chosen_images_are_sent_with_the_next_message(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Chat, "takes_images", property(lambda chat: True))
+    Output.instances = []
+    monkeypatch.setattr(front_end, "kernel", object)
+    monkeypatch.setattr(front_end, "CellOutput", Output)
+    turns: list[Any] = []
+    turn = chat._turn
+
+    def noted(text: Any, options: Any, *others: Any) -> Any:
+        turns.append((text, options))
+        return turn(text, {}, *others)
+
+    monkeypatch.setattr(chat, "_turn", noted)
+    widget = chat.widget()
+    widget._ipython_display_()
+    assert widget._inputs is not None
+    box, files, send, _ = widget._inputs._root.children
+    (button,) = files.children
+    assert (button.accept, button.multiple, button.description) == ("image/*", True, "Images")
+    changed = datetime.now(UTC)
+    file = {"name": "a.png", "type": "image/png", "size": 3, "content": memoryview(b"abc"), "last_modified": changed}
+    button.value = (file,)
+    box.value = "\n"
+    assert files.children == (button,), "images wait for a text"
+    for text in ("What is it?", "And why?"):
+        box.value = f"{text}\n"
+        until_blocking(lambda: not send.disabled, "the turn had ended")
+    assert turns == [("What is it?", {"images": [b"abc"]}), ("And why?", {})]
+    assert files.children != (button,)
+    assert any("[1 image]" in bundle["text/plain"] for output in Output.instances for bundle in output.bundles)
+    widget.close()
+
+
+def test_a_model_of_text_alone_has_no_button_for_images(chat: Chat, widget: ChatWidget) -> None:
+    assert not chat.takes_images
+    assert len(parts(widget)) == 3

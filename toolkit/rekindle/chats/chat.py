@@ -93,6 +93,11 @@ class Chat:
         """Messages of the conversation, in the format of `generate`: a new list of copies."""
         return copy_messages(self._now.messages)
 
+    @property
+    def takes_images(self) -> bool:
+        """True for a model that takes images."""
+        return self._requests.loaded_engine.preparer.images is not None
+
     @awaitable('await chat.say("...")')
     @spelled_out(SayOptions, SAY_DEFAULTS)
     def say(self, said: NewMessages = None, **options: Unpack[SayOptions]) -> Waits[Generation]:
@@ -211,7 +216,8 @@ class Chat:
         """Return a box to talk to the model, for a notebook: `chat.widget()` as the last line of a cell.
 
         Enter, or the button "Send", starts a turn as `say` does, with tools. The answer appears as it arrives, and the
-        kernel is free meanwhile. Each answer has its figures, and a bar with the part of its prompt that came from the
+        kernel is free meanwhile. For a model that takes images, the button "Images" chooses files for the next message.
+        Each answer has its figures, and a bar with the part of its prompt that came from the
         prefix cache. "Stop" ends an answer and keeps its text. An error appears below the conversation.
 
         The turns are those of this object, so other cells can read or continue the conversation. A saved notebook has

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from rekindle import markup
 from rekindle.chats.card import content, message_html
+from rekindle.chats.inputs import Inputs
 from rekindle.chats.turns import Draw, SayOptions
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
@@ -21,7 +22,6 @@ from rekindle.notebook.live_text import REDRAW_SECONDS, draw_record
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import ToolStep
 
-HINT = "Say something, and press Enter"
 ENDS = {"stop": None, "repetition": "because it repeated itself"}
 """Words for the ends of answers; None for the usual end."""
 
@@ -31,6 +31,8 @@ class Conversation(Protocol):
 
     @property
     def messages(self) -> list[Mapping[str, Any]]: ...
+    @property
+    def takes_images(self) -> bool: ...
     def _turn(self, new_messages: str, options: SayOptions, draw: Draw, on_step: Any = ...) -> Waits[Generation]: ...
     def _repr_mimebundle_(self) -> markup.Bundle: ...
 
@@ -54,18 +56,24 @@ class ChatWidget:
         self._lock = threading.RLock()
         self._handle: Handle | None = None
         self._is_busy = False
-        self._inputs: _Inputs | None = None
+        self._inputs: Inputs | None = None
         self._history, self._current = front_end.CellOutput(), front_end.CellOutput()
 
-    def send(self, text: str) -> bool:
-        """Start a turn with a user message on a thread; return False if another turn is running."""
+    def send(self, text: str, files: Sequence[bytes] = ()) -> bool:
+        """Start a turn with a user message on a thread; return False if another turn is running.
+
+        Args:
+            text: the text of the message.
+            files: the files of its images.
+        """
         with self._lock:
             if self._is_busy:
                 return False
             self._is_busy = True
         self._show_busy()
-        self._current.draw(_turn_bundle(text, "", "waiting", ""))
-        soon(partial(front_end.context_of_threads().run, self._run, text), "chat")
+        line = "\n".join([f"[{quantity(len(files), 'image')}]", text]) if files else text
+        self._current.draw(_turn_bundle(line, "", "waiting", ""))
+        soon(partial(front_end.context_of_threads().run, self._run, text, files, line), "chat")
         return True
 
     def stop(self) -> None:
@@ -95,7 +103,7 @@ class ChatWidget:
             raise NotImplementedError("a conversation can be typed only in a notebook")
         if self._inputs is None:
             try:
-                inputs = _Inputs(self.send, self.stop)
+                inputs = Inputs(self.send, self.stop, takes_images=self._chat.takes_images)
             except Exception as error:  # of any kind: IPython would print the traceback
                 raise NotImplementedError("an input needs ipywidgets") from error
         else:
@@ -108,18 +116,24 @@ class ChatWidget:
             self._inputs = inputs
         self._show_busy()
 
-    def _run(self, text: str) -> None:
-        """Run a turn to its end, on a thread of its own; an error is displayed."""
+    def _run(self, text: str, files: Sequence[bytes], line: str) -> None:
+        """Run a turn to its end, on a thread of its own; an error is displayed.
+
+        Args:
+            text, files: as in `send`.
+            line: the message in the display of the turn, with the number of images: thumbnails come at its end.
+        """
         before, why = len(self._chat.messages), ""
+        options: SayOptions = {"images": list(files)} if files else {}
         try:
-            answer = blocked(self._chat._turn(text, {}, partial(self._draw, text), self._draw_results))
+            answer = blocked(self._chat._turn(text, options, partial(self._draw, line), self._draw_results))
             self.answers[len(self._chat.messages) - 1] = answer
         except Exception as error:
             if ending():  # a kernel at shutdown has no sockets
                 return
             why = f"{type(error).__name__}: {error}"
         self._history.draw(self._history_bundle())
-        self._current.draw(_error_bundle(text, why) if len(self._chat.messages) == before and why else front_end.EMPTY)
+        self._current.draw(_error_bundle(line, why) if len(self._chat.messages) == before and why else front_end.EMPTY)
         with self._lock:
             self._is_busy, self._handle = False, None
         self._show_busy()
@@ -169,57 +183,6 @@ class _Screen:
 
     def close(self) -> None:
         """Leave the last state; the conversation takes its place."""
-
-
-class _Inputs:
-    """Input box with its buttons. The kernel receives a line of text as a change of the box that ends in a line end.
-
-    A front end sends changes of one widget in order, so the end of the line comes with the whole line.
-    """
-
-    def __init__(self, send: Any, stop: Any):
-        from ipywidgets import Button, HBox, Layout, Textarea
-
-        self._send, self._output = send, front_end.CellOutput()
-        narrow = Layout(width="auto", flex="0 0 auto")
-        self._box = Textarea(
-            description="You", placeholder=HINT, rows=1, layout=Layout(flex="1 1 12em", width="auto", min_width="0")
-        )
-        self._box.style.description_width = "initial"
-        self._sender = Button(description="Send", layout=narrow)
-        self._stopper = Button(description="Stop", icon="stop", layout=narrow, disabled=True)
-        self._box.observe(self._on_text, "value")
-        self._sender.on_click(lambda _: self._submit())
-        self._stopper.on_click(lambda _: stop())
-        row = Layout(display="flex", flex_flow="row wrap", align_items="center", max_width="72em")
-        self._root = HBox([self._box, self._sender, self._stopper], layout=row)
-
-    def show(self) -> None:
-        """Draw the input in the running cell."""
-        self._output = front_end.CellOutput()
-        self._output.draw({"text/plain": "", front_end.VIEW: self._root.get_view_spec()})
-
-    def show_busy(self, busy: bool) -> None:
-        """Enable the button that is of use now."""
-        self._sender.disabled, self._stopper.disabled = busy, not busy
-
-    def close(self) -> None:
-        """Remove the input."""
-        self._output.draw(front_end.EMPTY)
-        for widget in (self._box, self._sender, self._stopper, self._root):
-            for part in (widget, widget.layout, getattr(widget, "style", None)):
-                if part is not None:
-                    part.close()
-
-    def _on_text(self, change: Any) -> None:
-        if change["new"].endswith("\n"):
-            self._submit()
-
-    def _submit(self) -> None:
-        text: str = self._box.value
-        rest = "" if text.strip() and self._send(text.strip()) else text.rstrip("\n")
-        if rest != text:
-            self._box.value = rest
 
 
 def history_bundle(messages: Sequence[Mapping[str, Any]], answers: Mapping[int, Generation]) -> markup.Bundle:
