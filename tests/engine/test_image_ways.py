@@ -220,6 +220,16 @@ async def test_cards_and_tables_show_thumbnails(session: Session) -> None:
     assert all(max(sizes_of(url)) <= 96 for url in re.findall(r'src="([^"]*)"', html))
 
 
+async def test_the_cache_counts_tokens_of_images(session: Session) -> None:
+    salted: Any = {**GREEDY, "cache_salt": "of this test"}
+    answer = await session.generate(question("See", IMAGES[0], "there, and think about it"), **salted)
+    (path,) = (each for each in session.cache.hottest if "there, and think" in each.text)
+    assert f"See[{answer.usage.image_tokens} image tokens]there, and think" in path.text
+    assert "image tokens]" in session.cache.draw().text
+    assert session.tokenizer
+    assert "<image>" not in repr(session.cache)
+
+
 def smaller(path: Path, longest: int) -> tuple[int, int]:
     """Return the size of a thumbnail of a file."""
     with Image.open(path) as image:

@@ -901,7 +901,8 @@ class Session:
         """Current content of the prefix cache. Pages of ended requests and released prefixes are not held."""
         self._engine.await_releases()
         tokenizer, pool = self._loaded_engine.tokenizer, self._loaded_engine.limits.pool
-        text_of = tokenizer.decode if tokenizer else lambda tokens: ""
+        images = self._loaded_engine.preparer.images
+        text_of = images.readable if images else tokenizer.decode if tokenizer else lambda tokens: ""
         lanes = [
             scheduler.look(lambda trees: view(trees, pool.page_bytes, pool.state_bytes, text_of))
             for scheduler in self._loaded_engine.schedulers

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.models.vision.patches import Patches
 from rekindle.core.request.picture import Picture
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.core.words import quantity
 from rekindle.formats.images.literals import Disguise, PrivateTokens
 from rekindle.formats.images.memory import ImageMemory
 from rekindle.formats.images.parts import images_in, with_places
@@ -114,6 +116,23 @@ class ImagePrompts:
     def joined(self, text: CutText) -> str:
         """Return a prompt with a placeholder for each image."""
         return self._processor.placeholder.join(text.pieces)
+
+    def readable(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids for displays, with counts in place of image tokens: "[64 image tokens]".
+
+        Tiles of an image count together, and so do images with nothing between them.
+        """
+        pieces: list[int | str] = []
+        for is_image, group in groupby(ids, key=lambda token: token == self.placeholder):
+            run = list(group)
+            text = "" if is_image else self._tokenizer.decode(run)
+            if not is_image and (text.strip() or not pieces):
+                pieces.append(text)
+            elif is_image and pieces and isinstance(pieces[-1], int):
+                pieces[-1] += len(run)
+            elif is_image:
+                pieces.append(len(run))
+        return "".join(f"[{quantity(each, 'image token')}]" if isinstance(each, int) else each for each in pieces)
 
     def cut_at_places(self, text: str, count: int) -> CutText:
         """Cut a raw prompt at its placeholders; without any, the images come first.
