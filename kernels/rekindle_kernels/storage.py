@@ -21,12 +21,12 @@ Activations = Literal["int16", "int8", "bfloat16", "exact"]
 """The numbers multiplied with packed codes: integers by row and group of 32 inputs, bfloat16 or float32.
 
 Of "int16" the products are within 1e-4 of "exact", relative to the largest. Of "int8" they are within a fiftieth.
-"bfloat16" is for accelerators, and the native kernels of CPUs lack it. "exact" is `linear` over the weights widened to
-float32, bit for bit on CPUs, and slow. On CPUs, codes of "float8" are multiplied so for all three, and fast: integers
-do not hold their products.
+Of "bfloat16", CPUs multiply numbers widened to bfloat16: it is `linear` over bfloat16 weights, bit for bit. "exact" is
+`linear` over float32 weights, bit for bit on CPUs, and slow. On CPUs, codes of "float8" are multiplied so
+for all integers too, and fast: integers do not hold their products.
 """
-MOST: Final[dict[Activations, int]] = {"int16": 32767, "int8": 127, "exact": 0}
-"""The largest integer of a group; 0 for no integers."""
+MOST: Final[dict[Activations, int]] = {"int16": 32767, "int8": 127, "exact": 0, "bfloat16": -1}
+"""The largest integer of a group; 0 for no integers, and -1 for bfloat16."""
 GROUP: Final = 32
 """Inputs with one scale of their integers."""
 _GGML: Final = {

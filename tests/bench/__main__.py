@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.bench import machine, workload
-from tests.bench.contenders import Contender
+from tests.bench.contenders import Contender, ContenderEnded
 from tests.bench.peers import PEERS
 from tests.bench.report import Limits, median_limits, tables
 from tests.bench.rounds import Record, Round
@@ -65,18 +65,27 @@ def _with_dtype(peer: str) -> str:
 
 
 def _start(stack: ExitStack, name: str, what: Sequence[str]) -> Contender:
-    """Start a contender and warm it up with the measured shapes."""
+    """Start a contender and warm it up with the measured shapes. A peer that crashes stays, without a speed."""
     contender = stack.enter_context(Contender.start(name))
-    with waiting(f"{name}: loading"):
+    try:
+        _warm_up(contender, what)
+    except ContenderEnded as error:
+        if contender.ours:
+            raise
+        say(str(error))
+    return contender
+
+
+def _warm_up(contender: Contender, what: Sequence[str]) -> None:
+    with waiting(f"{contender.name}: loading"):
         contender.wait_loaded()
-    with waiting(f"{name}: warming up"):
+    with waiting(f"{contender.name}: warming up"):
         if "single" in what:
             contender.ask("single", prompt=workload.single_prompt(0), new_tokens=workload.NEW_TOKENS)
         if "batch" in what:
             contender.ask("batch", prompts=workload.batch_prompts(0), new_tokens=workload.NEW_TOKENS)
         if "shared" in what:
             contender.ask("shared", prompts=workload.shared_prompts(0), new_tokens=workload.SHARED_NEW_TOKENS)
-    return contender
 
 
 if __name__ == "__main__":

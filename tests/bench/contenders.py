@@ -2,16 +2,35 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from typing import Any, Self
 
 from tests.bench.peers import ROOT, Command, prepare
 
 
+class ContenderEnded(SystemExit):
+    """Error of a process that ended before its answer.
+
+    Attributes:
+        reason: the name of its signal, such as "SIGSEGV", or its exit status.
+    """
+
+    def __init__(self, name: str, status: int, errors: str) -> None:
+        self.reason = signal.Signals(-status).name if status < 0 else f"status {status}"
+        super().__init__(f"{name} ended with {self.reason}:\n{errors}")
+
+
 class Contender:
-    """A running worker process."""
+    """A running worker process.
+
+    Attributes:
+        about: its description, once it is loaded.
+        ended: the reason of its end before an answer, or "" while it runs.
+    """
 
     def __init__(self, name: str, command: Command) -> None:
         self.name = name
@@ -27,6 +46,7 @@ class Contender:
             text=True,
         )
         self.about: dict[str, str] = {}
+        self.ended = ""
 
     @classmethod
     def start(cls, name: str) -> Self:
@@ -49,11 +69,19 @@ class Contender:
         return self._process.pid
 
     def wait_loaded(self) -> None:
-        """Wait for the first line: the description of the engine, once its model is loaded."""
+        """Wait for the first line: the description of the engine, once its model is loaded.
+
+        Raises:
+            ContenderEnded: the process ended.
+        """
         self.about = self._answer()
 
     def ask(self, do: str, **values: object) -> dict[str, Any]:
-        """Ask for one measurement, and return it; worker.py lists the measurements."""
+        """Ask for one measurement, and return it; worker.py lists the measurements.
+
+        Raises:
+            ContenderEnded: the process ended.
+        """
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps({"do": do} | values) + "\n")
@@ -65,12 +93,15 @@ class Contender:
     def close(self) -> None:
         """End the process: at once if it is idle, and by force if it does not end."""
         if self._process.stdin:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
         self._errors.close()
 
     def _answer(self) -> dict[str, Any]:
@@ -85,7 +116,9 @@ class Contender:
         self._process.kill()
         status = self._process.wait()
         self._errors.seek(0)
-        raise SystemExit(f"{self.name} ended with status {status}:\n{self._errors.read()[-4000:]}")
+        error = ContenderEnded(self.name, status, self._errors.read()[-4000:])
+        self.ended = error.reason
+        raise error
 
 
 def measure_limits() -> dict[str, float]:

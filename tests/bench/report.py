@@ -29,13 +29,14 @@ class Metric:
     key: str
     title: str
     more_is_better: bool
+    what: str  # the measurement
 
 
 METRICS = (
-    Metric("ttft_ms", "first token, ms", False),
-    Metric("decode_tps", "single, tok/s", True),
-    Metric("batch_tps", "batch, tok/s", True),
-    Metric("shared_tps", "shared, tok/s", True),
+    Metric("ttft_ms", "first token, ms", False, "single"),
+    Metric("decode_tps", "single, tok/s", True, "single"),
+    Metric("batch_tps", "batch, tok/s", True, "batch"),
+    Metric("shared_tps", "shared, tok/s", True, "shared"),
 )
 
 
@@ -61,7 +62,9 @@ def _speeds(records: Sequence[Record], contenders: Sequence[str]) -> str:
     reference = next((name for name in contenders if not name.startswith("ours:")), contenders[0])
     rows = [["median (lowest to highest)", *(metric.title for metric in METRICS), f"rows as from {reference}"]]
     for name in contenders:
-        cells = [_spread(_values(records, name, metric.key)) for metric in METRICS]
+        cells = [
+            _crash(records, name, metric.what) or _spread(_values(records, name, metric.key)) for metric in METRICS
+        ]
         rows.append([name, *cells, _agreement(records, name, reference)])
     return _layout(rows)
 
@@ -135,7 +138,7 @@ def _agreement(records: Sequence[Record], name: str, reference: str) -> str:
         {
             (record["what"], record["round"]): record["tokens"]
             for record in records
-            if record["what"] in ("batch", "shared") and record["contender"] == who
+            if "tokens" in record and record["what"] in ("batch", "shared") and record["contender"] == who
         }
         for who in (name, reference)
     ]
@@ -145,11 +148,20 @@ def _agreement(records: Sequence[Record], name: str, reference: str) -> str:
     return f"{sum(mine == theirs for mine, theirs in pairs)} of {len(pairs)}" if pairs else "-"
 
 
+def _crash(records: Sequence[Record], name: str, what: str) -> str:
+    """Return the crash of a contender in a measurement, which then has no speed; "" without one."""
+    reasons = [one["ended"] for one in records if one["contender"] == name and one["what"] == what and "ended" in one]
+    return f"crashed: {reasons[0]}" if reasons else ""
+
+
 def _values(records: Sequence[Record], name: str, key: str, rounds: set[int] | None = None) -> list[float]:
     return [
         record[key]
         for record in records
-        if record["contender"] == name and key in record and (rounds is None or record["round"] in rounds)
+        if record["contender"] == name
+        and key in record
+        and (rounds is None or record["round"] in rounds)
+        and not _crash(records, name, record["what"])
     ]
 
 

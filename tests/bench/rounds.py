@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.bench import machine, workload
-from tests.bench.contenders import Contender, measure_limits
+from tests.bench.contenders import Contender, ContenderEnded, measure_limits
 from tests.bench.say import say, waiting
 from tests.bench.steps import CASES, StepCase
 
@@ -43,14 +43,16 @@ class Round:
 
     def _single(self, contender: Contender, number: int) -> None:
         answer = self._ask(contender, "single", prompt=workload.single_prompt(number), new_tokens=workload.NEW_TOKENS)
-        _check(contender, answer["tokens"], 1, workload.NEW_TOKENS)
-        answer["ttft_ms"] = 1e3 * answer.pop("ttft_s")
+        if "ended" not in answer:
+            _check(contender, answer["tokens"], 1, workload.NEW_TOKENS)
+            answer["ttft_ms"] = 1e3 * answer.pop("ttft_s")
         self._keep(answer)
 
     def _batch(self, contender: Contender, what: str, prompts: list[list[int]], new_tokens: int) -> None:
         answer = self._ask(contender, what, prompts=prompts, new_tokens=new_tokens)
-        _check(contender, answer["tokens"], len(prompts), new_tokens)
-        answer[f"{what}_tps"] = len(prompts) * new_tokens / answer.pop("wall_s")
+        if "ended" not in answer:
+            _check(contender, answer["tokens"], len(prompts), new_tokens)
+            answer[f"{what}_tps"] = len(prompts) * new_tokens / answer.pop("wall_s")
         self._keep(answer)
 
     def _limits(self) -> None:
@@ -65,9 +67,18 @@ class Round:
             self._keep(answer | {case.name: step_s})
 
     def _ask(self, contender: Contender, what: str, **values: object) -> Record:
+        """Return a measurement, or the reason for the end of a peer, which has no speed then."""
         others = machine.Others(one.pid for one in self._order)
-        with waiting(f"{contender.name}: {what}"):
-            answer = contender.ask(what, **values)
+        answer: Record = {"ended": contender.ended}
+        if not contender.ended:
+            with waiting(f"{contender.name}: {what}"):
+                try:
+                    answer = contender.ask(what, **values)
+                except ContenderEnded as error:
+                    if contender.ours:
+                        raise
+                    say(str(error))
+                    answer = {"ended": error.reason}
         head = {"round": self._number, "contender": contender.name, "what": what, "others": round(others.cores(), 3)}
         return head | answer
 

@@ -123,7 +123,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Replace the sources by small ones, which compile in a moment; return their folder."""
     sources = tmp_path / "source"
     sources.mkdir()
-    for name in ("dispatch.cc", "pack.cc", "codes.cc", "handlers_none.cc", "isa.cc", "tiles.cc"):
+    for name in ("dispatch.cc", "pack.cc", "codes.cc", "handlers_none.cc", "isa.cc", "tiles.cc", "widen.cc"):
         (sources / name).write_text("")
     (sources / "dispatch.cc").write_text(SMALL)
     monkeypatch.setattr(build, "SOURCES", sources)

@@ -159,16 +159,14 @@ def test_codes_with_large_groups_are_multiplied_with_bfloat16(
     implementation: Implementation, name: str, rows: int
 ) -> None:
     parts: list[Tensor] = [codes_of(name, 45), codes_of(LARGE[0], 7)]
-    if implementation == "cpu":
-        with pytest.raises(ValueError, match='multiply int16, int8, exact, not "bfloat16"'):
-            stored(parts, implementation, "bfloat16")
-        return
-    weight = stored(parts, implementation, "bfloat16")
-    assert all(each.shape[1] in (45, 7, 52) for each in jax.tree.leaves(weight.data)), "arrays of codes and of scales"
+    weight, is_native = stored(parts, implementation, "bfloat16"), implementation == "cpu"
+    if not is_native:
+        assert all(each.shape[1] in (45, 7, 52) for each in jax.tree.leaves(weight.data)), "codes, and scales"
     x = random(rows, INPUTS)
     rounded = np.asarray(jnp.asarray(x).astype(jnp.bfloat16)).astype(np.float64)
     expected = rounded @ numbers_of(parts).astype(np.float64).T
-    limit = (1e-5 if rows <= 64 else 1e-2) * np.abs(expected).max()  # many rows: numbers of weights in bfloat16
+    is_exact = rows <= 64 and not is_native  # otherwise the numbers of weights are bfloat16, too
+    limit = (1e-5 if is_exact else 1e-2) * np.abs(expected).max()
     product = jax.jit(lambda x, weight: layers.linear(x, weight, 52, implementation=implementation))
     y = np.asarray(product(jnp.asarray(x), weight))
     assert np.abs(y - expected).max() < limit
@@ -191,8 +189,29 @@ def test_exact_products_are_those_of_float32_weights(implementation: Implementat
     np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(expected).view(np.int32))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_native_products_with_bfloat16_are_those_of_bfloat16_weights(name: str) -> None:
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    parts, x = PARTS[name], jnp.asarray(random(100, INPUTS))
+    outputs, narrow = sum(map(len, parts)), packed_form([numbers_of(parts)], "bfloat16", "cpu")
+    weight, onto = stored(parts, "cpu", "bfloat16"), jnp.asarray(random(100, outputs))
+    for rows in (1, 2, 5, 13, 37, 100):
+        for each in (None, onto[:rows]):
+            y = layers.linear(x[:rows], weight, outputs, implementation="cpu", onto=each)
+            expected = layers.linear(x[:rows], narrow, outputs, implementation="cpu", onto=each)
+            np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(expected).view(np.int32))
+        columns = layers.linear_columns(x[:rows], weight, outputs, implementation="cpu")
+        expected = layers.linear_columns(x[:rows], narrow, outputs, implementation="cpu")
+        np.testing.assert_array_equal(np.asarray(columns).view(np.int32), np.asarray(expected).view(np.int32))
+    ids = jnp.arange(outputs)
+    found, expected = (layers.look_up(each, ids, (outputs, INPUTS), implementation="cpu") for each in (weight, narrow))
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+
+
 @pytest.mark.parametrize(
-    "activations", ["int16", *(pytest.param(form, marks=pytest.mark.wide) for form in ("int8", "exact"))]
+    "activations",
+    ["int16", "bfloat16", *(pytest.param(form, marks=pytest.mark.wide) for form in ("int8", "exact"))],
 )
 def test_rows_of_native_products_do_not_depend_on_the_rows_beside_them(activations: Activations) -> None:
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):

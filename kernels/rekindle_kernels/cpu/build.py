@@ -243,7 +243,8 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
     jobs += [(source, source.stem, [EXACT]) for source in _sources("pack*.cc")]
     for name, flags in flags_of.items():
         jobs.append((SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]))
-        jobs.append((SOURCES / "codes.cc", f"codes_{name}", [f"-DREKINDLE_ISA={name}", *flags, EXACT]))
+        for part in ("codes", "widen"):
+            jobs.append((SOURCES / f"{part}.cc", f"{part}_{name}", [f"-DREKINDLE_ISA={name}", *flags, EXACT]))
     jobs += [(SOURCES / "tiles.cc", name, [f"-DREKINDLE_ISA={name}", *flags]) for name, flags in tiles.items()]
 
     def compile_one(job: tuple[Path, str, list[str]]) -> Path:

@@ -18,8 +18,6 @@ PANEL: Final = 32
 
 def packed(shape: tuple[int, int], storage: Storage) -> jax.ShapeDtypeStruct:
     """See `layers.packed`: panels of 32 outputs for each run, described in `source/stored.h`."""
-    if storage.activations not in MOST:
-        raise ValueError(f'the kernels of CPUs multiply {", ".join(MOST)}, not "{storage.activations}"')
     size = sum(_run_bytes(kind, rows, shape[1]) for kind, rows in storage.runs)
     return jax.ShapeDtypeStruct((size,), jnp.dtype(jnp.uint8))
 
@@ -85,12 +83,12 @@ def grouped_linear(x: jax.Array, counts: jax.Array, weight: Stored, outputs: int
 
 
 def look_up(weight: Stored, ids: jax.Array, features: int) -> jax.Array:
-    """See `layers.look_up`."""
+    """See `layers.look_up`. With activations of bfloat16, the numbers are those of a bfloat16 weight."""
     load()
     result = jax.ShapeDtypeStruct((len(ids), features), jnp.float32)
     call = jax.ffi.ffi_call("rekindle_stored_look_up", result)
     y: jax.Array = call(weight.data, ids.astype(jnp.int32), **_runs(weight))
-    return y
+    return y.astype(jnp.bfloat16).astype(y.dtype) if weight.storage.activations == "bfloat16" else y
 
 
 def _runs(weight: Stored) -> dict[str, Any]:

@@ -232,10 +232,6 @@ def test_what_cannot_be_quantized_is_refused(families: Path) -> None:
         Settings(quantize="int8", weights="packed")
     with pytest.raises(ConfigError, match="quantize"):
         Settings(quantize="int2")  # type: ignore[arg-type]
-    native = Settings(quantize="int8", activations="bfloat16", implementation="cpu")
-    if operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), FLOAT32) is None:
-        with pytest.raises(ConfigError, match=r'"bfloat16" is for accelerators: on CPUs, take "int16"'):
-            weight_form(checkpoint, replace(native, weights="dequantized"), FLOAT32, HERE)
 
 
 def test_new_weights_of_any_form_are_quantized(families: Path) -> None:

@@ -227,7 +227,6 @@ def test_a_setting_of_a_server_without_an_effect_is_refused(
     ("settings", "sentence"),
     [
         ({"activations": "int8"}, "activations='int8' has no effect, as it is for packed weights"),
-        ({"activations": "bfloat16"}, 'activations="bfloat16" is for accelerators'),
         (
             {"num_pages": 5, "max_context": 256},
             "max_context is 256, and by num_pages the pool of pages has room for 64",

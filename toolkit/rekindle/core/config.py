@@ -94,9 +94,9 @@ class Settings:
             `weights="dequantized"` converts them first. `update_weights` quantizes new weights, too. None (default)
             quantizes nothing.
         activations: numbers multiplied with packed or quantized weights: integers by token and group of 32, "int16" or
-            "int8", which is less exact and faster for many tokens; "bfloat16"; or float32 with "exact", which is slow.
-            None is "int16" on CPUs, where there is no "bfloat16", and float32 for FP8 in any case. Elsewhere it is
-            "bfloat16", or "exact" if `dtype` is float32, and there are no integers.
+            "int8", which is less exact and faster for many tokens; "bfloat16", as of weights converted to it; or
+            float32 with "exact", which is slow. None is "int16" on CPUs, and FP8 has float32 there in place of
+            integers. Elsewhere it is "bfloat16", or "exact" if `dtype` is float32, and there are no integers.
         mmproj: file with the vision tower of a model in a GGUF file: a path, or `owner/name/file.gguf` on the hub. None
             (default) takes a file beside the model, such as mmproj-MODEL-f16.gguf, if there is one.
         kv_dtype: data type of keys and values in pages: "float32", "bfloat16" or "int8". None is `dtype`. "int8" has

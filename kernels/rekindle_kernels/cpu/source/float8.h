@@ -56,6 +56,16 @@ struct FloatCursor {
 
   FloatCursor(const uint8_t* panel, int64_t groups) : at(panel), groups(groups), left(0), scale{} {}
 
+  // Goes to a group of the panel, from its beginning.
+  void seek(int64_t group) {
+    const int64_t inside = group % groups;
+    at += group / groups * (sizeof(float) + groups * rekindle::kGroup) * kPanel;
+    if (inside == 0) return;
+    enter();
+    at += inside * rekindle::kGroup * kPanel;
+    left -= inside - 1;
+  }
+
   // Reads the scales before the first group of a block.
   void enter() {
     if (left-- > 0) return;

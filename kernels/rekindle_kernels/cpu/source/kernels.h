@@ -42,7 +42,7 @@ struct Run {
 
 // A linear layer over a weight in quantized blocks. `x` is rounded to integers up to `most` by row and group of 32
 // inputs, or not at all if it is 0 or for codes that are floats. Sums of products of integers are exact, and groups are
-// added in order.
+// added in order. If it is negative, `x` and the numbers of the blocks are rounded to bfloat16.
 struct StoredLinear {
   Linear all;
   const Run* runs;

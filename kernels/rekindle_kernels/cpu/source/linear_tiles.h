@@ -27,6 +27,12 @@ struct RowTiles {
     return static_cast<uint16_t*>(part.scratch) + tile * kTileRows * all.in + step * rows(tile) * kTileInputs;
   }
 
+  // Returns the first line of 64 bytes behind the tiles.
+  char* end() const {
+    char* after = static_cast<char*>(part.scratch) + part.rows * all.in * sizeof(uint16_t);
+    return after + (64 - reinterpret_cast<uintptr_t>(after) % 64) % 64;
+  }
+
   void fill() const {
     for (int64_t row = 0; row < part.rows; ++row) {
       const float* x = all.x + (part.first_row + row) * all.in;

@@ -6,12 +6,10 @@
 #include "float8.h"
 #include "linear.h"
 #include "quantized_tiles.h"
+#include "runs.h"
+#include "widened.h"
 
 namespace {
-
-using rekindle::kGroup;
-using rekindle::Run;
-using rekindle::StoredLinear;
 
 // The rows of a part in tiles, quantized.
 struct QuantizedRows {
@@ -108,25 +106,6 @@ void stored_panel_of(int64_t kind, const uint8_t* panel, int64_t of_block, const
   if constexpr (kKind + 1 < rekindle::kIntegerKinds) stored_panel_of<kKind + 1>(kind, panel, of_block, x, wide, y);
 }
 
-// Puts the results of a panel, [rows][32], in their place.
-inline void put_panel(const Linear& all, const LinearPart& part, const float* from, int64_t first, int64_t wide) {
-  if (all.columns && wide == kPanel)
-    return transpose_into(from, part.rows, kPanel, all.y + first * all.rows + part.first_row, all.rows);
-  for (int64_t row = 0; row < part.rows; ++row, from += kPanel) {
-    const int64_t place = part.first_row + row;
-    if (all.columns) {
-      for (int64_t i = 0; i < wide; ++i) all.y[(first + i) * all.rows + place] = from[i];
-      continue;
-    }
-    float* to = all.y + place * all.out + first;
-    if (wide == kPanel)
-      std::memcpy(to, from, kPanel * sizeof(float));
-    else
-      std::memcpy(to, from, wide * sizeof(float));
-    if (all.onto != nullptr) add(all.onto + place * all.out + first, wide, to);
-  }
-}
-
 // The rows of a part in the forms that its runs multiply, and room for a panel, all in its scratch.
 struct StoredRows {
   QuantizedRows integers;
@@ -150,8 +129,9 @@ struct StoredRows {
     };
     y = reinterpret_cast<float*>(take(part.rows * kPanel * sizeof(float)));
     const float* x = stored.all.x + part.first_row * in;
+    const bool halves = stored.most < 0;
     bool rounds = false, keeps = false;
-    for (int64_t i = 0; i < stored.count; ++i)
+    for (int64_t i = 0; i < stored.count && !halves; ++i)
       (stored.most == 0 || kStored[stored.runs[i].kind].floats ? keeps : rounds) = true;
     if (rounds) {
       integers.words = reinterpret_cast<uint32_t*>(take(numbers_of_rows * kPairs * 4));
@@ -163,14 +143,19 @@ struct StoredRows {
       for (int64_t t = 0; t < integers.tiles() && !part.interleaved; ++t)
         for (int64_t r = 0; r < integers.size(t); ++r) integers.quantize(x + (integers.first(t) + r) * in, t, r);
     }
-    if (keeps) floats.scratch = take(rekindle::linear_scratch(part.rows, in));
-    numbers = reinterpret_cast<float*>(take((stored.most == 0 ? in : kWidened) * kPanel * sizeof(float)));
+    if (keeps || halves) floats.scratch = take(rekindle::linear_scratch(part.rows, in));
+    numbers = reinterpret_cast<float*>(take((stored.most == 0 ? in
+                                             : halves         ? kBlock / 2
+                                                              : kWidened) *
+                                            kPanel * sizeof(float)));
     exact = {x, numbers, nullptr, y, part.rows, in, kPanel, false};
     if (keeps && !part.interleaved) interleave_rows<Float32>(exact, floats);
+    if (halves && !part.interleaved) interleave_rows<BFloat16>(exact, floats);
   }
 
   // Multiplies a panel of a run.
   void multiply(const Run& run, const uint8_t* panel) const {
+    if (integers.most < 0) return widened_panel(run, panel, exact, floats, numbers, y);
     if (kStored[run.kind].floats) return float_panel(panel, run.groups, exact, floats, numbers, y);
     if (integers.most > 0) return stored_panel_of(run.kind, panel, run.groups, integers, wide, y);
     for (int64_t lane = 0; lane < kPanel; ++lane)
@@ -179,21 +164,10 @@ struct StoredRows {
   }
 };
 
-// A part of a linear layer over quantized blocks; its panels are counted over all runs.
-void linear_stored(const StoredLinear& stored, const LinearPart& part) {
-  const Linear& all = stored.all;
+// A part of a linear layer over quantized blocks.
+inline void linear_stored(const StoredLinear& stored, const LinearPart& part) {
   const StoredRows rows(stored, part);
-  for (int64_t i = 0; i < stored.count; ++i) {
-    const Run& run = stored.runs[i];
-    const int64_t begin = part.first_panel > run.first_panel ? part.first_panel : run.first_panel;
-    const int64_t end = least(part.first_panel + part.panels, run.first_panel + run.panels);
-    const int64_t size = rekindle::panel_bytes(kStored[run.kind], run.groups, all.in);
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t place = panel - run.first_panel, first = run.first_output + place * kPanel;
-      rows.multiply(run, static_cast<const uint8_t*>(all.weight) + run.offset + place * size);
-      put_panel(all, part, rows.y, first, least(kPanel, run.first_output + run.outputs - first));
-    }
-  }
+  each_panel(stored, part, rows.y, [&](const Run& run, const uint8_t* panel) { rows.multiply(run, panel); });
 }
 
 }  // namespace

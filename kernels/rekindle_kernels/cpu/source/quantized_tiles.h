@@ -78,6 +78,16 @@ struct Cursor {
 
   Cursor(const uint8_t* panel, int64_t groups, int part) : at(panel), groups(groups), left(0), part(part) {}
 
+  // Goes to a group of the panel, from its beginning.
+  void seek(int64_t group) {
+    const int64_t each = groups_of(kOf, groups), inside = group % each;
+    at += group / each * (rekindle::header_bytes(kOf) + each * rekindle::group_bytes(kOf));
+    if (inside == 0) return;
+    enter();
+    at += inside * rekindle::group_bytes(kOf);
+    left -= inside - 1;
+  }
+
   // Reads the header before the first group of a block.
   void enter() {
     if (left-- > 0) return;

@@ -3,6 +3,7 @@
 #include "attention_tiles.h"
 #include "kernels.h"
 #include "linear_tiles.h"
+#include "stored_tiles.h"
 
 #define REKINDLE_TEXT(name) #name
 #define REKINDLE_QUOTED(name) REKINDLE_TEXT(name)
@@ -11,7 +12,8 @@ namespace rekindle {
 
 namespace avx512_bf16 {
 extern const Kernels kernels;
-}
+void widen_stored(const Run&, const uint8_t*, int64_t, int64_t, uint16_t*);  // see widen.h
+}  // namespace avx512_bf16
 
 namespace REKINDLE_ISA {
 namespace {
@@ -30,6 +32,13 @@ void attend_by_tiles(const Attention& all, const AttentionPart& part) {
   attend<Tiled>(all, part);
 }
 
+// Inputs of bfloat16 alone are multiplied by tiles.
+void stored_by_tiles(const StoredLinear& stored, const LinearPart& part) {
+  if (stored.most >= 0) return avx512_bf16::kernels.linear_stored(stored, part);
+  const NoDenormals mode;
+  ::stored_by_tiles(stored, part, avx512_bf16::widen_stored);
+}
+
 }  // namespace
 
 // Returns the kernels of this set.
@@ -38,6 +47,7 @@ const Kernels* kernels() {
     Kernels some = avx512_bf16::kernels;
     some.name = REKINDLE_QUOTED(REKINDLE_ISA);
     some.linear_bf16 = linear_by_tiles;
+    some.linear_stored = stored_by_tiles;
     some.attend_bf16 = attend_by_tiles;
     return some;
   }();

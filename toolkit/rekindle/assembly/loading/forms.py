@@ -29,12 +29,12 @@ def weight_form(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype, pl
     if settings.quantize is not None:
         return _quantized(checkpoint, settings, dtype, place)
     if settings.weights != "packed" and not _is_packed_by_default(checkpoint, settings, dtype, place):
-        _activations(checkpoint, settings, dtype, place)  # checks the setting, which is idle here
+        _activations(settings, dtype, place)  # checks the setting, which is idle here
         return wide
     shapes = expected_shapes(checkpoint.config)
     kinds = kinds_in(checkpoint.tensors, shapes)
     kinds = large_groups(kinds, shapes, floats=reads_floats(place.first)) if is_accelerator else kinds
-    form = WeightForm(dtype, kinds, _activations(checkpoint, settings, dtype, place))
+    form = WeightForm(dtype, kinds, _activations(settings, dtype, place))
     problem = ""
     if not kinds:
         groups = ", with a scale for at least 128 numbers" if is_accelerator else ""
@@ -64,10 +64,10 @@ def _quantized(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype, pla
             f"quantize= makes groups of {least} numbers and more, and no matrix of {checkpoint.source} has them on "
             f"{place}: leave it out"
         )
-    return WeightForm(dtype, kinds, _activations(checkpoint, settings, dtype, place), settings.quantize)
+    return WeightForm(dtype, kinds, _activations(settings, dtype, place), settings.quantize)
 
 
-def _activations(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype, place: Place) -> Activations:
+def _activations(settings: Settings, dtype: jnp.dtype, place: Place) -> Activations:
     """Return the numbers multiplied with packed weights."""
     platform = place.first.platform
     if not shares_memory(place.first):
@@ -78,8 +78,6 @@ def _activations(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype, p
                 '"exact"'
             )
         return settings.activations or default
-    if settings.activations == "bfloat16" and _implementation(checkpoint, settings, dtype, place) == "cpu":
-        raise ConfigError('activations="bfloat16" is for accelerators: on CPUs, take "int16", "int8" or "exact"')
     return settings.activations or "int16"
 
 
