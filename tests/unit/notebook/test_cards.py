@@ -18,7 +18,7 @@ from rekindle.notebook.board.rates import Rate
 from rekindle.results.answers import Answers
 from rekindle.results.facts.restored import RestoreReport
 from rekindle.results.facts.stats import SchedulerStats
-from rekindle.results.heat_map import heat_map
+from rekindle.results.heat_map import MOST_TOKENS, heat_map
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle.views.records import (
     ChunkRecord,
@@ -77,6 +77,17 @@ def test_the_card_of_a_heat_map_is_that_of_its_file() -> None:
         token_logprob("", -1, 2),
     ]
     assert_card("heat_map", {"tokens": as_read(read(heat_map(tokens)))})
+
+
+def test_a_heat_map_counts_tokens_of_images() -> None:
+    image, word = token_logprob("<image>", -3.0, 9), replace(token_logprob(" cat", -0.5, 1), token_id=8)
+    text = read(heat_map([None, *[image] * 64, word, image], image.token_id)).text
+    assert text.startswith("·[64 image tokens] cat[1 image token]")
+    page = read(heat_map([*[image] * 1000, *[word] * 500], image.token_id))
+    assert page.text.startswith("[1,000 image tokens] cat cat")
+    assert page.text.count(" cat") == MOST_TOKENS - 1
+    assert "… 101 more tokens" in page.text
+    assert any("place 1000" in value for _, value in page.attributes), "places are those of the prompt"
 
 
 def test_the_card_of_a_handle_is_that_of_its_file() -> None:

@@ -49,6 +49,7 @@ class Branches:
         meanwhile: the progress of the compilation at submission, as text; empty if no program was being compiled.
         tools: the tools of the conversation; None if the prompt is not a conversation.
         prompt: the prompt with its images; None for a prompt without, whose tokens the generation has.
+        image_token: the id of the token in place of embeddings of images; None for a prompt without images.
     """
 
     factory: Callable[[], BranchRequests]
@@ -56,6 +57,7 @@ class Branches:
     meanwhile: str
     tools: ToolSchemas | None
     prompt: Prompt | None = None
+    image_token: int | None = None
 
     @property
     def images(self) -> tuple[Any, ...]:

@@ -423,4 +423,7 @@ class Requests:
 
         names = (*SamplingOptions.__annotations__, "parallel_tool_calls")
         own = cast(GenerateOptions[Any], {name: value for name, value in options.items() if name in names})
-        return Branches(factory, own, meanwhile, tools, prompt if has_images(prompt) else None)
+        if not has_images(prompt):
+            return Branches(factory, own, meanwhile, tools)
+        images = self.loaded_engine.preparer.images
+        return Branches(factory, own, meanwhile, tools, prompt, None if images is None else images.placeholder)

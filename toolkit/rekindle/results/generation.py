@@ -48,12 +48,15 @@ class Origin(Protocol):
     Attributes:
         meanwhile: the progress of a compilation when the request was submitted, as text; empty without one.
         images: the images of the prompt, each as an `ImageSource`.
+        image_token: the id of the token in place of embeddings of images; None for a prompt without images.
     """
 
     @property
     def meanwhile(self) -> str: ...
     @property
     def images(self) -> Sequence[Any]: ...
+    @property
+    def image_token(self) -> int | None: ...
 
     def branch(self, generation: "Generation", at: int, token: int | str, options: SamplingOptions) -> Branch:
         """Submit the request of a branch; see `Generation.branch`."""
@@ -357,7 +360,8 @@ def generation_html(generation: Generation, calls: str = "") -> str:
     Args:
         calls: HTML of the tool calls and their results; empty to show the calls alone.
     """
-    prompt = heat_map(generation.prompt_logprobs or ())
+    image_token = None if generation.origin is None else generation.origin.image_token
+    prompt = heat_map(generation.prompt_logprobs or (), image_token)
     logprobs = generation.logprobs or ()
     parts = (
         markup.prompt_line(generation.prompt or ""),

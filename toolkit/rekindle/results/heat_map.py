@@ -3,6 +3,7 @@
 import codecs
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from rekindle import markup
 from rekindle.core.request.tokens import TokenLogprob
@@ -18,15 +19,27 @@ DEEPEST = 0.55
 """Background alpha of a token of probability 0. Text stays legible on it, on light and on dark pages."""
 
 
-def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
-    """Return the heat map of tokens as HTML; empty for no tokens. None stands for a token without a probability."""
+def heat_map(tokens: Sequence[TokenLogprob | None], image_token: int | None = None) -> str:
+    """Return the heat map of tokens as HTML; empty for no tokens. None stands for a token without a probability.
+
+    Args:
+        tokens: the tokens.
+        image_token: the id of the token in place of embeddings of images: a run of it is shown as its length.
+    """
     if not tokens:
         return ""
-    spans, place = [], 0
-    for group in by_character(tokens[:MOST_TOKENS]):
-        spans.append(_span(group, place))
-        place += len(group) or 1
-    rest = f" … {quantity(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
+    spans, place, room = [], 0, MOST_TOKENS
+    for is_image, run in groupby(tokens, key=lambda token: token is not None and token.token_id == image_token):
+        group = list(run)
+        if is_image and room:
+            spans.append(f'<span style="{markup.PALE}">[{quantity(len(group), "image token")}]</span>')
+            place, room = place + len(group), room - 1
+            continue
+        for character in by_character(group[:room]):
+            spans.append(_span(character, place))
+            place += len(character) or 1
+        room -= min(room, len(group))
+    rest = f" … {quantity(len(tokens) - place, 'more token')}" if len(tokens) > place else ""
     legend = markup.note(
         "the deeper the shade, the less likely the token; underlined: another token was likelier; point at a token for "
         "its place, rank and probability"
