@@ -7,17 +7,21 @@ import jax
 
 @dataclass(frozen=True, slots=True)
 class Normed:
-    """A deferred `layers.rms_norm(x, weight, eps)`.
+    """A deferred `layers.rms_norm(x, weight, eps)`, or if it is centred, `layers.layer_norm(x, weight, bias, eps)`.
 
     Attributes:
         x: (rows, features) float32.
         weight: (features,) float.
         eps: see `layers.rms_norm`.
+        centred: whether the mean is subtracted first.
+        bias: (features,) float, only with `centred`; None for none.
     """
 
     x: jax.Array
     weight: jax.Array
     eps: float
+    centred: bool = False
+    bias: jax.Array | None = None
 
 
 @dataclass(frozen=True, slots=True)

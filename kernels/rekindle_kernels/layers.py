@@ -113,6 +113,8 @@ def materialize(x: Input, *, implementation: Implementation) -> jax.Array:
     Raises:
         ValueError: the arrays do not fit together, or the implementation is unknown.
     """
+    if isinstance(x, Normed) and x.centred:
+        return layer_norm(x.x, x.weight, x.bias, x.eps, implementation=implementation)
     if isinstance(x, Normed):
         return rms_norm(x.x, x.weight, x.eps, implementation=implementation)
     return gate(x.x, implementation=implementation) if isinstance(x, Gated) else x
@@ -231,6 +233,30 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, *, implementation: Imp
     return operations_of(implementation).rms_norm(x, weight, eps)
 
 
+def layer_norm(
+    x: jax.Array, weight: jax.Array, bias: jax.Array | None, eps: float, *, implementation: Implementation
+) -> jax.Array:
+    """Normalise by the mean and the variance over the last axis (Ba et al., 2016, arXiv:1607.06450).
+
+    Args:
+        x: (..., features) float32.
+        weight: (features,) float, the factors of the normalised features.
+        bias: (features,) float, added to the products; None for none.
+        eps: the number added to the variance.
+        implementation: by name.
+
+    Returns:
+        An array like x.
+
+    Raises:
+        ValueError: the arguments do not fit together, or the implementation is unknown.
+    """
+    _check_norm(x, weight)
+    if bias is not None:
+        _check_norm(x, bias)
+    return operations_of(implementation).layer_norm(x, weight, bias, eps)
+
+
 def rotate(
     qkv: jax.Array, cos: jax.Array, sin: jax.Array, kv_heads: int, *, implementation: Implementation
 ) -> tuple[jax.Array, jax.Array]:
@@ -276,13 +302,17 @@ def gate(x: jax.Array, *, implementation: Implementation) -> jax.Array:
 def _check_input(x: Input) -> None:
     if isinstance(x, Normed):
         _check_norm(x.x, x.weight)
+        if x.bias is not None:
+            _check_norm(x.x, x.bias)
+            if not x.centred:
+                raise ValueError("a norm with a bias must be centred")
     if isinstance(x, Gated):
         _check_gate(x.x)
 
 
 def _check_norm(x: jax.Array, weight: jax.Array) -> None:
     if weight.shape != x.shape[-1:]:
-        raise ValueError(f"the weight of a norm over {x.shape} must be {x.shape[-1:]}, got {weight.shape}")
+        raise ValueError(f"the weight and the bias of a norm over {x.shape} must be {x.shape[-1:]}, got {weight.shape}")
 
 
 def _check_gate(x: jax.Array) -> None:

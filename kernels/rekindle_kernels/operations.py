@@ -96,6 +96,9 @@ class Operations(Protocol):
     def rms_norm(self, x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
         """See `layers.rms_norm`."""
 
+    def layer_norm(self, x: jax.Array, weight: jax.Array, bias: jax.Array | None, eps: float) -> jax.Array:
+        """See `layers.layer_norm`."""
+
     def rotate(self, qkv: jax.Array, cos: jax.Array, sin: jax.Array, kv_heads: int) -> tuple[jax.Array, jax.Array]:
         """See `layers.rotate`."""
 

@@ -15,7 +15,7 @@ from rekindle_kernels.storage import Weight
 from rekindle_kernels.xla import scaled
 from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.linear import look_up, materialize, pack, packed, widened
-from rekindle_kernels.xla.norm import rms_norm
+from rekindle_kernels.xla.norm import layer_norm, rms_norm
 from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
 from rekindle_kernels.xla.stored import pack_blocks

@@ -115,6 +115,20 @@ def test_a_norm_is_the_definition(implementation: Implementation, shape: tuple[i
     np.testing.assert_allclose(np.asarray(y), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(5, 7), (3, 576), (40, 2, 64), (1, 1)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_centred_norm_is_the_definition(
+    implementation: Implementation, has_bias: bool, shape: tuple[int, ...]
+) -> None:
+    x, weight = 3 + random(*shape), random(shape[-1])
+    bias = np.linspace(-1, 2, shape[-1], dtype=np.float32) if has_bias else None
+    added = None if bias is None else jnp.asarray(bias)
+    y = layers.layer_norm(jnp.asarray(x), jnp.asarray(weight), added, 1e-5, implementation=implementation)
+    wide = x.astype(np.float64)
+    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5) * weight
+    np.testing.assert_allclose(np.asarray(y), expected if bias is None else expected + bias, rtol=1e-5, atol=2e-6)
+
+
 @settings(max_examples=5, deadline=None)
 @given(
     tokens=st.sampled_from([1, 17, 300]), heads=st.integers(1, 5), kv_heads=st.integers(1, 3),
@@ -151,6 +165,8 @@ def test_a_linear_layer_reads_what_stands_for_its_input(implementation: Implemen
     weight = packed_form([random(70, 330)], dtype, implementation)
     inputs = (
         Normed(jnp.asarray(random(rows, 330)), jnp.asarray(random(330)), 1e-5),
+        Normed(jnp.asarray(random(rows, 330)), jnp.asarray(random(330)), 1e-5, centred=True),
+        Normed(jnp.asarray(random(rows, 330)), jnp.asarray(random(330)), 1e-5, centred=True, bias=jnp.ones(330)),
         Gated(jnp.asarray(random(rows, 660))),
     )
     for x in inputs:
@@ -176,7 +192,7 @@ def test_native_layers_of_few_rows_compute_their_input_themselves() -> None:
         return sorted(re.findall(r"custom_call @(\w+)", lowered.as_text()))
 
     assert calls(32) == ["rekindle_linear"] * 2
-    assert calls(100) == ["rekindle_gate", "rekindle_linear", "rekindle_linear", "rekindle_rms_norm"]
+    assert calls(100) == ["rekindle_gate", "rekindle_linear", "rekindle_linear", "rekindle_norm"]
 
 
 def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
@@ -185,6 +201,7 @@ def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
     x = random(60, 1100)
     norm = jnp.asarray(random(1100))
     gated = np.asarray(layers.gate(jnp.asarray(x), implementation="cpu"))
+    centred = np.asarray(layers.layer_norm(jnp.asarray(x), norm, norm, 1e-6, implementation="cpu"))
     for dtype in DTYPES:
         weight = packed_form([random(100, 1100)], dtype, "cpu")
         linear = jax.jit(lambda x, weight=weight: layers.linear(x, weight, 100, implementation="cpu"))
@@ -195,6 +212,8 @@ def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
             )
             part = layers.rms_norm(jnp.asarray(x[begin:end]), norm, 1e-6, implementation="cpu")
             np.testing.assert_array_equal(np.asarray(part), np.asarray(normed)[begin:end])
+            part = layers.layer_norm(jnp.asarray(x[begin:end]), norm, norm, 1e-6, implementation="cpu")
+            np.testing.assert_array_equal(np.asarray(part), centred[begin:end])
             part = layers.gate(jnp.asarray(x[begin:end]), implementation="cpu")
             np.testing.assert_array_equal(np.asarray(part), gated[begin:end])
 
@@ -224,10 +243,15 @@ def test_arguments_that_do_not_fit_are_refused(implementation: Implementation) -
         layers.gate(jnp.zeros((2, 7)), implementation=implementation)
     with pytest.raises(ValueError, match=r"weights \(64, 9\), \(3, 8\) together have the form"):
         layers.pack([random(64, 9), random(3, 8)], np.asarray(weight), implementation=implementation)
-    with pytest.raises(ValueError, match=r"the weight of a norm over \(2, 9\) must be \(9,\), got \(8,\)"):
+    with pytest.raises(ValueError, match=r"the weight and the bias of a norm over \(2, 9\) must be \(9,\), got \(8,\)"):
         layers.rms_norm(jnp.zeros((2, 9)), jnp.zeros(8), 1e-5, implementation=implementation)
-    with pytest.raises(ValueError, match=r"the weight of a norm over \(2, 9\) must be \(9,\), got \(8,\)"):
+    with pytest.raises(ValueError, match=r"the weight and the bias of a norm over \(2, 9\) must be \(9,\), got \(8,\)"):
         layers.linear(Normed(jnp.zeros((2, 9)), jnp.zeros(8), 1e-5), weight, 64, implementation=implementation)
+    with pytest.raises(ValueError, match=r"the weight and the bias of a norm over \(2, 9\) must be \(9,\), got \(8,\)"):
+        layers.layer_norm(jnp.zeros((2, 9)), jnp.zeros(9), jnp.zeros(8), 1e-5, implementation=implementation)
+    biased = Normed(jnp.zeros((2, 9)), jnp.zeros(9), 1e-5, bias=jnp.zeros(9))
+    with pytest.raises(ValueError, match="a norm with a bias must be centred"):
+        layers.linear(biased, weight, 64, implementation=implementation)
     with pytest.raises(ValueError, match=r"two halves of features, got \(2, 19\)"):
         layers.linear(Gated(jnp.zeros((2, 19))), weight, 64, implementation=implementation)
     with pytest.raises(ValueError, match=r"a weight \(64, 8\) has the form .* got"):

@@ -278,6 +278,7 @@ def test_products_read_what_stands_for_their_input(implementation: Implementatio
     weight = stored(PARTS["Q4_1"], implementation)
     inputs = (
         Normed(jnp.asarray(random(rows, INPUTS)), jnp.asarray(random(INPUTS)), 1e-5),
+        Normed(jnp.asarray(random(rows, INPUTS)), jnp.ones(INPUTS), 1e-5, centred=True, bias=jnp.ones(INPUTS)),
         Gated(jnp.asarray(random(rows, 2 * INPUTS))),
     )
     for x in inputs:

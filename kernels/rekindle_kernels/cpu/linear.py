@@ -12,7 +12,7 @@ from rekindle_kernels.blocks import Array, Blocks, Tensor
 from rekindle_kernels.cpu import stored
 from rekindle_kernels.cpu.gate import gate
 from rekindle_kernels.cpu.library import load
-from rekindle_kernels.cpu.norm import rms_norm
+from rekindle_kernels.cpu.norm import arguments_of, norm
 from rekindle_kernels.cpu.stored import PANEL
 from rekindle_kernels.inputs import Gated, Input, Normed
 from rekindle_kernels.quantized import Codes, Quantized
@@ -91,7 +91,7 @@ def linear(x: Input, weight: Weight, outputs: int, onto: jax.Array | None = None
     computation.
     """
     if isinstance(x, Normed) and x.x.size >= ALONE:
-        x = rms_norm(x.x, x.weight, x.eps)
+        x = norm(x)
     elif isinstance(x, Gated) and x.x.size >= ALONE:
         x = gate(x.x)
     return _linear(x, weight, outputs, onto, columns=False)
@@ -104,17 +104,15 @@ def linear_columns(x: jax.Array, weight: Weight, outputs: int) -> jax.Array:
 
 def _linear(x: Input, weight: Weight, outputs: int, onto: jax.Array | None, columns: bool) -> jax.Array:
     load()
-    numbers, norm, eps = x if isinstance(x, jax.Array) else x.x, jnp.zeros(0, jnp.float32), 0.0
-    if isinstance(x, Normed):
-        norm, eps = x.weight.astype(jnp.float32), x.eps
     if isinstance(weight, Stored):
-        gated = isinstance(x, Gated)
-        return stored.linear(numbers, weight, outputs, onto, (norm, eps), columns=columns, gated=gated)
+        return stored.linear(x, weight, outputs, onto, columns=columns)
+    numbers = x if isinstance(x, jax.Array) else x.x
     shape = (outputs, len(numbers)) if columns else (len(numbers), outputs)
     call = jax.ffi.ffi_call("rekindle_linear", jax.ShapeDtypeStruct(shape, jnp.float32))
     base = jnp.zeros((0, 0), jnp.float32) if onto is None else onto
-    options = {"columns": columns, "gated": isinstance(x, Gated), "eps": np.float32(eps)}
-    y: jax.Array = call(numbers.astype(jnp.float32), weight, norm, base, **options)
+    scales, bias, options = arguments_of(x)
+    options |= {"columns": columns, "gated": isinstance(x, Gated)}
+    y: jax.Array = call(numbers.astype(jnp.float32), weight, scales, bias, base, **options)
     return y
 
 

@@ -6,7 +6,7 @@ from rekindle_kernels.cpu import library
 from rekindle_kernels.cpu.attention import attend_blocks, attend_rows
 from rekindle_kernels.cpu.gate import gate
 from rekindle_kernels.cpu.linear import grouped_linear, linear, linear_columns, look_up, low_rank, pack, packed
-from rekindle_kernels.cpu.norm import rms_norm
+from rekindle_kernels.cpu.norm import layer_norm, rms_norm
 from rekindle_kernels.cpu.pages import empty, read_page, write, write_page
 from rekindle_kernels.cpu.rotary import rotate
 from rekindle_kernels.cpu.sampling import adjust, argmax, count_above, draw, mass, nth_largest

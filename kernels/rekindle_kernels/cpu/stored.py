@@ -10,6 +10,8 @@ import numpy as np
 
 from rekindle_kernels.blocks import Array
 from rekindle_kernels.cpu.library import load
+from rekindle_kernels.cpu.norm import arguments_of
+from rekindle_kernels.inputs import Gated, Input
 from rekindle_kernels.storage import GROUP, MOST, Piece, Storage, Stored, layout_of
 
 PANEL: Final = 32
@@ -42,34 +44,17 @@ def pack_blocks(pieces: Iterable[Piece], into: Array, storage: Storage) -> None:
         write(*sizes, *place, ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(len(data)), ctypes.c_int64(inputs))
 
 
-def linear(
-    x: jax.Array,
-    weight: Stored,
-    outputs: int,
-    onto: jax.Array | None,
-    norm: tuple[jax.Array, float],
-    *,
-    columns: bool,
-    gated: bool,
-) -> jax.Array:
-    """Compute `layers.linear`, or its transpose, of an input to be normalised or gated first.
-
-    A row's sums are independent of other rows.
-
-    Args:
-        x: (rows, features) float32, of an input to be gated twice the inputs.
-        weight, outputs, onto: see `layers.linear`.
-        norm: the weight and the eps of a norm; an empty weight for none.
-        columns: whether the result is (outputs, rows).
-        gated: whether the input is gated.
-    """
+def linear(x: Input, weight: Stored, outputs: int, onto: jax.Array | None, *, columns: bool) -> jax.Array:
+    """Compute `layers.linear`, or its transpose if `columns`. A row's sums are independent of other rows."""
     load()
-    shape = (outputs, len(x)) if columns else (len(x), outputs)
+    numbers = x if isinstance(x, jax.Array) else x.x
+    shape = (outputs, len(numbers)) if columns else (len(numbers), outputs)
     call = jax.ffi.ffi_call("rekindle_stored_linear", jax.ShapeDtypeStruct(shape, jnp.float32))
     base = jnp.zeros((0, 0), jnp.float32) if onto is None else onto
-    options = {"columns": columns, "gated": gated, "eps": np.float32(norm[1])}
+    scales, bias, options = arguments_of(x)
+    options |= {"columns": columns, "gated": isinstance(x, Gated)} | _runs(weight)
     most = np.int64(MOST[weight.storage.activations])
-    y: jax.Array = call(x.astype(jnp.float32), weight.data, norm[0], base, **_runs(weight), most=most, **options)
+    y: jax.Array = call(numbers.astype(jnp.float32), weight.data, scales, bias, base, most=most, **options)
     return y
 
 

@@ -7,7 +7,7 @@ from rekindle_kernels.gpu.pages import write
 from rekindle_kernels.reference import empty
 from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.linear import grouped_linear, linear, linear_columns, look_up, low_rank, pack, packed
-from rekindle_kernels.xla.norm import rms_norm
+from rekindle_kernels.xla.norm import layer_norm, rms_norm
 from rekindle_kernels.xla.pages import read_page, write_page  # XLA copies a page at the speed of memory
 from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest

@@ -9,7 +9,7 @@ from rekindle_kernels.tpu.form import LANES, stored_shape
 from rekindle_kernels.tpu.rows import attend_rows
 from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.linear import grouped_linear, linear, linear_columns, look_up, low_rank, pack, packed
-from rekindle_kernels.xla.norm import rms_norm
+from rekindle_kernels.xla.norm import layer_norm, rms_norm
 from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
 from rekindle_kernels.xla.states import convolve_blocks, convolve_rows, recur_blocks, recur_rows

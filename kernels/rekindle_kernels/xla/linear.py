@@ -13,7 +13,7 @@ from rekindle_kernels.inputs import Gated, Input, Normed
 from rekindle_kernels.storage import Storage, Stored, Weight
 from rekindle_kernels.xla import stored
 from rekindle_kernels.xla.gate import gate
-from rekindle_kernels.xla.norm import rms_norm
+from rekindle_kernels.xla.norm import layer_norm, rms_norm
 
 FEW_ROWS = 64
 """Up to this many float32 rows, a product is a third faster on CPU with the weight as the left operand."""
@@ -59,7 +59,7 @@ def widened(x: jax.Array, weight: Weight) -> tuple[jax.Array, jax.Array]:
 def materialize(x: Input) -> jax.Array:
     """See `layers.materialize`."""
     if isinstance(x, Normed):
-        return rms_norm(x.x, x.weight, x.eps)
+        return layer_norm(x.x, x.weight, x.bias, x.eps) if x.centred else rms_norm(x.x, x.weight, x.eps)
     return gate(x.x) if isinstance(x, Gated) else x
 
 

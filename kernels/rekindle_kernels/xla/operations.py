@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from rekindle_kernels.xla.attention import attend_blocks, attend_rows
 from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.linear import grouped_linear, linear, linear_columns, look_up, low_rank, pack, packed
-from rekindle_kernels.xla.norm import rms_norm
+from rekindle_kernels.xla.norm import layer_norm, rms_norm
 from rekindle_kernels.xla.pages import empty, read_page, write, write_page
 from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest

@@ -20,6 +20,15 @@ using Matrix = ffi::Buffer<ffi::F32, 2>;
 using Vector = ffi::Buffer<ffi::F32, 1>;
 using Ids = ffi::Buffer<ffi::S32, 1>;
 
+// Returns the numbers of a vector, or null for an empty one.
+inline const float* data_or_null(const Vector& x) { return x.element_count() ? x.typed_data() : nullptr; }
+
+// Returns whether the bias of a norm is empty, or fits to its features.
+inline bool fits(const Vector& bias, int64_t features, bool centred) {
+  const int64_t count = bias.element_count();
+  return count == 0 || (centred && count == features);
+}
+
 // Returns this thread's reusable memory for a part.
 inline float* scratch(int64_t size) {
   static thread_local std::vector<float> kept;

@@ -19,9 +19,9 @@ ffi::Future compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int6
   return in_row_parts(pool, std::vector<Linear>(layers, layers + count), panels, size, run, std::move(inputs));
 }
 
-// An empty `norm` or `onto` stands for none.
-ffi::Future linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Vector norm, Matrix onto,
-                   ffi::Result<Matrix> y, bool columns, bool gated, float eps) {
+// An empty `norm`, `bias` or `onto` stands for none.
+ffi::Future linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Vector norm, Vector bias, Matrix onto,
+                   ffi::Result<Matrix> y, bool columns, bool gated, float eps, bool centred) {
   const int64_t features = x.dimensions()[1], normed = norm.element_count();
   const int64_t rows = x.dimensions()[0], in = features / (gated ? 2 : 1), out = y->dimensions()[columns ? 0 : 1];
   const int64_t panels = (out + kPanel - 1) / kPanel;
@@ -29,12 +29,13 @@ ffi::Future linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Vector
   const bool added = onto.element_count() > 0;
   if (static_cast<int64_t>(weight.element_count()) != panels * kPanel * (wide ? in : (in + 1) / 2 * 2) ||
       y->dimensions()[columns ? 1 : 0] != rows || (gated && (normed || features % 2)) ||
-      (normed && normed != features) || (added && (columns || !(onto.dimensions() == y->dimensions()))))
+      (normed && normed != features) || !fits(bias, normed, centred) || (added && (columns || !(onto.dimensions() == y->dimensions()))))
     return invalid("a linear layer got arrays of shapes that do not fit together");
   const float* base = added ? onto.typed_data() : nullptr;
   Numbers inputs(gated || normed ? new float[rows * in] : nullptr);
   if (gated) kernels()->gate({x.typed_data(), inputs.get(), in}, 0, rows);
-  if (normed) kernels()->rms_norm({x.typed_data(), norm.typed_data(), inputs.get(), in, eps}, 0, rows);
+  if (normed)
+    kernels()->norm({x.typed_data(), norm.typed_data(), data_or_null(bias), inputs.get(), in, eps, centred}, 0, rows);
   const float* read = inputs ? inputs.get() : x.typed_data();
   const Linear all{read, weight.untyped_data(), base, y->typed_data(), rows, in, out, columns && rows > 1};
   return compute(pool, wide, &all, 1, std::move(inputs));
@@ -101,11 +102,13 @@ REKINDLE_HANDLER(rekindle_linear, rekindle::linear,
                      .Arg<rekindle::Matrix>()
                      .Arg<xla::ffi::AnyBuffer>()
                      .Arg<rekindle::Vector>()
+                     .Arg<rekindle::Vector>()
                      .Arg<rekindle::Matrix>()
                      .Ret<rekindle::Matrix>()
                      .Attr<bool>("columns")
                      .Attr<bool>("gated")
-                     .Attr<float>("eps"));
+                     .Attr<float>("eps")
+                     .Attr<bool>("centred"));
 
 REKINDLE_HANDLER(rekindle_grouped_linear, rekindle::grouped_linear,
                  xla::ffi::Ffi::Bind()

@@ -22,12 +22,15 @@ ffi::Future for_rows(ffi::ThreadPool& pool, int64_t rows, int64_t numbers, Run r
   });
 }
 
-ffi::Future rms_norm(ffi::ThreadPool pool, Matrix x, Vector weight, ffi::Result<Matrix> y, float eps) {
+// An empty `bias` stands for none.
+ffi::Future norm(ffi::ThreadPool pool, Matrix x, Vector weight, Vector bias, ffi::Result<Matrix> y, float eps,
+                 bool centred) {
   const int64_t rows = x.dimensions()[0], features = x.dimensions()[1];
-  if (static_cast<int64_t>(weight.element_count()) != features || y->element_count() != x.element_count())
+  if (static_cast<int64_t>(weight.element_count()) != features || y->element_count() != x.element_count() ||
+      !fits(bias, features, centred))
     return invalid("a normalisation got arrays of shapes that do not fit together");
-  const Norm all{x.typed_data(), weight.typed_data(), y->typed_data(), features, eps};
-  return for_rows(pool, rows, features, [=](int64_t first, int64_t count) { kernels()->rms_norm(all, first, count); });
+  const Norm all{x.typed_data(), weight.typed_data(), data_or_null(bias), y->typed_data(), features, eps, centred};
+  return for_rows(pool, rows, features, [=](int64_t first, int64_t count) { kernels()->norm(all, first, count); });
 }
 
 ffi::Future rotate(ffi::ThreadPool pool, Heads x, Matrix cos, Matrix sin, ffi::Result<Heads> q, ffi::Result<Pairs> kv) {
@@ -56,13 +59,15 @@ ffi::Future gate(ffi::ThreadPool pool, Matrix x, ffi::Result<Matrix> y) {
 }  // namespace
 }  // namespace rekindle
 
-REKINDLE_HANDLER(rekindle_rms_norm, rekindle::rms_norm,
+REKINDLE_HANDLER(rekindle_norm, rekindle::norm,
                  xla::ffi::Ffi::Bind()
                      .Ctx<xla::ffi::ThreadPool>()
                      .Arg<rekindle::Matrix>()
                      .Arg<rekindle::Vector>()
+                     .Arg<rekindle::Vector>()
                      .Ret<rekindle::Matrix>()
-                     .Attr<float>("eps"));
+                     .Attr<float>("eps")
+                     .Attr<bool>("centred"));
 
 REKINDLE_HANDLER(rekindle_rotate, rekindle::rotate,
                  xla::ffi::Ffi::Bind()

@@ -54,23 +54,24 @@ ffi::Future compute(ffi::ThreadPool& pool, std::vector<StoredLinear> layers, int
   return in_row_parts(pool, layers, panels, size, kernels()->linear_stored, std::move(held));
 }
 
-// An empty `norm` or `onto` stands for none.
-ffi::Future linear(ffi::ThreadPool pool, Matrix x, Bytes weight, Vector norm, Matrix onto, ffi::Result<Matrix> y,
-                   Integers kinds, Integers groups, Integers run_rows, int64_t most, bool columns, bool gated,
-                   float eps) {
+// An empty `norm`, `bias` or `onto` stands for none.
+ffi::Future linear(ffi::ThreadPool pool, Matrix x, Bytes weight, Vector norm, Vector bias, Matrix onto,
+                   ffi::Result<Matrix> y, Integers kinds, Integers groups, Integers run_rows, int64_t most,
+                   bool columns, bool gated, float eps, bool centred) {
   const int64_t features = x.dimensions()[1], normed = norm.element_count();
   const int64_t rows = x.dimensions()[0], in = features / (gated ? 2 : 1), out = y->dimensions()[columns ? 0 : 1];
   Runs runs(kinds, groups, run_rows, in);
   const bool added = onto.element_count() > 0;
   if (!runs.valid || runs.outputs != out || static_cast<int64_t>(weight.element_count()) != runs.bytes ||
       y->dimensions()[columns ? 1 : 0] != rows || (gated && (normed || features % 2)) ||
-      (normed && normed != features) || (added && (columns || !(onto.dimensions() == y->dimensions()))))
+      (normed && normed != features) || !fits(bias, normed, centred) || (added && (columns || !(onto.dimensions() == y->dimensions()))))
     return invalid("a linear layer over quantized blocks got arrays of shapes that do not fit together");
   auto held = std::make_shared<Held>();
   held->runs = std::move(runs.runs);
   if (gated || normed) held->inputs.reset(new float[rows * in]);
   if (gated) kernels()->gate({x.typed_data(), held->inputs.get(), in}, 0, rows);
-  if (normed) kernels()->rms_norm({x.typed_data(), norm.typed_data(), held->inputs.get(), in, eps}, 0, rows);
+  if (normed)
+    kernels()->norm({x.typed_data(), norm.typed_data(), data_or_null(bias), held->inputs.get(), in, eps, centred}, 0, rows);
   const float* read = held->inputs ? held->inputs.get() : x.typed_data();
   const float* base = added ? onto.typed_data() : nullptr;
   const Linear all{read, weight.typed_data(), base, y->typed_data(), rows, in, out, columns && rows > 1};
@@ -129,6 +130,7 @@ REKINDLE_HANDLER(rekindle_stored_linear, rekindle::linear,
                      .Arg<rekindle::Matrix>()
                      .Arg<rekindle::Bytes>()
                      .Arg<rekindle::Vector>()
+                     .Arg<rekindle::Vector>()
                      .Arg<rekindle::Matrix>()
                      .Ret<rekindle::Matrix>()
                      .Attr<rekindle::Integers>("kinds")
@@ -137,7 +139,8 @@ REKINDLE_HANDLER(rekindle_stored_linear, rekindle::linear,
                      .Attr<int64_t>("most")
                      .Attr<bool>("columns")
                      .Attr<bool>("gated")
-                     .Attr<float>("eps"));
+                     .Attr<float>("eps")
+                     .Attr<bool>("centred"));
 
 REKINDLE_HANDLER(rekindle_stored_grouped_linear, rekindle::grouped_linear,
                  xla::ffi::Ffi::Bind()

@@ -29,7 +29,7 @@ const Kernels kernels = {
     linear<Float32>,
     linear<BFloat16>,
     linear_stored,
-    rms_norm,
+    norm,
     rotate,
     gate,
     convolve,

@@ -111,12 +111,13 @@ static inline int64_t attention_scratch(int64_t heads, int64_t head_dim) {
   return heads * (query_room(head_dim) + 2 * attention_state(head_dim)) + keys_room(head_dim) + scales_room(head_dim);
 }
 
-// y = x / sqrt(mean(x * x) + eps) * weight, row by row.
+// y = d / sqrt(mean(d * d) + eps) * weight + bias, row by row, where d is x, or x - mean(x) if it is `centred`.
 struct Norm {
-  const float *x, *weight;  // [rows][features] and [features]
+  const float *x, *weight, *bias;  // [rows][features], [features], and [features] or null
   float* y;
   int64_t features;
   float eps;
+  bool centred;  // a bias needs it
 };
 
 // Queries and keys are rotated by the angles of their token, and separated; values are copied next to the keys.
@@ -216,7 +217,7 @@ struct Kernels {
   void (*linear_bf16)(const Linear&, const LinearPart&);
   // The scratch has `stored_scratch` bytes.
   void (*linear_stored)(const StoredLinear&, const LinearPart&);
-  void (*rms_norm)(const Norm&, int64_t first, int64_t rows);
+  void (*norm)(const Norm&, int64_t first, int64_t rows);
   void (*rotate)(const Rotation&, int64_t first, int64_t tokens);
   void (*gate)(const Gate&, int64_t first, int64_t rows);
   // Computes some channels of a stretch, and updates the slot's last inputs of them.

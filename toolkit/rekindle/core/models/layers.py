@@ -153,21 +153,30 @@ class Normalise(nnx.Module, pytree=False):
 
     def input(self, x: jax.Array) -> Input:
         """Return the normalised (..., features) as an input of a linear layer, possibly not computed yet."""
-        weight, is_plain = self.weight, self.bias is None and self.shares is None and not self.config.centred
-        if is_plain and weight is not None and len(self.shape) == 1:
-            return Normed(x, weight[...], self.config.eps)
-        if self.config.centred:
-            x = x - self._mean(x)
-        y = x * jax.lax.rsqrt(self._mean(jnp.square(x)) + self.config.eps)
+        weight, bias, config = self.weight, self.bias, self.config
+        if self.shares is not None:
+            y = self._over_devices(x, self.shares)
+        elif len(self.shape) == 1 and (bias is None or config.centred):
+            scale = jnp.ones(self.shape, jnp.float32) if weight is None else weight[...]
+            return Normed(x, scale, config.eps, config.centred, None if bias is None else bias[...])
+        else:
+            # XLA sums a row in an order of its own for each number of rows; the native kernel has one order.
+            ones = jnp.ones(x.shape[-1], jnp.float32)
+            plain = Normed(x, ones, config.eps, config.centred)
+            y = kernels.materialize(plain, implementation=self.implementation)
         axes = (1,) * (x.ndim - len(self.shape))
         y = y if weight is None else y * weight[...].reshape(*axes, *self.shape)
-        return y if self.bias is None else y + self.bias[...].reshape(*axes, *self.shape)
+        return y if bias is None else y + bias[...].reshape(*axes, *self.shape)
 
-    def _mean(self, x: jax.Array) -> jax.Array:
-        """Return the mean over the features of all devices."""
-        if self.shares is None:
-            return x.mean(-1, keepdims=True)
-        return self.shard.sum((x * self.shares.local()[None]).sum(-1, keepdims=True))
+    def _over_devices(self, x: jax.Array, shares: HeadShares) -> jax.Array:
+        """Normalise over the features of all devices, without weights."""
+
+        def mean(x: jax.Array) -> jax.Array:
+            return self.shard.sum((x * shares.local()[None]).sum(-1, keepdims=True))
+
+        if self.config.centred:
+            x = x - mean(x)
+        return x * jax.lax.rsqrt(mean(jnp.square(x)) + self.config.eps)
 
 
 def norm_of(weights: WeightSource, name: str, features: int, config: Norm) -> Normalise:
