@@ -29,7 +29,8 @@ ffi::Future linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Vector
   const bool added = onto.element_count() > 0;
   if (static_cast<int64_t>(weight.element_count()) != panels * kPanel * (wide ? in : (in + 1) / 2 * 2) ||
       y->dimensions()[columns ? 1 : 0] != rows || (gated && (normed || features % 2)) ||
-      (normed && normed != features) || !fits(bias, normed, centred) || (added && (columns || !(onto.dimensions() == y->dimensions()))))
+      (normed && normed != features) || !fits(bias, normed, centred) ||
+      (added && (columns || !(onto.dimensions() == y->dimensions()))))
     return invalid("a linear layer got arrays of shapes that do not fit together");
   const float* base = added ? onto.typed_data() : nullptr;
   Numbers inputs(gated || normed ? new float[rows * in] : nullptr);

@@ -64,14 +64,16 @@ ffi::Future linear(ffi::ThreadPool pool, Matrix x, Bytes weight, Vector norm, Ve
   const bool added = onto.element_count() > 0;
   if (!runs.valid || runs.outputs != out || static_cast<int64_t>(weight.element_count()) != runs.bytes ||
       y->dimensions()[columns ? 1 : 0] != rows || (gated && (normed || features % 2)) ||
-      (normed && normed != features) || !fits(bias, normed, centred) || (added && (columns || !(onto.dimensions() == y->dimensions()))))
+      (normed && normed != features) || !fits(bias, normed, centred) ||
+      (added && (columns || !(onto.dimensions() == y->dimensions()))))
     return invalid("a linear layer over quantized blocks got arrays of shapes that do not fit together");
   auto held = std::make_shared<Held>();
   held->runs = std::move(runs.runs);
   if (gated || normed) held->inputs.reset(new float[rows * in]);
   if (gated) kernels()->gate({x.typed_data(), held->inputs.get(), in}, 0, rows);
   if (normed)
-    kernels()->norm({x.typed_data(), norm.typed_data(), data_or_null(bias), held->inputs.get(), in, eps, centred}, 0, rows);
+    kernels()->norm({x.typed_data(), norm.typed_data(), data_or_null(bias), held->inputs.get(), in, eps, centred}, 0,
+                    rows);
   const float* read = held->inputs ? held->inputs.get() : x.typed_data();
   const float* base = added ? onto.typed_data() : nullptr;
   const Linear all{read, weight.typed_data(), base, y->typed_data(), rows, in, out, columns && rows > 1};
