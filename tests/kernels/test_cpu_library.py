@@ -199,14 +199,14 @@ def test_a_program_of_nothing_but_calls_of_the_library_is_stored_though_it_has_n
 ) -> None:
     library.load()
     weight, x = jnp.arange(64, dtype=jnp.float32), jnp.ones((1, 2), jnp.float32)
-    norm, onto = jnp.zeros(0, jnp.float32), jnp.ones((1, 32), jnp.float32)
-    options = {"columns": False, "gated": False, "eps": np.float32(0)}
+    none, onto = jnp.zeros(0, jnp.float32), jnp.ones((1, 32), jnp.float32)
+    options = {"columns": False, "gated": False, "eps": np.float32(0), "centred": False}
     call = partial(jax.ffi.ffi_call("rekindle_linear", jax.ShapeDtypeStruct((1, 32), jnp.float32)), **options)
     store = open_programs(tmp_path)
-    serialized = store.serialize(jax.jit(call).lower(x, weight, norm, onto).compile())
+    serialized = store.serialize(jax.jit(call).lower(x, weight, none, none, onto).compile())
     assert serialized is not None
     assert not any(magic in serialized.arrays["program"].tobytes() for magic in OBJECT_FILES)
     assert store.save(nth(0), serialized)
     loaded = open_programs(tmp_path).load(nth(0))
     assert loaded is not None
-    assert loaded(x, weight, norm, onto).tolist() == [[33.0 + 2 * column for column in range(32)]]
+    assert loaded(x, weight, none, none, onto).tolist() == [[33.0 + 2 * column for column in range(32)]]
