@@ -67,7 +67,7 @@ def test_lines_fit_a_terminal(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(families / "qwen3", "m")
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((columns, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((columns, 24)))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["quantize", "m", "q.gguf", "--quiet"]) == 0
     main(["quantize", "m", "q.gguf", "--quiet"])
