@@ -78,6 +78,8 @@ LINUX: Final = ("-shared", "-static-libstdc++", "-static-libgcc")
 MACOS: Final = ("-dynamiclib", "-Wl,-exported_symbol,_rekindle_*")
 EXACT: Final = "-ffp-contract=off"
 """Flag for dequantization, whose rounding must equal the gguf library's."""
+EXACT_SOURCES: Final = ("codes.cc", "widen.cc")
+"""Sources of each instruction set with the flag EXACT."""
 EXPORTS: Final = "{ global: rekindle_*; local: *; };"
 
 
@@ -243,8 +245,8 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
     jobs += [(source, source.stem, [EXACT]) for source in _sources("pack*.cc")]
     for name, flags in flags_of.items():
         jobs.append((SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]))
-        for part in ("codes", "widen"):
-            jobs.append((SOURCES / f"{part}.cc", f"{part}_{name}", [f"-DREKINDLE_ISA={name}", *flags, EXACT]))
+        for source in (SOURCES / file for file in EXACT_SOURCES):
+            jobs.append((source, f"{source.stem}_{name}", [f"-DREKINDLE_ISA={name}", *flags, EXACT]))
     jobs += [(SOURCES / "tiles.cc", name, [f"-DREKINDLE_ISA={name}", *flags]) for name, flags in tiles.items()]
 
     def compile_one(job: tuple[Path, str, list[str]]) -> Path:
