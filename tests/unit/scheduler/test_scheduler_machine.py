@@ -189,7 +189,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def keep_requests_over_new_weights(self) -> None:
         """Go on with other weights; the fake device asserts no read of a page from the former ones."""
         self.exchanges += 1
-        self.engine.say(NewWeights(self.exchanges, [], "keep"))
+        self.see(self.engine.say(NewWeights(self.exchanges, [], "keep")))
 
     @invariant()
     def the_device_is_never_idle_while_somebody_could_run(self) -> None:
