@@ -13,7 +13,7 @@ import pytest
 import rekindle
 from rekindle.assembly.loading import filling, huge_pages
 from rekindle.assembly.loading.filling import collapse_later
-from rekindle.assembly.loading.huge_pages import COLLAPSE, collapse, spans_of
+from rekindle.assembly.loading.huge_pages import COLLAPSE, collapse, prefer, spans_of
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE, until_blocking
 
@@ -107,7 +107,9 @@ def test_nothing_is_done_where_nobody_wants_it(
     huge_pages.page_size.cache_clear()
     try:
         memory = some_memory(8 * SIZE)
-        assert collapse(spans_of(arrays_in(memory, 4))) == 0
+        spans = spans_of(arrays_in(memory, 4))
+        prefer(spans)
+        assert collapse(spans) == 0
     finally:
         monkeypatch.undo()
         huge_pages.page_size.cache_clear()
@@ -121,7 +123,7 @@ def test_weights_settle_once_the_programs_are_ready_unless_the_session_ended_bef
     ((begin, end),) = spans_of(arrays)
     before, ready = huge_bytes(begin, end), Future[None]()
     others = set(threading.enumerate())
-    stop = collapse_later(arrays, [ready])
+    stop = collapse_later(arrays[:2], arrays[2:], [ready])
     (worker,) = (each for each in threading.enumerate() if each not in others and each.name == "rekindle-huge-pages")
     until_blocking(lambda: ready._waiters or not worker.is_alive(), "somebody waited for the programs")
     assert huge_bytes(begin, end) == before
@@ -131,6 +133,25 @@ def test_weights_settle_once_the_programs_are_ready_unless_the_session_ended_bef
     worker.join(PATIENCE)
     gain = huge_bytes(begin, end) - before
     assert gain <= SIZE if ended else gain >= 7 * SIZE
+
+
+@needs_them
+def test_the_pool_takes_huge_pages_by_its_writes_and_nothing_before() -> None:
+    memory = some_memory(8 * SIZE)
+    whole = np.frombuffer(memory, np.uint8)
+    (span,) = spans_of([jax.device_put(whole)])
+    assert span[0] == whole.ctypes.data, "the array is in this memory"
+    before, first = huge_bytes(*span), -span[0] % SIZE
+    whole[first + SIZE] = 1
+    assert huge_bytes(*span) == before, "its first page is a small one"
+    prefer([span])
+    assert huge_bytes(*span) == before, "memory without a write is not allocated"
+    assert collapse([span]) == SIZE
+    assert huge_bytes(*span) == before + SIZE, "the page with a write, and no other"
+    whole[first + 3 * SIZE] = 1
+    assert huge_bytes(*span) == before + 2 * SIZE
+    whole[-1] = 1
+    assert huge_bytes(*span) == before + 2 * SIZE + (SIZE if (span[1] % SIZE == 0) else 0), "but for the ends"
 
 
 def test_weights_of_a_session_settle_and_others_are_there_before_they_are_used(

@@ -102,7 +102,8 @@ def build(
         if wait:
             wait_for(preparing, report)
         preparing += [ready for each in executables.values() for ready in each.prepare(later, patient=True)]
-        resources.callback(collapse_later(distinct([state.weights for state in states]), preparing))
+        pools = [layer for state in states for layer in state.pages]
+        resources.callback(collapse_later(distinct([state.weights for state in states]), pools, preparing))
         if followers is not None:
             followers.wait(report)
         preparer = Preparer.of(checkpoint, limits.max_context, limits.picture_rows)

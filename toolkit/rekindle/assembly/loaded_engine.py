@@ -15,6 +15,7 @@ from rekindle.assembly.followers import Followers
 from rekindle.assembly.loading.adapting import put_adapter, put_empty
 from rekindle.assembly.loading.blueprint import adapter_programs, steering_programs
 from rekindle.assembly.loading.filling import place_new_weights
+from rekindle.assembly.loading.huge_pages import prefer, spans_of
 from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing import Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
@@ -210,6 +211,7 @@ class LoadedEngine:
                     for arrays, state in zip(self._place_weights(tensors, shares), states, strict=True)
                 ]
                 jax.block_until_ready([(each.pages, each.slots) for each in lanes])
+                prefer(spans_of(layer for each in lanes for layer in each.pages))
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise

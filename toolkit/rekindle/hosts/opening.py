@@ -154,7 +154,7 @@ class ModelShard:
             if wait:
                 wait_for(preparing, silent)
             preparing += executables.prepare(later, patient=True)
-            resources.callback(collapse_later(state.weights, preparing))
+            resources.callback(collapse_later(state.weights, state.pages, preparing))
             return cls(blueprint, executables, state, resources.pop_all())
 
     def load(self, request: Mapping[str, Any]) -> list[jax.Array]:

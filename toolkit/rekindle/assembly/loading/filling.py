@@ -11,7 +11,7 @@ import numpy as np
 
 from rekindle.assembly.devices import put_on
 from rekindle.assembly.loading.blueprint import Blueprint
-from rekindle.assembly.loading.huge_pages import collapse, spans_of
+from rekindle.assembly.loading.huge_pages import collapse, prefer, spans_of
 from rekindle.assembly.loading.joining import join, share
 from rekindle.assembly.weights.load import Join, load_weights
 from rekindle.core.concurrency.progress import Progress, Report
@@ -191,18 +191,21 @@ def distinct(weights: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
     return list({id(array): array for arrays in weights for array in arrays}.values())
 
 
-def collapse_later(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Callable[[], None]:
-    """Move weights on CPUs into huge pages in the background, once the programs are ready.
+def collapse_later(
+    weights: Sequence[jax.Array], pages: Sequence[jax.Array], ready: Sequence[Future[None]]
+) -> Callable[[], None]:
+    """Move weights and pages on CPUs into huge pages in the background, once the programs are ready.
 
-    A pause follows each page, as long as the move took. Call the returned function before the weights are deleted: it
-    stops the work.
+    A pause follows each page, as long as the move took. Parts of the pool without a write stay unallocated. Call the
+    returned function before the weights are deleted: it stops the work.
     """
-    spans, stop = spans_of(weights), Event()
+    spans, pool, stop = spans_of(weights), spans_of(pages), Event()
 
     def work() -> None:
         wait(ready)
-        collapse(spans, should_stop=stop.wait)
+        prefer(pool)
+        collapse([*spans, *pool], should_stop=stop.wait)
 
-    if spans:
+    if spans or pool:
         Work(work, "huge-pages", stop.set)
     return stop.set
