@@ -14,6 +14,19 @@ from rekindle_kernels.blocks import Array, Bytes, Packed, Tensor
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
+_NF4: Final = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_FP4: Final = (0.0, 1 / 192, 2 / 3, 1.0, 1 / 3, 1 / 2, 1 / 6, 1 / 4)
+TABLES: Final[dict[str, Floats]] = {
+    "float4": np.array([*_E2M1, *(-number for number in _E2M1)], np.float32),
+    "nf4": np.array(_NF4, np.float32),
+    "fp4": np.array([*_FP4, *(-number for number in _FP4)], np.float32),
+}
+"""The numbers of codes of 4 bits that are not consecutive: E2M1, and NF4 and FP4 of bitsandbytes."""
 _NUMBERS: Final = 1 << 20
 """Numbers widened at a time, to keep temporary arrays in the caches."""
 

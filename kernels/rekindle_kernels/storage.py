@@ -2,7 +2,8 @@
 
 A *kind* is a name of ggml, such as "Q4_K", or codes of safetensors files with float32 scales: "int4:128" has 4 bits and
 a scale for each 128 numbers of a row. ":zero" and ":least" after it stand for zero points and least numbers. The codes
-of "float8:128" are floats of 8 bits, E4M3.
+of "float8:128" are floats of 8 bits, E4M3; of "float4:32", "nf4:64" and "fp4:64" floats of 4 bits: E2M1 as in MXFP4,
+and those of bitsandbytes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle_kernels.blocks import Array, Blocks, Bytes, FileArray, Tensor
-from rekindle_kernels.quantized import Codes, Quantized
+from rekindle_kernels.quantized import TABLES, Codes, Quantized
 
 Indices = np.ndarray[Any, np.dtype[np.int_]]
 Activations = Literal["int16", "int8", "bfloat16", "exact"]
@@ -22,8 +23,8 @@ Activations = Literal["int16", "int8", "bfloat16", "exact"]
 
 Of "int16" the products are within 1e-4 of "exact", relative to the largest. Of "int8" they are within a fiftieth.
 Of "bfloat16", CPUs multiply numbers widened to bfloat16: it is `linear` over bfloat16 weights, bit for bit. "exact" is
-`linear` over float32 weights, bit for bit on CPUs, and slow. On CPUs, codes of "float8" are multiplied so
-for all integers too, and fast: integers do not hold their products.
+`linear` over float32 weights, bit for bit on CPUs, and slow. On CPUs, codes of "float8", "nf4" and "fp4" are multiplied
+so for all integers too, and fast: integers do not hold their products.
 """
 MOST: Final[dict[Activations, int]] = {"int16": 32767, "int8": 127, "exact": 0, "bfloat16": -1}
 """The largest integer of a group; 0 for no integers, and -1 for bfloat16."""
@@ -36,7 +37,7 @@ _GGML: Final = {
 """The numbers and bytes of a block."""
 LEAST: Final = 128
 """The fewest numbers of a group in arrays of codes and of scales, unless a row is one group."""
-_CODES: Final = ("int4", "int4:zero", "int4:least", "int8", "int8:zero", "int8:least", "float8")
+_CODES: Final = ("int4", "int4:zero", "int4:least", "int8", "int8:zero", "int8:least", "float4", "float8", "nf4", "fp4")
 _CODES_AT_ONCE: Final = 1 << 18
 """Codes searched for those that are no number at a time, to stay in the caches."""
 _PIECE_BYTES: Final = 2 << 20
@@ -77,8 +78,8 @@ def layout_of(kind: str) -> Layout:
             f"the kind of a packed weight is one of {', '.join(_GGML)}, or like "
             f'"int4:128", "int8:32:zero", "float8:128", not "{kind}"'
         )
-    header = 8 if offset else 4
-    return Layout(len(_GGML) + _CODES.index(whole), int(group), header + int(group) * (4 if name == "int4" else 8) // 8)
+    header, bits = 8 if offset else 4, 4 if name.endswith("4") else 8
+    return Layout(len(_GGML) + _CODES.index(whole), int(group), header + int(group) * bits // 8)
 
 
 def has_large_groups(kind: str, inputs: int) -> bool:
@@ -87,7 +88,12 @@ def has_large_groups(kind: str, inputs: int) -> bool:
     Accelerators multiply these as they are. A product of smaller groups is dominated by its partial sums.
     """
     numbers = layout_of(kind).numbers
-    return kind not in _GGML and inputs % numbers == 0 and (numbers >= LEAST or numbers == inputs)
+    return kind.startswith(("int", "float8")) and inputs % numbers == 0 and (numbers >= LEAST or numbers == inputs)
+
+
+def has_floats(kind: str) -> bool:
+    """Return True for codes multiplied as float32 numbers with inputs of float32 where others take integers."""
+    return kind.startswith(("float8", "nf4", "fp4"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +288,12 @@ def _blocks_of_codes(codes: Codes) -> BlockRows:
         raise ValueError(
             f"codes are packed in whole groups of {GROUP} or a multiple, not {codes.group} of {codes.inputs}"
         )
-    return _of_floats(codes) if np.array_equal(codes.table, _E4M3, equal_nan=True) else _of_integers(codes)
+    if np.array_equal(codes.table, _E4M3, equal_nan=True):
+        return _of_floats(codes)
+    for name, table in TABLES.items():
+        if codes.table.tobytes() == table.tobytes():
+            return _of_table(name, codes)
+    return _of_integers(codes)
 
 
 def _of_floats(codes: Codes) -> BlockRows:
@@ -297,13 +308,22 @@ def _of_floats(codes: Codes) -> BlockRows:
     return _joined(f"float8:{codes.group}", codes, data, [scales])
 
 
+def _of_table(name: str, codes: Codes) -> BlockRows:
+    """Return codes of 4 bits with the numbers of a known table as blocks."""
+    if codes.zeros is not None or codes.biases is not None:
+        raise ValueError("codes of 4-bit floats are packed if they have no zero points and no least numbers")
+    return _joined(f"{name}:{codes.group}", codes, codes.data[:, : codes.inputs // 2], [codes.scales])
+
+
 def _of_integers(codes: Codes) -> BlockRows:
     """Return codes of consecutive integers as blocks."""
     first, bits = float(codes.table[0]), 4 if len(codes.table) == 16 else 8
     is_signed = bits == 8 and np.array_equal(codes.table, np.arange(256).astype(np.int8).astype(np.float32))
     integers = np.arange(len(codes.table), dtype=np.float32)
     if not is_signed and not np.array_equal(codes.table, integers + np.float32(first)):
-        raise ValueError("codes are packed only if their numbers are consecutive integers, or floats of E4M3")
+        raise ValueError(
+            "codes are packed only if their numbers are consecutive integers, or floats of E4M3, E2M1, NF4 or FP4"
+        )
     if codes.biases is not None and (codes.zeros is not None or first or is_signed):
         raise ValueError("codes with least numbers are packed if they count from 0, without zero points")
     data, zeros = codes.data[:, : codes.inputs * bits // 8], codes.zeros

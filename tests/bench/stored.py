@@ -25,7 +25,7 @@ from rekindle_kernels.storage import Activations, BlockRows, Stored, Weight, lay
 SHAPES: Final = ((3072, 576), (1024, 2048), (2048, 8192))
 ROWS: Final = (1, 4, 8, 32)
 BYTES: Final = 64 << 20
-KINDS: Final = ("Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "float8:64", "float8:128")
+KINDS: Final = ("Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "float8:64", "float8:128", "float4:32", "nf4:64")
 
 
 def blocks_of(name: str, shape: tuple[int, int]) -> Blocks:
@@ -37,7 +37,7 @@ def blocks_of(name: str, shape: tuple[int, int]) -> Blocks:
 
 def matrix_of(name: str, shape: tuple[int, int]) -> BlockRows:
     """Make random blocks: of a file in GGUF, or codes with small scales and without NaN."""
-    if name.startswith("float8"):
+    if ":" in name:
         layout = layout_of(name)
         form = shape[0], shape[1] // layout.numbers, layout.size
         groups = np.random.default_rng(0).integers(0, 127, form, np.uint8)

@@ -15,7 +15,7 @@ from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array, Blocks, Tensor
 from rekindle_kernels.inputs import Gated, Normed
-from rekindle_kernels.quantized import Codes, Quantized
+from rekindle_kernels.quantized import TABLES, Codes, Quantized
 from rekindle_kernels.storage import Activations, BlockRows, Storage, Stored, in_blocks, storage_of
 from tests.kernels.test_blocks import KINDS, blocks_of
 from tests.kernels.test_layers import packed_form, random
@@ -50,6 +50,9 @@ def stored(parts: Sequence[Tensor], implementation: Implementation, activations:
 
 def codes_of(name: str, rows: int, inputs: int = INPUTS) -> Quantized:
     """Return random codes: "bits:group:first number", and zero points or biases; "float8:group"."""
+    table, _, size = name.partition(":")
+    if table in TABLES:
+        return table_codes(table, int(size), rows, inputs)
     if name.startswith("float8"):
         return float_codes(rows, inputs, int(name.partition(":")[2]))
     bits, group, first, offset = name.split(":")
@@ -77,6 +80,15 @@ def float_codes(rows: int, inputs: int, group: int, nans: Sequence[tuple[int, in
     return Quantized(inputs, range(rows), lambda some: _some(codes, some))
 
 
+def table_codes(table: str, group: int, rows: int, inputs: int) -> Quantized:
+    """Return random codes of 4 bits with the numbers of a table."""
+    rng = np.random.default_rng(rows)
+    data = rng.integers(0, 256, (rows, inputs // 2), np.uint8)
+    scales = rng.standard_normal((rows, inputs // group)).astype(np.float32)
+    codes = Codes(data, inputs, TABLES[table], group, scales, np.dtype(np.float32))
+    return Quantized(inputs, range(rows), lambda some: _some(codes, some))
+
+
 def with_fields(matrix: Quantized, **fields: Any) -> Quantized:
     """Return a matrix whose codes have other values of some fields."""
 
@@ -98,6 +110,7 @@ def _some(codes: Codes, rows: slice) -> Codes:
 CODES = (
     "4:64:-8:", "4:128:0:", "4:32:0:zeros", "4:64:-8:zeros", "4:64:0:biases",
     "8:512::", "8:32:-128:", "8:64:0:", "8:128::zeros", "8:64:0:zeros", "8:32:0:biases", "float8:32", "float8:512",
+    "float4:32", "float4:512", "nf4:64", "fp4:256",
 )  # fmt: skip
 
 
@@ -107,11 +120,12 @@ def all_parts() -> dict[str, list[Tensor]]:
     coded: dict[str, list[Tensor]] = {name: [codes_of(name, 45)] for name in CODES}
     beside: list[Tensor] = [blocks("Q4_K", 33), codes_of("float8:128", 40), blocks("Q8_0", 7)]
     mixed: list[Tensor] = [blocks(kind, rows) for kind, rows in zip(MIXED, (33, 64, 7, 40), strict=True)]
-    return single | coded | {"mixed": mixed, "floats beside": beside}
+    small: list[Tensor] = [codes_of("float4:32", 40), codes_of("nf4:64", 33), codes_of("fp4:64", 7), blocks("Q4_0", 33)]
+    return single | coded | {"mixed": mixed, "floats beside": beside, "tables": small}
 
 
 PARTS = all_parts()
-FIRST = ("Q4_1", "Q6_K", "4:64:-8:zeros", "float8:32", "mixed", "floats beside")
+FIRST = ("Q4_1", "Q6_K", "4:64:-8:zeros", "float8:32", "float4:32", "mixed", "floats beside", "tables")
 NAMES = [name if name in FIRST else pytest.param(name, marks=pytest.mark.wide) for name in PARTS]
 
 
@@ -178,7 +192,7 @@ def test_codes_with_large_groups_are_multiplied_with_bfloat16(
     assert np.abs(np.asarray(grouped(jnp.asarray(x), jnp.asarray(counts), every)) - expected).max() < limit
 
 
-@pytest.mark.parametrize("name", ["mixed", "floats beside"])
+@pytest.mark.parametrize("name", ["mixed", "floats beside", "tables"])
 @pytest.mark.parametrize("rows", [1, 5, 100])
 def test_exact_products_are_those_of_float32_weights(implementation: Implementation, name: str, rows: int) -> None:
     parts, x = PARTS[name], jnp.asarray(random(rows, INPUTS))
@@ -217,7 +231,7 @@ def test_rows_of_native_products_do_not_depend_on_the_rows_beside_them(activatio
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     x = jnp.asarray(random(99, INPUTS))
-    for name in ("mixed", "Q4_1", "floats beside"):
+    for name in ("mixed", "Q4_1", "floats beside", "tables"):
         weight, outputs = stored(PARTS[name], "cpu", activations), sum(map(len, PARTS[name]))
         alone = np.concatenate([
             np.asarray(layers.linear(x[row : row + 1], weight, outputs, implementation="cpu"))
@@ -235,12 +249,13 @@ def test_native_products_of_float_codes_are_those_of_float32_weights(activations
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     for inputs, group in ((512, 128), (1600, 32), (96, 96)):  # more than one block of the sums, and less than one
-        part, x = float_codes(45, inputs, group), jnp.asarray(random(99, inputs))
-        weight, wide = stored([part], "cpu", activations), packed_form([np.asarray(part)], "float32", "cpu")
-        for rows in (*range(1, 15), 24, 25, 96, 99):
-            y = layers.linear(x[:rows], weight, 45, implementation="cpu")
-            expected = layers.linear(x[:rows], wide, 45, implementation="cpu")
-            np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(expected).view(np.int32))
+        x = jnp.asarray(random(99, inputs))
+        for part in [codes_of(f"{name}:{group}", 45, inputs) for name in ("float8", "nf4", "fp4")]:
+            weight, wide = stored([part], "cpu", activations), packed_form([np.asarray(part)], "float32", "cpu")
+            for rows in (*range(1, 15), 24, 25, 96, 99):
+                y = layers.linear(x[:rows], weight, 45, implementation="cpu")
+                expected = layers.linear(x[:rows], wide, 45, implementation="cpu")
+                np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(expected).view(np.int32))
 
 
 def test_float_codes_that_are_no_number_reach_the_product(implementation: Implementation) -> None:
@@ -369,5 +384,9 @@ def test_only_whole_blocks_of_known_kinds_are_stored() -> None:
         BlockRows.of(with_fields(float_codes(4, 64, 32), zeros=np.zeros((4, 2), np.float32)))
     with pytest.raises(ValueError, match="consecutive integers, or floats of E4M3"):
         BlockRows.of(with_fields(float_codes(4, 64, 32), table=E5M2))
+    with pytest.raises(ValueError, match="codes of 4-bit floats are packed if they have no zero points"):
+        BlockRows.of(with_fields(codes_of("nf4:32", 4, 64), zeros=np.zeros((4, 2), np.float32)))
+    with pytest.raises(ValueError, match="consecutive integers, or floats of"):
+        BlockRows.of(with_fields(codes_of("nf4:32", 4, 64), table=TABLES["nf4"] * np.float32(2)))
     with pytest.raises(ValueError, match="if they count from 0"):
         BlockRows.of(codes_of("4:32:-8:biases", 4, 64))

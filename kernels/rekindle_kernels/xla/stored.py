@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rekindle_kernels.storage import GROUP, MOST, Piece, Storage, Stored, layout_of
+from rekindle_kernels.quantized import TABLES
+from rekindle_kernels.storage import GROUP, MOST, Piece, Storage, Stored, has_floats, layout_of
 from rekindle_kernels.xla import narrow
 
 
@@ -51,7 +52,7 @@ def rounded(x: jax.Array, storage: Storage) -> jax.Array:
     """
     if storage.activations == "bfloat16":
         return x.astype(jnp.bfloat16).astype(x.dtype)
-    if storage.activations == "exact" or any(kind.startswith("float8") for kind, _ in storage.runs):
+    if storage.activations == "exact" or any(has_floats(kind) for kind, _ in storage.runs):
         return x
     groups = x.reshape(len(x), -1, GROUP)
     scale = jnp.abs(groups).max(-1, keepdims=True) / MOST[storage.activations]
@@ -104,7 +105,7 @@ def _nibbles(data: jax.Array, groups: int) -> jax.Array:
 
 def _widen(blocks: jax.Array, kind: str) -> jax.Array:
     """Return the numbers of blocks, from (..., blocks, bytes) to (..., numbers)."""
-    if kind.startswith(("int", "float8")):
+    if ":" in kind:
         numbers = _widen_codes(blocks, kind)
     elif kind in ("Q4_K", "Q5_K"):
         numbers = _widen_k(blocks, kind)
@@ -153,9 +154,9 @@ def _widen_q6_k(blocks: jax.Array) -> jax.Array:
 def _widen_codes(blocks: jax.Array, kind: str) -> jax.Array:
     name, _, offset = f"{kind}:".split(":")[:3]
     scale, data = _floats(blocks, 0, jnp.float32), blocks[..., 8 if offset else 4 :]
-    if name == "int4":
-        codes = jnp.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1).astype(jnp.float32)
-        codes = codes if offset else codes - 8
+    if name.endswith("4"):
+        small = jnp.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1)
+        codes = jnp.asarray(TABLES[name])[small] if name in TABLES else small.astype(jnp.float32) - (0 if offset else 8)
     elif name == "float8":
         codes = lax.bitcast_convert_type(data, jnp.float8_e4m3fn).astype(jnp.float32)
     else:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -10,8 +11,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import rekindle
+from rekindle import Generation
 from rekindle.core.errors import UnsupportedModel
+from rekindle.core.models.weights.form import kinds_in
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.saving.gguf_names import transposed_names
+from rekindle_kernels.api import operations_of
+from rekindle_kernels.quantized import Stack
 
 NUMBERS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 """The numbers of four bits, E2M1, by their bits."""
@@ -72,6 +78,34 @@ def test_a_model_with_them_answers_as_with_the_numbers(models: dict[str, Path]) 
         with rekindle.open_sync(path, progress=False, precompile="lazy", num_pages=4, max_context=64) as session:
             answers.append(session.generate_sync(token_ids=[5, 6, 7], max_tokens=8, ignore_eos=True).token_ids)
     assert answers[0] == answers[1]
+
+
+def test_experts_stay_packed_with_the_products_of_their_numbers(models: dict[str, Path]) -> None:
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), np.dtype(np.float32)):
+        pytest.skip(reason)
+
+    def answer(
+        path: Path, weights: Literal["packed", "dequantized"], activations: Literal["exact"] | None
+    ) -> Generation:
+        with rekindle.open_sync(
+            path, dtype="float32", weights=weights, activations=activations, progress=False, precompile="lazy",
+            num_pages=4, max_context=64,
+        ) as session:  # fmt: skip
+            return session.generate_sync(token_ids=[5, 6, 7], max_tokens=8, ignore_eos=True, logprobs=3)
+
+    packed, plain = answer(models["mxfp4"], "packed", "exact"), answer(models["bfloat16"], "dequantized", None)
+    assert packed.token_ids == plain.token_ids
+    assert packed.logprobs == plain.logprobs, "bit for bit"
+
+
+def test_experts_in_another_order_of_numbers_are_not_packed(models: dict[str, Path]) -> None:
+    checkpoint = open_checkpoint(models["mxfp4"])
+    names, turned = sorted(checkpoint.tensors), transposed_names(checkpoint.config)
+    experts = tuple((name, "float4:32") for name in names if name.endswith(("gate_up_proj", "down_proj")))
+    assert kinds_in(checkpoint.tensors, names, turned) == experts
+    (name, _), *_ = experts
+    as_stored = Stack(tuple(each.T for each in checkpoint.tensors[name].members))  # type: ignore[union-attr]
+    assert kinds_in({name: as_stored}, [name], turned) == ()
 
 
 def test_another_quantization_is_refused(families: Path, tmp_path: Path) -> None:

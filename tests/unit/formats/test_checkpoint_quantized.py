@@ -128,6 +128,31 @@ def test_integers_of_at_most_4_bits_are_packed_in_4(case: str, implementation: I
         np.testing.assert_array_equal(rows, replace(codes, dtype=np.dtype(np.float32)).widen())
 
 
+PACKED_TABLES = {
+    "bitsandbytes-fp4": "fp4:64", "bitsandbytes-nf4": "nf4:64", "bitsandbytes-nf4-nested": "nf4:32",
+    "compressed-mxfp4": "float4:32", "mlx-mxfp4": "float4:32", "bitsandbytes-nf4-crossing": None,
+    "compressed-nvfp4": None, "mlx-nvfp4": None, "modelopt-nvfp4": None,
+}  # fmt: skip
+"""The kind of cases with floats of 4 bits; None for groups of 16, or across the ends of rows."""
+
+
+@pytest.mark.parametrize("case", PACKED_TABLES)
+def test_floats_of_4_bits_are_packed_with_the_numbers_of_the_library(case: str, implementation: Implementation) -> None:
+    (name, tensor), ((_, expected),) = *load_case(case)[0].items(), load_case(case)[1].items()
+    kinds = kinds_in({name: tensor}, [name])
+    assert kinds == (() if PACKED_TABLES[case] is None else ((name, PACKED_TABLES[case]),))
+    if kinds:
+        assert equal(unpacked_rows(tensor, implementation).astype(expected.dtype), expected)
+
+
+def test_the_form_of_floats_of_4_bits_tells_what_is_multiplied() -> None:
+    checkpoint = open_checkpoint(GOLDENS / "bitsandbytes-nf4")
+    kinds, wide = kinds_in(checkpoint.tensors, checkpoint.tensors), np.dtype(np.float32)
+    assert str(WeightForm(wide, kinds)) == "nf4:64 with float32 activations"
+    assert str(WeightForm(wide, kinds, "bfloat16")) == "nf4:64 with bfloat16 activations"
+    assert str(WeightForm(wide, (("x", "float4:32"),))) == "float4:32 with int16 activations"
+
+
 def test_awq_is_packed_as_gptq_with_the_numbers_of_its_file(implementation: Implementation) -> None:
     checkpoint = open_checkpoint(GOLDENS / "awq")
     kinds = dict(kinds_in(checkpoint.tensors, checkpoint.tensors))

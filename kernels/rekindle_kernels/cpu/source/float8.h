@@ -1,7 +1,8 @@
-// Products with panels of codes E4M3, which are multiplied as weights of float32 are, with the same sums: a few rows
-// with numbers widened in registers, many rows with some inputs at a time widened into the first cache.
+// Products with panels of codes that are floats. They are multiplied as weights of float32 are, with the same sums: a
+// few rows with numbers widened in registers, many rows with some inputs at a time widened into the first cache.
 #pragma once
 
+#include "integers.h"
 #include "linear.h"
 #include "stored.h"
 
@@ -48,8 +49,9 @@ inline void load_e4m3(const uint8_t* from, Vec (&to)[kParts]) {
 #endif
 }
 
-// A place in a panel of codes, with the scales of the current block times 256.
+// A place in a panel of codes of E4M3, with the scales of the current block times 256.
 struct FloatCursor {
+  static constexpr int kGroupBytes = rekindle::kGroup * kPanel;
   const uint8_t* at;
   int64_t groups, left;  // in a block, and in this one
   Vec scale[kParts];
@@ -77,41 +79,75 @@ struct FloatCursor {
     }
   }
 
-  // Returns the numbers of the next input.
-  void read(Vec (&numbers)[kParts]) {
-    load_e4m3(at, numbers);
+  // Returns the numbers of an input of the group.
+  void read(int i, Vec (&numbers)[kParts]) const {
+    load_e4m3(at + i * kPanel, numbers);
 #pragma GCC unroll 8
     for (int p = 0; p < kParts; ++p) numbers[p] *= scale[p];
-    at += kPanel;
   }
+
+  void next() { at += kGroupBytes; }
+};
+
+// A place in a panel of codes of 4 bits in a table of floats, with the scales of the current block.
+template <int kKind>
+struct TableCursor {
+  static constexpr int kGroupBytes = rekindle::group_bytes(rekindle::kStored[kKind]);
+  const uint8_t* at;
+  int64_t groups, left;  // in a block, and in this one
+  Vec scale[kParts];
+
+  TableCursor(const uint8_t* panel, int64_t groups) : at(panel), groups(groups), left(0), scale{} {}
+
+  // Reads the scales before the first group of a block.
+  void enter() {
+    if (left-- > 0) return;
+    left = groups - 1;
+#pragma GCC unroll 8
+    for (int p = 0; p < kParts; ++p, at += sizeof(Vec)) std::memcpy(&scale[p], at, sizeof(Vec));
+  }
+
+  // Returns the numbers of an input of the group.
+  void read(int i, Vec (&numbers)[kParts]) const {
+    const uint8_t* words = at + i / 4 % 4 * 4 * kPanel;
+#pragma GCC unroll 8
+    for (int p = 0; p < kParts; ++p) {
+      const Bits codes = load_bits(words + p * kLanes * 4) >> (i / 16 * 4 + i % 4 * 8);
+      numbers[p] = look_up_floats(rekindle::kStored[kKind].table, codes) * scale[p];
+    }
+  }
+
+  void next() { at += kGroupBytes; }
 };
 
 // Writes the numbers of the next groups, [input][32 outputs].
-inline void widen_groups(FloatCursor& cursor, int64_t groups, float* to) {
+template <typename Cursor>
+void widen_groups(Cursor& cursor, int64_t groups, float* to) {
   for (int64_t group = 0; group < groups; ++group) {
     cursor.enter();
 #pragma GCC unroll 4
     for (int i = 0; i < rekindle::kGroup; ++i, to += kPanel) {
       Vec numbers[kParts];
-      cursor.read(numbers);
+      cursor.read(i, numbers);
 #pragma GCC unroll 8
       for (int p = 0; p < kParts; ++p) store(to + p * kLanes, numbers[p]);
     }
+    cursor.next();
   }
 }
 
 // Multiplies a panel with the rows of one tile, [input][rows].
-template <int Rows>
+template <typename Cursor, int Rows>
 void few_float_rows(const uint8_t* panel, int64_t of_block, const float* x, int64_t in, float* y) {
-  FloatCursor cursor(panel, of_block);
+  Cursor cursor(panel, of_block);
   Vec sums[Rows][kParts] = {};
   for (int64_t begin = 0; begin < in; begin += rekindle::kGroup) {
     cursor.enter();
-    for (int line = 0; line < rekindle::kGroup * kPanel; line += 64) __builtin_prefetch(cursor.at + 2048 + line);
+    for (int line = 0; line < Cursor::kGroupBytes; line += 64) __builtin_prefetch(cursor.at + 2048 + line);
 #pragma GCC unroll 4
     for (int i = 0; i < rekindle::kGroup; ++i, x += Rows) {
       Vec numbers[kParts];
-      cursor.read(numbers);
+      cursor.read(i, numbers);
 #pragma GCC unroll 16
       for (int row = 0; row < Rows; ++row) {
         const Vec input = splat(x[row]);
@@ -119,6 +155,7 @@ void few_float_rows(const uint8_t* panel, int64_t of_block, const float* x, int6
         for (int p = 0; p < kParts; ++p) Float32::add(sums[row][p], numbers[p], input);
       }
     }
+    cursor.next();
   }
 #pragma GCC unroll 16
   for (int row = 0; row < Rows; ++row)
@@ -126,10 +163,10 @@ void few_float_rows(const uint8_t* panel, int64_t of_block, const float* x, int6
     for (int p = 0; p < kParts; ++p) store(y + row * kPanel + p * kLanes, sums[row][p]);
 }
 
-template <int Rows = Float32::kWhole>
+template <typename Cursor, int Rows = Float32::kWhole>
 void few_float_rows_of(int64_t rows, const uint8_t* panel, int64_t of_block, const float* x, int64_t in, float* y) {
-  if (rows == Rows) return few_float_rows<Rows>(panel, of_block, x, in, y);
-  if constexpr (Rows > 1) few_float_rows_of<Rows - 1>(rows, panel, of_block, x, in, y);
+  if (rows == Rows) return few_float_rows<Cursor, Rows>(panel, of_block, x, in, y);
+  if constexpr (Rows > 1) few_float_rows_of<Cursor, Rows - 1>(rows, panel, of_block, x, in, y);
 }
 
 template <int Rows = Float32::kTileRows>
@@ -140,11 +177,13 @@ void add_widened(int64_t rows, const Inputs<Float32>& inputs, const float* numbe
 
 // Multiplies a panel with the rows of a part, interleaved in its scratch, into [rows][32]. `numbers` has room for
 // `kWidened` inputs.
-inline void float_panel(const uint8_t* panel, int64_t of_block, const Linear& all, const LinearPart& part,
-                        float* numbers, float* y) {
+template <typename Cursor>
+void float_panel(const uint8_t* panel, int64_t of_block, const Linear& all, const LinearPart& part, float* numbers,
+                 float* y) {
   const Tiles<Float32> tiles{all, part};
-  if (part.rows <= Float32::kWhole) return few_float_rows_of(part.rows, panel, of_block, tiles.inputs(0, 0), all.in, y);
-  FloatCursor cursor(panel, of_block);
+  if (part.rows <= Float32::kWhole)
+    return few_float_rows_of<Cursor>(part.rows, panel, of_block, tiles.inputs(0, 0), all.in, y);
+  Cursor cursor(panel, of_block);
   for (int64_t begin = 0; begin < all.in; begin += kWidened) {
     const int64_t steps = least(kWidened, all.in - begin), block = begin / kBlock * kBlock;
     widen_groups(cursor, steps / rekindle::kGroup, numbers);
@@ -157,6 +196,15 @@ inline void float_panel(const uint8_t* panel, int64_t of_block, const Linear& al
                   y + tiles.first(t) * kPanel);
     }
   }
+}
+
+// Multiplies a panel of a run with codes that are floats.
+inline void float_panel_of(const rekindle::Run& run, const uint8_t* panel, const Linear& all, const LinearPart& part,
+                           float* numbers, float* y) {
+  using rekindle::kFloat8;
+  if (run.kind == kFloat8) return float_panel<FloatCursor>(panel, run.groups, all, part, numbers, y);
+  if (run.kind == kFloat8 + 1) return float_panel<TableCursor<kFloat8 + 1>>(panel, run.groups, all, part, numbers, y);
+  float_panel<TableCursor<kFloat8 + 2>>(panel, run.groups, all, part, numbers, y);
 }
 
 }  // namespace

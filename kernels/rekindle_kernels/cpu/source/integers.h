@@ -70,6 +70,39 @@ inline Signed add_quads(Signed sum, Bits codes, Bits x) {
 #endif
 }
 
+// Returns the entries of a table of 16 bytes by the low halves of bytes, whose high halves are 0.
+inline Bits look_up_bytes(const uint8_t* table, Bits halves) {
+#if defined(__AVX512BW__)
+  const __m512i entries = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return (Bits)_mm512_shuffle_epi8(entries, (__m512i)halves);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i entries = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return (Bits)_mm256_shuffle_epi8(entries, (__m256i)halves);
+#elif defined(__aarch64__)
+  return (Bits)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)halves);
+#else
+  uint8_t bytes[sizeof halves];
+  std::memcpy(bytes, &halves, sizeof bytes);
+  for (uint8_t& byte : bytes) byte = table[byte];
+  return load_bits(bytes);
+#endif
+}
+
+// Returns the entries of a table of 16 floats by the low four bits of each lane.
+inline Vec look_up_floats(const float* table, Bits codes) {
+#if defined(__AVX512BW__)
+  return (Vec)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)codes, _mm512_loadu_ps(table));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), (__m256i)codes);
+  const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), (__m256i)codes);
+  return (Vec)_mm256_blendv_ps(low, high, (__m256)(codes << 28));
+#else
+  Vec numbers;
+  for (int lane = 0; lane < kLanes; ++lane) numbers[lane] = table[codes[lane] & 15];
+  return numbers;
+#endif
+}
+
 // Loads float16 numbers, which must be finite.
 inline Vec load_halves(const uint8_t* from) {
 #if defined(__AVX512BW__)

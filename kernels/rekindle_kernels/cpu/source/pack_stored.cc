@@ -65,7 +65,7 @@ struct FileBlock {
     } else {
       const int64_t place = group * kGroup + quad * 4;
       if constexpr (kOf.bits == 4) return spread_nibbles(after + place / 2);
-      return word_at(after + place) ^ (kKind == kIntegerKinds - 1 ? 0x80808080 : 0);
+      return word_at(after + place) ^ (kOf.offset == 128 ? 0x80808080 : 0);
     }
   }
 
@@ -105,7 +105,7 @@ struct FileBlock {
       uint8_t *high = to + factor_bytes(kOf), *low = to + before_codes(kOf);
       uint32_t words[8];
       for (int quad = 0; quad < 8; ++quad) words[quad] = codes(group, quad);
-      if constexpr (kOf.floats)
+      if constexpr (kKind == kFloat8)
         for (int i = 0; i < kGroup; ++i) low[i * kPanel + lane] = static_cast<uint8_t>(words[i / 4] >> i % 4 * 8);
       else if constexpr (kOf.bits == 8)
         for (int quad = 0; quad < 8; ++quad) put(low, quad, words[quad]);
@@ -151,12 +151,12 @@ void write_rows_of(int64_t kind, int64_t groups, uint8_t* packed, int64_t first,
 float code_at(const StoredKind& kind, const uint8_t* group, int64_t lane, int i) {
   const int quad = i / 4, j = i % 4;
   const uint8_t *high = group + factor_bytes(kind) + lane * 4 + j, *codes = group + before_codes(kind) + lane * 4 + j;
-  if (kind.floats) return e4m3_of(group[i * kPanel + lane]);
+  if (kind.floats && kind.bits == 8) return e4m3_of(group[i * kPanel + lane]);
   if (kind.bits == 8) return static_cast<float>(static_cast<int8_t>(codes[quad * 4 * kPanel]) + kind.offset);
   int code = codes[quad % 4 * 4 * kPanel] >> quad / 4 * 4 & 15;
   if (kind.bits == 5) code |= (*high >> quad & 1) << 4;
   if (kind.bits == 6) code |= (high[quad / 4 * 4 * kPanel] >> quad % 4 * 2 & 3) << 4;
-  return static_cast<float>(code + kind.offset);
+  return kind.table ? kind.table[code] : static_cast<float>(code + kind.offset);
 }
 
 }  // namespace
@@ -180,7 +180,7 @@ void read_output(const Run& run, int64_t in, const uint8_t* panel, int64_t lane,
             number = code * half(header, 0) + half(header, 1);
             break;
           case Scales::kFloat:
-            number = code * whole(header, 0);
+            number = code * (whole(header, 0) * kind.unit);
             break;
           case Scales::kFloatZero:
             number = (code - whole(header, 1)) * whole(header, 0);

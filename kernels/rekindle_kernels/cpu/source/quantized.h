@@ -156,7 +156,7 @@ struct StoredRows {
   // Multiplies a panel of a run.
   void multiply(const Run& run, const uint8_t* panel) const {
     if (integers.most < 0) return widened_panel(run, panel, exact, floats, numbers, y);
-    if (kStored[run.kind].floats) return float_panel(panel, run.groups, exact, floats, numbers, y);
+    if (kStored[run.kind].floats) return float_panel_of(run, panel, exact, floats, numbers, y);
     if (integers.most > 0) return stored_panel_of(run.kind, panel, run.groups, integers, wide, y);
     for (int64_t lane = 0; lane < kPanel; ++lane)
       rekindle::read_output(run, exact.in, panel, lane, numbers + lane, kPanel);

@@ -40,6 +40,32 @@ constexpr bool adds_of(StoredKind kind) {
   return kind.scales != Scales::kHalf && kind.scales != Scales::kFloat && kind.scales != Scales::kSixteenths;
 }
 
+// Whether the codes of a kind are integers of a table.
+constexpr bool looks_up(StoredKind kind) { return kind.table != nullptr && !kind.floats; }
+
+struct ByteTable {
+  uint8_t bytes[16];
+};
+
+// Returns the numbers of the codes of a kind without their offset.
+template <int kKind>
+constexpr ByteTable byte_table() {
+  ByteTable table{};
+  for (int code = 0; code < 16; ++code)
+    table.bytes[code] = static_cast<uint8_t>(kStored[kKind].table[code] - static_cast<float>(kStored[kKind].offset));
+  return table;
+}
+
+// Returns codes of 4 bits in bytes as the integers to multiply.
+template <int kKind>
+inline Bits integers_of(Bits codes) {
+  if constexpr (looks_up(kStored[kKind])) {
+    static constexpr ByteTable kTable = byte_table<kKind>();
+    return look_up_bytes(kTable.bytes, codes);
+  }
+  return codes;
+}
+
 // Returns the words of a group's inputs: pairs of 16 bits, or quads of 8 bits.
 constexpr int words_of(bool bytes) { return bytes ? kPairs / 2 : kPairs; }
 
@@ -99,6 +125,7 @@ struct Cursor {
       const uint8_t* from = at + (part + p) * kLanes * (kSingle ? 4 : 2);
       if constexpr (kSingle) {
         scale[p] = (Vec)load_bits(from);
+        if constexpr (kOf.unit != 1) scale[p] *= kOf.unit;
         if constexpr (adds_of(kOf)) other[p] = (Vec)load_bits(from + 4 * kPanel);
         if constexpr (kOf.scales == Scales::kFloatZero) other[p] = -(other[p] * scale[p]);
       } else {
@@ -147,6 +174,7 @@ struct Cursor {
       const int shift = quad % 4 * 2 + odd * 8 - 4;
       return low | ((shift < 0 ? bits << -shift : bits >> shift) & 0x00300030);
     }
+    if constexpr (looks_up(kOf)) return integers_of<kKind>(low) & 0x00ff00ff;
     return low;
   }
 
@@ -159,7 +187,7 @@ struct Cursor {
     const uint8_t* high = at + rekindle::factor_bytes(kOf) + own;
     if constexpr (kOf.bits == 5) return low | (load_bits(high) >> quad & 0x01010101) << 4;
     if constexpr (kOf.bits == 6) return low | (load_bits(high + quad / 4 * step) >> quad % 4 * 2 & 0x03030303) << 4;
-    return low;
+    return integers_of<kKind>(low);
   }
 
   template <bool kBytes>

@@ -56,6 +56,12 @@ struct Group {
   // Returns the numbers of four inputs without their scales.
   void read(int p, int quad, Vec (&numbers)[4]) const {
     const uint8_t* place = cursor.at + before_codes(kOf) + p * kLanes * 4;
+    if constexpr (kOf.table != nullptr) {
+      const Bits words = load_bits(place + quad % 4 * 4 * kPanel) >> quad / 4 * 4;
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) numbers[j] = look_up_floats(kOf.table, words >> 8 * j);
+      return;
+    }
 #if defined(__AVX512BW__)
     if constexpr (kOf.bits == 4) {
       const __m512 table = (__m512)(__builtin_convertvector((Signed)kCount + kOf.offset, Vec));
@@ -112,17 +118,19 @@ inline void widen_floats(const uint8_t* panel, int64_t of_block, int64_t first, 
     cursor.enter();
     for (int pair = 0; pair < kGroup / 2; ++pair, to += 2 * kPanel) {
       Vec even[kParts], odd[kParts];
-      cursor.read(even);
-      cursor.read(odd);
+      cursor.read(2 * pair, even);
+      cursor.read(2 * pair + 1, odd);
       for (int p = 0; p < kParts; ++p) put_pairs(even[p], odd[p], to + p * kLanes * 2);
     }
+    cursor.next();
   }
 }
 
 template <int kKind = 0>
 void widen_of(const Run& run, const uint8_t* panel, int64_t first, int64_t groups, uint16_t* to) {
-  if (run.kind == kKind) return widen_blocks<kKind>(panel, run.groups, first, groups, to);
-  if constexpr (kKind + 1 < kIntegerKinds) widen_of<kKind + 1>(run, panel, first, groups, to);
+  if constexpr (kKind != kFloat8)
+    if (run.kind == kKind) return widen_blocks<kKind>(panel, run.groups, first, groups, to);
+  if constexpr (kKind + 1 < kStoredKinds) widen_of<kKind + 1>(run, panel, first, groups, to);
 }
 
 }  // namespace
@@ -130,7 +138,7 @@ void widen_of(const Run& run, const uint8_t* panel, int64_t first, int64_t group
 namespace REKINDLE_ISA {
 
 void widen_stored(const Run& run, const uint8_t* panel, int64_t first, int64_t groups, uint16_t* to) {
-  if (kStored[run.kind].floats) return widen_floats(panel, run.groups, first, groups, to);
+  if (run.kind == kFloat8) return widen_floats(panel, run.groups, first, groups, to);
   widen_of(run, panel, first, groups, to);
 }
 

@@ -14,6 +14,7 @@ from rekindle.core.models.decoder import abstract_decoder, expected_shapes
 from rekindle.core.models.shard import Shard
 from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.saving.gguf_names import transposed_names
 from rekindle_kernels.api import Implementation, choose_for_all
 from rekindle_kernels.storage import Activations
 
@@ -32,7 +33,7 @@ def weight_form(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype, pl
         _activations(settings, dtype, place)  # checks the setting, which is idle here
         return wide
     shapes = expected_shapes(checkpoint.config)
-    kinds = kinds_in(checkpoint.tensors, shapes)
+    kinds = kinds_in(checkpoint.tensors, shapes, transposed_names(checkpoint.config))
     kinds = large_groups(kinds, shapes, floats=reads_floats(place.first)) if is_accelerator else kinds
     form = WeightForm(dtype, kinds, _activations(settings, dtype, place))
     problem = ""

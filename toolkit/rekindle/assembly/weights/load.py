@@ -211,7 +211,8 @@ def _encoded(matrices: Sequence[Tensor], kind: str) -> Iterator[BlockRows]:
 
 def _select_blocks(request: JoinedTensors, matrices: Sequence[Tensor]) -> list[BlockRows]:
     """Return the matrices of one group in their quantized blocks, with the requested rows and inputs."""
-    parts = [BlockRows.of(matrix) for matrix in matrices]
+    stored = [matrix.T if isinstance(matrix, Turned) else matrix for matrix in matrices]
+    parts = [BlockRows.of(matrix) for matrix in stored]
     if request.order is not None:
         parts = list(_chosen_blocks(parts, request.order))
     return parts if request.inputs is None else [part.columns(request.inputs) for part in parts]

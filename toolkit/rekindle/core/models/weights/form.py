@@ -1,7 +1,7 @@
 """Forms of a model's weights in memory: a dtype, or quantized blocks, of the checkpoint or made from its numbers."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -10,7 +10,8 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from rekindle_kernels.blocks import Tensor
-from rekindle_kernels.storage import LEAST, Activations, BlockRows, layout_of
+from rekindle_kernels.quantized import Turned
+from rekindle_kernels.storage import LEAST, Activations, BlockRows, has_floats, layout_of
 
 Kinds = tuple[tuple[str, str], ...]
 """Names of tensors, each with a kind of quantized blocks, in ascending order."""
@@ -43,7 +44,7 @@ class WeightForm:
         if not self.kinds:
             return self.dtype.name
         counts = Counter(kind for _, kind in self.kinds).most_common()
-        is_float = self.activations != "bfloat16" and all(kind.startswith("float8") for kind, _ in counts)
+        is_float = self.activations != "bfloat16" and all(has_floats(kind) for kind, _ in counts)
         activations = "float32" if is_float else self.activations
         return f"{', '.join(kind for kind, _ in counts)} with {activations} activations"
 
@@ -71,16 +72,24 @@ def held_bytes(array: Any, platform: str) -> int:
     return (size + 1) // 2 if array.dtype == jnp.int4 and platform != "cpu" else size
 
 
-def kinds_in(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Kinds:
-    """Return the kinds of the tensors in blocks supported by the kernels, from a first row of each."""
-    kinds = ((name, _kind(tensors[name])) for name in sorted(names))
+def kinds_in(tensors: Mapping[str, Tensor], names: Iterable[str], turned: Container[str] = ()) -> Kinds:
+    """Return the kinds of the tensors in blocks supported by the kernels, from a first row of each.
+
+    Args:
+        turned: the tensors with matrices that the decoder transposes. Only tensors with blocks along the inputs after
+            it are packed.
+    """
+    kinds = ((name, _kind(tensors[name], turned=name in turned)) for name in sorted(names))
     return tuple((name, kind) for name, kind in kinds if kind is not None)
 
 
-def _kind(tensor: Tensor) -> str | None:
+def _kind(tensor: Tensor, *, turned: bool) -> str | None:
     if tensor.ndim not in (2, 3):
         return None
+    matrix: Any = tensor[0] if tensor.ndim == 3 else tensor
+    if turned and not isinstance(matrix, Turned):
+        return None
     try:
-        return BlockRows.of((tensor[0] if tensor.ndim == 3 else tensor)[:1]).kind
+        return BlockRows.of((matrix.T if isinstance(matrix, Turned) else matrix)[:1]).kind
     except (TypeError, ValueError):
         return None

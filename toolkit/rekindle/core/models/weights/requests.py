@@ -64,8 +64,6 @@ class JoinedTensors:
         """Return the storage of each matrix if all its rows and inputs keep their quantized blocks, else None."""
         if not self.matrix or any(name not in form.kind_of for name in self.shapes):
             return None
-        if self.transposed and form.quantize is None:
-            return None
         parts = self._parts(form.kind_of) if form.quantize is None else self._quantized_parts(form.kind_of)
         kinds = {kind for kind, _ in parts}
         is_whole = all(self.inputs is None or in_blocks(self.inputs, kind) is not None for kind in kinds)
@@ -78,7 +76,7 @@ class JoinedTensors:
 
     def _parts(self, kind_of: Mapping[str, str]) -> list[tuple[str, int]]:
         """Return the kind and the rows of each part of a matrix; nothing if the matrices of several groups differ."""
-        parts = [(kind_of[name], shape[-2]) for name, shape in self.shapes.items()]
+        parts = [(kind_of[name], shape[-1 if self.transposed else -2]) for name, shape in self.shapes.items()]
         if not self.groups or len(next(iter(self.shapes.values()))) == 3:
             return parts
         each = len(parts) // self.groups
