@@ -50,9 +50,8 @@ def stored(parts: Sequence[Tensor], implementation: Implementation, activations:
 
 def codes_of(name: str, rows: int, inputs: int = INPUTS) -> Quantized:
     """Return random codes: "bits:group:first number", and zero points or biases; "float8:group"."""
-    table, _, size = name.partition(":")
-    if table in TABLES:
-        return table_codes(table, int(size), rows, inputs)
+    if name.partition(":")[0] in TABLES:
+        return table_codes(name, rows, inputs)
     if name.startswith("float8"):
         return float_codes(rows, inputs, int(name.partition(":")[2]))
     bits, group, first, offset = name.split(":")
@@ -80,12 +79,13 @@ def float_codes(rows: int, inputs: int, group: int, nans: Sequence[tuple[int, in
     return Quantized(inputs, range(rows), lambda some: _some(codes, some))
 
 
-def table_codes(table: str, group: int, rows: int, inputs: int) -> Quantized:
-    """Return random codes of 4 bits with the numbers of a table."""
+def table_codes(kind: str, rows: int, inputs: int) -> Quantized:
+    """Return random codes of 4 bits of a kind such as "nf4:64"."""
+    table, _, group = kind.partition(":")
     rng = np.random.default_rng(rows)
     data = rng.integers(0, 256, (rows, inputs // 2), np.uint8)
-    scales = rng.standard_normal((rows, inputs // group)).astype(np.float32)
-    codes = Codes(data, inputs, TABLES[table], group, scales, np.dtype(np.float32))
+    scales = rng.standard_normal((rows, inputs // int(group))).astype(np.float32)
+    codes = Codes(data, inputs, TABLES[table], int(group), scales, np.dtype(np.float32))
     return Quantized(inputs, range(rows), lambda some: _some(codes, some))
 
 

@@ -88,12 +88,12 @@ def test_experts_stay_packed_with_the_products_of_their_numbers(models: dict[str
         path: Path, weights: Literal["packed", "dequantized"], activations: Literal["exact"] | None
     ) -> Generation:
         with rekindle.open_sync(
-            path, dtype="float32", weights=weights, activations=activations, progress=False, precompile="lazy",
+            models[name], dtype="float32", weights=weights, activations=numbers, progress=False, precompile="lazy",
             num_pages=4, max_context=64,
         ) as session:  # fmt: skip
             return session.generate_sync(token_ids=[5, 6, 7], max_tokens=8, ignore_eos=True, logprobs=3)
 
-    packed, plain = answer(models["mxfp4"], "packed", "exact"), answer(models["bfloat16"], "dequantized", None)
+    packed, plain = answer("mxfp4", "packed", "exact"), answer("bfloat16", "dequantized", None)
     assert packed.token_ids == plain.token_ids
     assert packed.logprobs == plain.logprobs, "bit for bit"
 
