@@ -84,9 +84,7 @@ def test_experts_stay_packed_with_the_products_of_their_numbers(models: dict[str
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), np.dtype(np.float32)):
         pytest.skip(reason)
 
-    def answer(
-        path: Path, weights: Literal["packed", "dequantized"], activations: Literal["exact"] | None
-    ) -> Generation:
+    def answer(name: str, weights: Literal["packed", "dequantized"], numbers: Literal["exact"] | None) -> Generation:
         with rekindle.open_sync(
             models[name], dtype="float32", weights=weights, activations=numbers, progress=False, precompile="lazy",
             num_pages=4, max_context=64,

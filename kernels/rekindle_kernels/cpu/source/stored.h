@@ -63,24 +63,24 @@ struct StoredKind {
 
 // By the numbers of `storage.py`.
 constexpr StoredKind kStored[] = {
-    {4, Scales::kHalf, -8},  // Q4_0
-    {4, Scales::kHalfLeast, 0},  // Q4_1
-    {5, Scales::kHalf, -16},  // Q5_0
-    {5, Scales::kHalfLeast, 0},  // Q5_1
-    {8, Scales::kHalf, 0},  // Q8_0
-    {4, Scales::kGroups, 0},  // Q4_K
-    {5, Scales::kGroups, 0},  // Q5_K
-    {6, Scales::kSixteenths, -32},  // Q6_K
-    {4, Scales::kFloat, -8},  // int4
-    {4, Scales::kFloatZero, 0},  // int4:zero
-    {4, Scales::kFloatLeast, 0},  // int4:least
-    {8, Scales::kFloat, 0},  // int8
-    {8, Scales::kFloatZero, 0},  // int8:zero
-    {8, Scales::kFloatLeast, 128},  // int8:least
+    {4, Scales::kHalf, -8},                        // Q4_0
+    {4, Scales::kHalfLeast, 0},                    // Q4_1
+    {5, Scales::kHalf, -16},                       // Q5_0
+    {5, Scales::kHalfLeast, 0},                    // Q5_1
+    {8, Scales::kHalf, 0},                         // Q8_0
+    {4, Scales::kGroups, 0},                       // Q4_K
+    {5, Scales::kGroups, 0},                       // Q5_K
+    {6, Scales::kSixteenths, -32},                 // Q6_K
+    {4, Scales::kFloat, -8},                       // int4
+    {4, Scales::kFloatZero, 0},                    // int4:zero
+    {4, Scales::kFloatLeast, 0},                   // int4:least
+    {8, Scales::kFloat, 0},                        // int8
+    {8, Scales::kFloatZero, 0},                    // int8:zero
+    {8, Scales::kFloatLeast, 128},                 // int8:least
     {4, Scales::kFloat, -12, false, kE2M1, 0.5f},  // float4
-    {8, Scales::kFloat, 0, true},  // float8
-    {4, Scales::kFloat, 0, true, kNf4},  // nf4
-    {4, Scales::kFloat, 0, true, kFp4},  // fp4
+    {8, Scales::kFloat, 0, true},                  // float8
+    {4, Scales::kFloat, 0, true, kNf4},            // nf4
+    {4, Scales::kFloat, 0, true, kFp4},            // fp4
 };
 constexpr int kStoredKinds = sizeof(kStored) / sizeof(*kStored);
 constexpr int kIntegerKinds = kStoredKinds - 3;  // the first kinds
