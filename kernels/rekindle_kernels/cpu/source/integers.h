@@ -73,7 +73,9 @@ inline Signed add_quads(Signed sum, Bits codes, Bits x) {
 // Returns the entries of a table of 16 bytes by the low halves of bytes, whose high halves are 0.
 inline Bits look_up_bytes(const uint8_t* table, Bits halves) {
 #if defined(__AVX512BW__)
-  const __m512i entries = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  // Without the mask, GCC 12 warns about undefined values in its own header.
+  const __m128i once = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  const __m512i entries = _mm512_maskz_broadcast_i32x4(0xffff, once);
   return (Bits)_mm512_shuffle_epi8(entries, (__m512i)halves);
 #elif defined(__AVX2__) && !defined(__AVX512F__)
   const __m256i entries = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
