@@ -74,6 +74,7 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.results.facts.stats import Stats
         from rekindle.results.generation import Generation
         from rekindle.results.inspection.activations import Activations
+        from rekindle.results.inspection.attention import ImageAttention
         from rekindle.results.inspection.lens import LogitLens
         from rekindle.results.scores.classes import Classification
         from rekindle.results.scores.decision import Decision, Decisions
@@ -119,6 +120,7 @@ __all__ = [
     "HostLost",
     "HostRefused",
     "Hosts",
+    "ImageAttention",
     "InvalidBatch",
     "InvalidData",
     "InvalidRequest",

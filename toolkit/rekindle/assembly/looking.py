@@ -1,6 +1,6 @@
 """Looks at sequences: the activations to keep, and the program with its inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.core.device.packing import pack_changes
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.layer_parts import EMBEDDING, PARTS, Part
-from rekindle.core.models.inspection.look import Look, LookInputs
+from rekindle.core.models.inspection.look import Look, LookInputs, Pictured
 from rekindle.core.request.activations.capture import Capture
 from rekindle.core.request.activations.changes import Changes
 from rekindle.core.words import size_text
@@ -76,11 +76,12 @@ class Looks:
     layers: int
     hidden: int
 
-    def shape(self, tokens: int, choice: Choice, remedy: str) -> Look:
+    def shape(self, tokens: int, choice: Choice, remedy: str, *, pictures: bool = False) -> Look:
         """Return the smallest shape with a program for a look.
 
         Args:
             remedy: what to do for fewer bytes, for the error.
+            pictures: whether some tokens are images.
 
         Raises:
             InvalidRequest: the activations take more than `MOST_BYTES`.
@@ -89,22 +90,38 @@ class Looks:
         while room < tokens:
             room *= 4
         room = max(tokens, min(room, self.capacity))
-        shape = Look(room, _power_of_two(choice.states), _power_of_two(len(choice.heads)) if choice.heads else 0)
+        patterns = _power_of_two(len(choice.heads)) if choice.heads else 0
+        shape = Look(room, _power_of_two(choice.states), patterns, pictures)
         size = 4 * shape.tokens * (shape.states * self.hidden + shape.patterns * shape.tokens)
         if size > MOST_BYTES:
             raise InvalidRequest(f"the activations take {size_text(size)}, more than {size_text(MOST_BYTES)}: {remedy}")
         return shape
 
-    def inputs(self, ids: Sequence[int], choice: Choice, shape: Look, changes: Changes | None) -> LookInputs:
-        """Return the inputs of a look as arrays of numpy."""
+    def inputs(
+        self,
+        ids: Sequence[int],
+        choice: Choice,
+        shape: Look,
+        changes: Changes | None,
+        embedded: Mapping[int, Any] | None = None,
+    ) -> LookInputs:
+        """Return the inputs of a look as arrays of numpy.
+
+        Args:
+            embedded: the embeddings of the tokens of images, (hidden,) float32, by their positions.
+        """
         heads = np.full((shape.patterns, 2), self.layers, np.int32)
         heads[: len(choice.heads)] = np.array(choice.heads, np.int32).reshape(-1, 2)
+        pictured: Any = (np.zeros((shape.tokens, self.hidden), np.float32), np.zeros(shape.tokens, np.bool_))
+        for position, embedding in (embedded or {}).items():
+            pictured[0][position], pictured[1][position] = embedding, True
         arrays: Any = (
             np.pad(np.array(ids, np.int32), (0, shape.tokens - len(ids))),
             np.int32(len(ids)),
             choice.places(self.layers),
             heads,
             jax.tree.map(lambda array: array[None], pack_changes(changes, self.hidden)),
+            Pictured(*pictured) if shape.pictures else None,
         )
         return LookInputs(*arrays)
 

@@ -104,6 +104,10 @@ class Preparer:
             ids = self.cut(ids, submit.params)
             check_length(ids + submit.output_prefix.token_ids, self.capacity, submit.params.max_tokens != 0)
             check_scored(ids, submit.params)
+            if pictures and submit.params.capture is not None:
+                raise InvalidRequest.of(
+                    "capture", "capture is for prompts of text: call session.look(prompt, images=[...]) for images"
+                )
             return replace(self._request(submit, ids), pictures=pictures)
         except Exception as error:  # any error, even of the model's chat template, belongs to one request
             return error

@@ -568,6 +568,7 @@ class Session:
         steer: Steering | Sequence[Steering] = (),
         patch: Patch | Sequence[Patch] = (),
         token_ids: TokenIds | None = None,
+        images: Sequence[Any] | None = None,
     ) -> Waits[Activations]:
         """Compute a prompt, and return activations of the model for each of its tokens.
 
@@ -582,16 +583,19 @@ class Session:
             heads: (layer, head) pairs of attention patterns.
             steer, patch: changes of activations during the look, as in `SamplingParams`.
             token_ids: token ids in place of a prompt.
+            images: the images of the prompt, as in `generate`. `Activations.over_images` draws attention over them.
 
         Raises:
-            InvalidRequest: an argument is not in the model, the activations take more than 4 GiB, the model has several
-                residual streams, or its devices belong to other processes.
+            InvalidRequest: an argument is not in the model, an image is bad, the activations take more than 4 GiB, the
+                model has several residual streams, or its devices belong to other processes.
             PromptTooLong: the prompt does not fit.
             ModelTooLarge: the device has no room for the activations.
             SessionError: the session is closed or its engine failed.
         """
         changes = steerings("steer", steer), patches("patch", patch)
-        return self._inspections.look(prompt, token_ids, layers, parts, heads, *changes)
+        options: PromptOptions[Any] = {} if images is None else {"images": images}
+        options |= {} if token_ids is None else {"token_ids": token_ids}
+        return self._inspections.look(prompt, options, layers, parts, heads, *changes)
 
     look_sync = blocking(look)
 

@@ -52,11 +52,11 @@ class StateOrder:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """Order to compute something from the weights and inputs alone.
+    """Order to compute something from weights and inputs, without a change of the state.
 
     Attributes:
         key: the key of the program.
-        inputs: its second argument.
+        inputs: its second argument; for EMBED, the rows and the patches of an `EmbedOrder`.
     """
 
     key: Key
@@ -145,6 +145,8 @@ class DeviceState:
                 return (part, place) if content is None else (part, place, content)
             case EmbedOrder(rows, patches):
                 return self.tower, self.embeddings, rows, patches
+            case Inspection(key, inputs) if key == EMBED:
+                return self.tower, self.embeddings, *inputs
             case Inspection():
                 return self.weights, order.inputs
 

@@ -101,6 +101,14 @@ class Idefics3Images:
         gap = "\n" if rows else ""
         return f"{''.join(lines)}{gap}{self.fake}{self.whole}{embeddings}{self.fake}"
 
+    def grids(self, height: int, width: int) -> tuple[np.ndarray, ...]:
+        """Return the layouts of the embeddings: the tiles side by side, if there are any, and the whole image."""
+        rows, columns = self.grid(height, width)
+        side = self.tile // self.patch // self.merge
+        order = np.arange((rows * columns + 1) * side * side, dtype=np.int32).reshape(-1, side, side)
+        tiles = order[:-1].reshape(rows, columns, side, side).swapaxes(1, 2).reshape(rows * side, columns * side)
+        return (tiles, order[-1]) if rows else (order[-1],)
+
     def tiles(self, pixels: np.ndarray) -> np.ndarray:
         """Return the tiles of an image by row and the whole image, (tiles, tile, tile, 3) uint8."""
         height, width, _ = pixels.shape

@@ -32,6 +32,13 @@ class ImageProcessor(Protocol):
     def tokens(self, height: int, width: int) -> int:
         """Return the number of embeddings of an image of this size."""
 
+    def grids(self, height: int, width: int) -> tuple[np.ndarray, ...]:
+        """Return the layouts of an image's embeddings over the image, the finest first.
+
+        Returns:
+            For each, (rows, columns) int32: the index of the embedding of each part of the image among all of them.
+        """
+
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image, (height, width, 3) uint8."""
 

@@ -45,6 +45,15 @@ class ProcessedImage:
         """
         return self.processor.patches(self.image.pixels())
 
+    def grids(self) -> tuple[np.ndarray, ...]:
+        """Return the layouts of the image's embeddings; see `ImageProcessor.grids`.
+
+        Raises:
+            InvalidRequest: the file is damaged.
+        """
+        height, width, _ = self.image.pixels().shape
+        return self.processor.grids(height, width)
+
 
 @dataclass(frozen=True, slots=True)
 class CutText:

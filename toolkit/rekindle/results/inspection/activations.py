@@ -8,6 +8,7 @@ import numpy as np
 from rekindle import markup
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.layer_parts import PARTS, Part
+from rekindle.results.inspection.attention import ImageAttention, LookedImage, over_images
 from rekindle.results.inspection.grids import Array, figure, grid, log_shades, name_of, numbers
 
 
@@ -25,6 +26,7 @@ class Activations:
             add to the residual stream; None unless asked for. Zeros for a layer without one.
         heads: the (layer, head) of each attention pattern.
         patterns: (heads, tokens, tokens), the weight of each earlier token (last axis) for each token.
+        images: the images of the prompt, with the positions of their tokens.
     """
 
     token_ids: tuple[int, ...]
@@ -36,6 +38,7 @@ class Activations:
     mlp: Array | None
     heads: tuple[tuple[int, int], ...]
     patterns: Array
+    images: tuple[LookedImage, ...] = ()
 
     @classmethod
     def of(
@@ -47,6 +50,7 @@ class Activations:
         states: Array,
         heads: tuple[tuple[int, int], ...] = (),
         patterns: Array | None = None,
+        images: tuple[LookedImage, ...] = (),
     ) -> "Activations":
         """Return activations from the arrays of a look.
 
@@ -65,7 +69,31 @@ class Activations:
             mlp=of_part.get("mlp"),
             heads=heads,
             patterns=np.zeros((0, len(token_ids), len(token_ids)), np.float32) if patterns is None else patterns,
+            images=images,
         )
+
+    def over_images(self, token: int = -1, head: tuple[int, int] | None = None) -> ImageAttention:
+        """Return the attention of a token to the parts of each image, for a cell to show over the images.
+
+        Args:
+            token: the position of the token, from the end if negative.
+            head: the (layer, head) of the pattern, one of `heads`. The default is the mean over `heads`.
+
+        Raises:
+            InvalidRequest: the prompt has no images or no such token, or the look has no such pattern.
+        """
+        if not self.images or not self.heads:
+            raise InvalidRequest(
+                "a map of attention needs images and patterns: look(prompt, images=[...], heads=[(layer, head)])"
+            )
+        if head is not None and head not in self.heads:
+            raise InvalidRequest.of("head", f"the look has the heads {self.heads}, got {head!r:.40}: name it in heads=")
+        count = len(self.tokens)
+        if not -count <= token < count:
+            raise InvalidRequest.of("token", f"the prompt has {count} tokens, got token {token}")
+        heads = self.heads if head is None else (head,)
+        patterns = self.patterns if head is None else self.patterns[[self.heads.index(head)]]
+        return over_images(patterns, heads, self.tokens, token % count, self.images)
 
     def at(self, layer: int, part: Part = "residual") -> Array:
         """Return the activations of one layer, (tokens, hidden).
@@ -114,11 +142,14 @@ class Activations:
             )
             folded = numbers(pattern, names, names, f"weights of head {head} in layer {layer}")
             sections.append(_section(title, grid(pattern, pattern, names, names, title), folded))
+        if self.images and self.heads:
+            sections.append(self.over_images()._repr_mimebundle_()["text/html"])
         return markup.bundle(repr(self), markup.card("Activations", "", markup.facts(self._facts()), *sections))
 
     def _facts(self) -> dict[str, str]:
         hidden = self.embedding.shape[1]
         facts = {"tokens": f"{len(self.tokens):,}", "layers": _ranges(self.layers), "parts": ", ".join(self.parts)}
+        facts |= {"images": f"{len(self.images):,}"} if self.images else {}
         facts |= {"hidden": f"{hidden:,}"} | ({"heads": f"{len(self.heads):,}"} if self.heads else {})
         return {name: value for name, value in facts.items() if value}
 

@@ -26,6 +26,7 @@ class LogitLens:
         token_ids: (layers, tokens, top) int32, the likeliest next tokens, the likeliest first.
         texts: their texts, in nested tuples of the same shape.
         logprobs: (layers, tokens, top) float32, their log-probabilities.
+        image_positions: the positions of the tokens of images, which a cell leaves out.
     """
 
     tokens: tuple[str, ...]
@@ -33,6 +34,7 @@ class LogitLens:
     token_ids: np.ndarray[Any, np.dtype[np.int32]]
     texts: tuple[tuple[tuple[str, ...], ...], ...]
     logprobs: np.ndarray[Any, np.dtype[np.float32]]
+    image_positions: frozenset[int] = frozenset()
 
     def __repr__(self) -> str:
         lines = [f"<rekindle.LogitLens: {self._facts()}; the next token after {self.tokens[-1]!r} by layer:"]
@@ -62,10 +64,15 @@ class LogitLens:
         # Keys scroll a region that has the focus.
         return f'<div role="group" aria-label="Logit lens" tabindex="0" style="overflow-x:auto">{table}</div>'
 
-    def _places(self) -> tuple[list[int], range]:
+    def _places(self) -> tuple[list[int], list[int]]:
         """Return the places of the shown layers, the last one first, and of the shown tokens."""
         places = range(len(self.layers) - 1, -1, -self._step)
-        return list(places), range(max(0, len(self.tokens) - SHOWN_TOKENS), len(self.tokens))
+        return list(places), self._texts[-SHOWN_TOKENS:]
+
+    @property
+    def _texts(self) -> list[int]:
+        """The positions of the tokens that are no images."""
+        return [position for position in range(len(self.tokens)) if position not in self.image_positions]
 
     @property
     def _step(self) -> int:
@@ -77,7 +84,10 @@ class LogitLens:
         places, columns = self._places()
         layers = [layer for place, layer in enumerate(self.layers) if place not in places]
         notes = [f"one layer of {self._step} is shown: without {', '.join(map(str, layers))}"] if layers else []
-        notes += [f"without the first {quantity(columns[0], 'token')}"] if columns and columns[0] else []
+        earlier = len(self._texts) - len(columns)
+        notes += [f"without the first {quantity(earlier, 'token')}"] if earlier else []
+        images = len(self.image_positions)
+        notes += [f"without {quantity(images, 'token')} of images"] if images else []
         return "; ".join(notes)
 
     def _numbers(self) -> str:

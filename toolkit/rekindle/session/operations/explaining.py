@@ -4,6 +4,8 @@ import math
 from dataclasses import replace
 from typing import Protocol, Unpack
 
+from rekindle.assembly.looking import Choice
+from rekindle.client.calls.images import has_images
 from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, OnePrompt, OnePromptOptions
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits
@@ -62,10 +64,13 @@ def explain(session: Explained, prompt: OnePrompt = None, **options: Unpack[OneP
             handle.cancel()
     ids = (*generation.prompt_token_ids, *generation.token_ids)
     # The last token predicts nothing here, and prompt and answer may fill the whole context.
-    look = yield from session._inspections.look(None, ids[:-1] or ids, layers, "residual", (), (), ())
+    requested, choice = session._requests.prompt(prompt, options), Choice(tuple(layers), ("residual",))
+    whole, output = (requested, generation.token_ids[:-1]) if has_images(requested) else (ids[:-1] or ids, ())
+    look = yield from session._inspections.look_at(whole, choice, output=output)
     assert look.residual is not None, "it was asked for"
     tokens, residual = look.tokens[-MOST_TOKENS:], look.residual[:, -MOST_TOKENS:]
-    lens = yield from session._inspections.logit_lens(replace(look, tokens=tokens, residual=residual), ALTERNATIVES)
+    end = replace(look, tokens=tokens, residual=residual, images=())
+    lens = yield from session._inspections.logit_lens(end, ALTERNATIVES)
     texts = tuple(map(session._inspections.text, ids))
     for _, timeline in timelines(trace.records):
         if (request := timeline.requests.get(handle.request_id)) is not None:

@@ -1,28 +1,37 @@
 """Looking inside the model of a session: activations, attention patterns and the logit lens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
+import jax
 import numpy as np
 
 from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.assembly.looking import Choice
 from rekindle.assembly.thread import EngineThread
+from rekindle.client.calls.options import PromptOptions
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread, unless, until_closed
-from rekindle.core.device.programs.functions import LENS, Key
+from rekindle.core.device.programs.functions import EMBED, LENS, Key
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.messages import Inspect, Prompt
 from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS
+from rekindle.core.models.vision.patches import Patches
 from rekindle.core.request.activations.changes import changes_of, layer_index, part_of
 from rekindle.core.request.activations.steering import Patch, Steering
 from rekindle.core.request.checks import integer, preview
+from rekindle.core.request.picture import Picture
 from rekindle.core.request.request import check_length
+from rekindle.formats.images.writing import thumbnails
 from rekindle.results.inspection.activations import Activations
+from rekindle.results.inspection.attention import LookedImage
 from rekindle.results.inspection.lens import LogitLens
+
+LONGEST = 360
+"""Pixels of the longer side of an image in a map of attention."""
 
 
 class Inspections:
@@ -45,23 +54,44 @@ class Inspections:
     def look(
         self,
         prompt: Any,
-        token_ids: Any,
+        options: PromptOptions[Any],
         layers: Any,
         parts: Any,
         heads: Any,
         steer: Sequence[Steering],
         patch: Sequence[Patch],
     ) -> Waits[Activations]:
-        """See `Session.look`."""
-        model = self._loaded_engine.model
+        """See `Session.look`.
+
+        Args:
+            options: `token_ids` or `images` of the call.
+        """
         self._check_served()
         choice = self._choice(layers, parts, heads)
-        requested = self._requests.prompt(prompt, {} if token_ids is None else {"token_ids": token_ids})
-        ids = yield from in_a_thread(lambda: self._ids(requested), "prompt")
+        return (yield from self.look_at(self._requests.prompt(prompt, options), choice, steer, patch))
+
+    def look_at(
+        self,
+        prompt: Prompt,
+        choice: Choice,
+        steer: Sequence[Steering] = (),
+        patch: Sequence[Patch] = (),
+        output: tuple[int, ...] = (),
+    ) -> Waits[Activations]:
+        """Look at a checked prompt, and at an output behind it."""
+        model = self._loaded_engine.model
+        ids, pictures = yield from in_a_thread(lambda: self._illustrated(prompt, output), "prompt")
         looks, sizes = self._loaded_engine.looks, (len(model.layers), model.hidden_size)
-        shape = looks.shape(len(ids), choice, "name fewer layers, parts or heads, or look at a shorter prompt")
-        inputs = looks.inputs(ids, choice, shape, changes_of(steer, patch, len(ids), sizes))
-        states, patterns = yield from self._run(shape, inputs)
+        remedy = "name fewer layers, parts or heads, or look at a shorter prompt"
+        shape = looks.shape(len(ids), choice, remedy, pictures=bool(pictures))
+        changes = changes_of(steer, patch, len(ids), sizes)
+        embedded: dict[int, Any] = {}
+        images = []
+        for picture in pictures:
+            embeddings, image = yield from self._embed(picture)
+            embedded |= dict(zip(picture.positions.tolist(), embeddings, strict=True))
+            images.append(image)
+        states, patterns = yield from self._run(shape, looks.inputs(ids, choice, shape, changes, embedded))
         return Activations.of(
             ids,
             tuple(map(self.text, ids)),
@@ -70,7 +100,19 @@ class Inspections:
             np.asarray(states)[: choice.states, : len(ids)],
             choice.heads,
             np.asarray(patterns)[: len(choice.heads), : len(ids), : len(ids)],
+            tuple(images),
         )
+
+    def _embed(self, picture: Picture) -> Waits[tuple[Any, LookedImage]]:
+        """Return the embeddings of an image, (tokens, hidden), apart from those in use by requests, and its layout."""
+        patches, image = yield from in_a_thread(lambda: _looked_image(picture), "prompt")
+        rows = np.arange(picture.tokens // len(patches.values), dtype=np.int32)
+        parts = []
+        for place in range(len(patches.values)):
+            one = jax.tree.map(lambda array, place=place: array[place : place + 1], patches)
+            # The buffer of requests stays as it is: the program returns another one.
+            parts.append((yield from self._run(EMBED, (rows, one), lambda buffer: np.asarray(buffer)[rows])))
+        return np.concatenate(parts), image
 
     def logit_lens(self, activations: Activations, top: int) -> Waits[LogitLens]:
         """See `Session.logit_lens`."""
@@ -92,7 +134,8 @@ class Inspections:
             for side in (0, 1)
         )
         texts = tuple(tuple(tuple(map(self.text, ids)) for ids in layer) for layer in token_ids.tolist())
-        return LogitLens(activations.tokens, activations.layers, token_ids, texts, logprobs)
+        of_images = frozenset(position for image in activations.images for position in image.positions.tolist())
+        return LogitLens(activations.tokens, activations.layers, token_ids, texts, logprobs, of_images)
 
     def _check_served(self) -> None:
         """Raise InvalidRequest for a session whose model cannot be looked into."""
@@ -131,15 +174,16 @@ class Inspections:
             raise InvalidRequest.of("heads", "attention patterns are for models on one device: leave out heads")
         return tuple(checked)
 
-    def _ids(self, prompt: Prompt) -> tuple[int, ...]:
+    def _illustrated(self, prompt: Prompt, output: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Picture, ...]]:
+        """Return the token ids of a prompt with an output behind it, and the images."""
         preparer = self._loaded_engine.preparer
-        ids = preparer.token_ids(prompt)
-        check_length(ids, preparer.capacity, output=False)
-        return ids
+        ids, pictures = preparer.illustrated(prompt)
+        check_length(ids + output, preparer.capacity, output=False)
+        return ids + output, pictures
 
-    def _run(self, key: Key, inputs: Any) -> Waits[Any]:
-        """Run a program over the weights on the first lane, between ticks."""
-        _, answers = self._client.ask(lambda ticket: Inspect(ticket, key, inputs), self._engine.post)
+    def _run(self, key: Key, inputs: Any, take: Callable[[Any], Any] | None = None) -> Waits[Any]:
+        """Run a program over the weights on the first lane, between ticks; `take` is that of `Inspect`."""
+        _, answers = self._client.ask(lambda ticket: Inspect(ticket, key, inputs, take), self._engine.post)
         yield from unless(until_closed(answers), lambda: self._engine.overdue)
         if not answers.items:
             assert self._engine.error is not None, "only an ended engine closes a feed without an answer"
@@ -155,3 +199,10 @@ class Inspections:
         """Return the text of a token; its id as text without a tokenizer."""
         tokenizer = self._loaded_engine.tokenizer
         return str(token) if tokenizer is None else tokenizer.decode([token], skip_special_tokens=False)
+
+
+def _looked_image(picture: Picture) -> tuple[Patches, LookedImage]:
+    """Return the patches of an image, and its layout."""
+    source: Any = picture.source
+    ((url, description),) = thumbnails([source.image], LONGEST)
+    return picture.patches(), LookedImage(picture.positions, source.grids(), url, description)

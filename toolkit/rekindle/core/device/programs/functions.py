@@ -72,7 +72,8 @@ def program_name(key: Key) -> str:
     if isinstance(key, DeviceProgram):
         return key.name
     if isinstance(key, Look):
-        return f"look at {key.tokens} tokens with {key.states} states and {key.patterns} patterns"
+        images = ", with images" * key.pictures
+        return f"look at {key.tokens} tokens with {key.states} states and {key.patterns} patterns{images}"
     steps = "step" if key.steps == 1 else f"{key.steps} steps"
     return (
         f"{steps} of {key.prefill_tokens}+{key.decode_rows}{' with adapters' * key.adapters}{', steered' * key.steered}"

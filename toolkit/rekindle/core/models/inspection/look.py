@@ -26,11 +26,38 @@ class Look(NamedTuple):
         tokens: room for tokens.
         states: room for activations of all tokens.
         patterns: room for attention patterns.
+        pictures: whether some tokens are images.
     """
 
     tokens: int
     states: int
     patterns: int
+    pictures: bool = False
+
+
+class Pictured(NamedTuple):
+    """The embeddings of images among the tokens of a look, as arrays.
+
+    Attributes:
+        values: (tokens, hidden) float32; those of other tokens have no meaning.
+        places: (tokens,) bool, True for the tokens of images.
+    """
+
+    values: jax.Array
+    places: jax.Array
+
+    @classmethod
+    def forms(cls, tokens: int, hidden: int) -> Any:
+        """Return the shapes and dtypes of the arrays."""
+        forms: Any = (
+            jax.ShapeDtypeStruct((tokens, hidden), jnp.dtype(jnp.float32)),
+            jax.ShapeDtypeStruct((tokens,), jnp.dtype(jnp.bool_)),
+        )
+        return cls(*forms)
+
+    def put_into(self, x: jax.Array) -> jax.Array:
+        """Return embeddings, (tokens, hidden) float32, with those of images in their places."""
+        return jnp.where(self.places[:, None], self.values, x)
 
 
 class LookInputs(NamedTuple):
@@ -42,6 +69,7 @@ class LookInputs(NamedTuple):
         places: (layers + 1, parts) int32, see `Recorder`.
         heads: (patterns, 2) int32, see `PatternMixer`.
         interventions: those of the sequence, in one slot.
+        pictured: the embeddings of images; None for a text.
     """
 
     tokens: jax.Array
@@ -49,6 +77,7 @@ class LookInputs(NamedTuple):
     places: jax.Array
     heads: jax.Array
     interventions: Interventions
+    pictured: Pictured | None = None
 
     @classmethod
     def forms(cls, config: ModelConfig, shape: Look) -> "LookInputs":
@@ -59,7 +88,8 @@ class LookInputs(NamedTuple):
 
         places = integers(len(config.layers) + 1, len(PARTS))
         interventions = Interventions.forms((1,), config.hidden_size)
-        return cls(integers(shape.tokens), integers(), places, integers(shape.patterns, 2), interventions)
+        pictured = Pictured.forms(shape.tokens, config.hidden_size) if shape.pictures else None
+        return cls(integers(shape.tokens), integers(), places, integers(shape.patterns, 2), interventions, pictured)
 
 
 def look(decoder: Decoder, inputs: LookInputs, states: int) -> tuple[jax.Array, jax.Array]:
@@ -76,7 +106,8 @@ def look(decoder: Decoder, inputs: LookInputs, states: int) -> tuple[jax.Array, 
     recorder = Recorder(inputs.places, states, len(tokens), config.hidden_size, before)
     mixer = PatternMixer(config, inputs.heads, len(tokens))
     lengths = jnp.broadcast_to(inputs.length, positions.shape)
-    decoder(tokens, positions, empty_memory(config), mixer, lengths, recorder)
+    pictures = None if inputs.pictured is None else inputs.pictured.put_into
+    decoder(tokens, positions, empty_memory(config), mixer, lengths, recorder, pictures)
     return recorder.states, mixer.patterns
 
 
