@@ -17,7 +17,8 @@ from rekindle.server_settings import ServerOptions
 PUBLIC = """
 Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Choice
 Classification Comparison ConfigError ConstraintFailed Decision Decisions EngineFailed Explanation Family Generation
-Handle HostLost HostRefused Hosts ImageAttention InvalidBatch InvalidData InvalidRequest LaneLoad LogitLens LogitsNotFinite LogitsRow
+Handle HostLost HostRefused Hosts ImageAttention InvalidBatch InvalidData InvalidRequest LaneLoad
+LogitLens LogitsNotFinite LogitsRow
 MapDecisions MapResults MessageRecord ModelError ModelNotFound ModelTooLarge NoWeights NotRestored ParametersIgnored
 Part Patch Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray RekindleError RepetitionLimit ReplicaLost
 RequestCancelled SamplingParams Score Scores ServerSettings Session SessionClosed SessionError Settings Stats Steering
