@@ -144,7 +144,9 @@ def test_errors_are_those_of_the_client(client: anthropic.Anthropic, session: re
     with pytest.raises(anthropic.BadRequestError, match="tokens"):
         client.messages.create(model=NAME, messages=[{"role": "user", "content": "x" * 1000}], max_tokens=9)
     image: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
-    with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\]\.content\[0\] is of type 'image'"):
+    with pytest.raises(
+        anthropic.BadRequestError, match=r"messages\[0\]\.content\[0\]\.source\.data.*got an empty file"
+    ):
         client.messages.create(model=NAME, messages=[{"role": "user", "content": [image]}], max_tokens=9)
     with session.serve_sync(port=0, api_keys=["secret"]) as server:
         for key, token in (("secret", None), (None, "secret")):
