@@ -33,7 +33,7 @@ def session() -> Iterator[rekindle.Session]:
 def expected(session: rekindle.Session, question: Question) -> tuple[list[float], float]:
     """Return the probabilities of options, and their mass, by scoring each label behind the prompt."""
     engine = session._requests.loaded_engine
-    (reading,) = readings_of(engine.preparer, engine.checkpoint.uses.decisions, STATE, [question], {})
+    (reading,) = readings_of(engine.preparer.prompts, engine.checkpoint.uses.decisions, STATE, [question], {})
     logprobs = []
     for label in reading.labels:
         ids = [*reading.token_ids, label]

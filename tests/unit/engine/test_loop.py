@@ -15,7 +15,9 @@ import jax
 import numpy as np
 import pytest
 
+from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing import QUICK, Preparer
+from rekindle.assembly.prompt_reader import PromptReader
 from rekindle.core.config import Policy, Settings
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
@@ -193,7 +195,8 @@ def test_the_scheduler_with_long_prompts_and_a_full_queue(watchdog: Watchdog, po
     ],
 )
 def test_a_request_that_is_made_on_the_loop(watchdog: Watchdog, prompt: int, options: dict[str, Any]) -> None:
-    preparer = Preparer(None, 262_144, frozenset({1}), 1 << 20)
+    reader = PromptReader(None, 262_144, 1 << 20)
+    preparer = Preparer(reader, frozenset({1}), None, Looks(reader.capacity, 0, 0))
     submit = Submit(0, tuple(draw(prompt)), SamplingParams(max_tokens=9, **options))
     assert preparer.is_quick(submit)
     with watchdog.step("intake"):

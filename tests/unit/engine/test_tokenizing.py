@@ -12,7 +12,9 @@ from anyio import to_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.assembly.prompt_reader import PromptReader
 from rekindle.client.concurrency.caller import current_caller
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.engine.actors.intake import Intake
@@ -235,7 +237,7 @@ class ByHand:
     """
 
     def __init__(self, tokenizer: Tokenizer, at_once: int = TOKENIZED_AT_ONCE):
-        self.preparer = Preparer(tokenizer, VOCAB_SIZE, frozenset(), 50)
+        self.preparer = Preparer(PromptReader(tokenizer, VOCAB_SIZE, 50), frozenset(), None, Looks(50, 0, 0))
         self.intake = Intake(self.preparer, at_once)
         self.away: deque[Submit] = deque()
         self.answers: list[Message] = []

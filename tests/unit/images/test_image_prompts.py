@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing import Preparer
+from rekindle.assembly.prompt_reader import PromptReader
 from rekindle.client.calls.prompts import one_chat
 from rekindle.core.errors import InvalidRequest, PromptTooLong
 from rekindle.core.messages import Continued, Conversation, Illustrated, Prompt, Submit, Verbatim
@@ -31,17 +33,17 @@ SQUARE = Image.new("RGB", (8, 8), (200, 100, 0))
 TOKENS = RULES.tokens(8, 8)
 
 
-def preparer(*, images: bool = True, template: str | None = None) -> Preparer:
-    """Return the preparer of the tiny SmolVLM."""
+def reader(*, images: bool = True, template: str | None = None) -> PromptReader:
+    """Return the reader of prompts of the tiny SmolVLM."""
     tokenizer = load_tokenizer(SMOLVLM)
     assert tokenizer is not None
     if template is not None:
         tokenizer = tokenizer.with_chat_template(template)
     prompts = smolvlm_prompts() if images else None
-    return Preparer(tokenizer, 512, frozenset({2}), 2048, images=prompts, picture_rows=1024)
+    return PromptReader(tokenizer, 512, 2048, images=prompts, picture_rows=1024)
 
 
-PREPARER = preparer()
+READER = reader()
 
 
 def chat(*content: Any, role: str = "user", **variables: Any) -> Conversation:
@@ -81,10 +83,11 @@ def runs_of(text: str) -> list[list[Any]]:
 def test_prompts_are_those_of_transformers(index: int) -> None:
     golden = GOLDEN["prompts"][index]
     conversation = one_chat(with_files(golden["messages"]), {})
-    ids, pictures = PREPARER.illustrated(conversation)
+    prompt = READER.read(conversation)
+    ids, pictures = prompt.ids, prompt.pictures
     assert list(ids) == ARRAYS[f"{index}_input_ids"].reshape(-1).tolist()
-    assert PREPARER.count(conversation) == golden["prompt_tokens"] == len(ids)
-    assert PREPARER.rendered(conversation) == golden["text"]
+    assert READER.count(conversation) == golden["prompt_tokens"] == len(ids)
+    assert READER.rendered(conversation) == golden["text"]
     assert [picture.tokens for picture in pictures] == golden["image_tokens"]
     places = np.concatenate([picture.positions for picture in pictures])
     assert places.tolist() == [place for place, token in enumerate(ids) if token == IMAGE]
@@ -112,11 +115,12 @@ def test_texts_of_image_tokens_in_words_of_users_are_words(parts: list[Any]) -> 
     """Check any mix of images and texts: each image has its tokens, and each text is kept."""
     parts = [part for part in parts if part] or ["a"]
     conversation = chat(*parts)
-    ids, pictures = PREPARER.illustrated(conversation)
+    prompt = READER.read(conversation)
+    ids, pictures = prompt.ids, prompt.pictures
     images = sum(part is SQUARE for part in parts)
     assert [picture.tokens for picture in pictures] == [TOKENS] * images
     assert ids.count(IMAGE) == images * TOKENS
-    tokenizer = PREPARER.tokenizer
+    tokenizer = READER.tokenizer
     assert tokenizer is not None
     words = "".join(RULES.text(8, 8) if part is SQUARE else part for part in parts)
     assert words in tokenizer.decode(ids, skip_special_tokens=False)
@@ -130,28 +134,30 @@ def test_literals_elsewhere_in_a_conversation_are_words() -> None:
     template = "{{ tools }}{{ note }}{% for m in messages %}{% for p in m.content %}" + (
         "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{% endfor %}"
     )
-    prepare = preparer(template=template)
+    prepare = reader(template=template)
     tool = {"type": "function", "function": {"name": "f", "description": "<image>"}}
     messages = [{"role": "user", "content": [{"type": "image", "image": SQUARE}, {"type": "text", "text": "<image>"}]}]
     conversation = one_chat(messages, {"tools": [tool], "chat_template_kwargs": {"note": "<image>"}})
-    ids, pictures = prepare.illustrated(conversation)
+    prompt = prepare.read(conversation)
+    ids, pictures = prompt.ids, prompt.pictures
     assert [picture.tokens for picture in pictures] == [TOKENS]
     assert ids.count(IMAGE) == TOKENS
     assert prepare.rendered(conversation).count("<image>") == 4
 
 
 def test_a_conversation_without_images_is_tokenized_as_ever() -> None:
-    plain = preparer(images=False)
+    plain = reader(images=False)
     conversation = chat("What is\n\nthis?")
-    assert PREPARER.illustrated(conversation) == plain.illustrated(conversation)
-    assert PREPARER.count(conversation) == plain.count(conversation)
+    assert READER.read(conversation) == plain.read(conversation)
+    assert READER.count(conversation) == plain.count(conversation)
 
 
 @pytest.mark.parametrize("text", ["before <image> between <image> after", "a question"])
 def test_raw_prompts_have_images_at_their_placeholders_or_first(text: str) -> None:
     images = ((image_source(SQUARE), "auto"), (image_source(SQUARE), "low"))
-    ids, pictures = PREPARER.illustrated(Illustrated(text, images))
-    tokenizer = PREPARER.tokenizer
+    prompt = READER.read(Illustrated(text, images))
+    ids, pictures = prompt.ids, prompt.pictures
+    tokenizer = READER.tokenizer
     assert tokenizer is not None
     texts = [RULES.text(8, 8), RULES.at_low_detail().text(8, 8)]
     pieces = text.split("<image>") if "<image>" in text else ["", "", text]
@@ -159,28 +165,30 @@ def test_raw_prompts_have_images_at_their_placeholders_or_first(text: str) -> No
     assert list(ids) == tokenizer.encode(whole)
     assert [picture.tokens for picture in pictures] == [TOKENS, RULES.tokens_of_tile]
     assert pictures[0].digest != pictures[1].digest
-    assert PREPARER.count(Illustrated(text, images)) == len(ids)
+    assert READER.count(Illustrated(text, images)) == len(ids)
 
 
 @pytest.mark.parametrize(("text", "count"), [("<image>", 2), ("<image> <image>", 1)])
 def test_another_number_of_placeholders_is_an_error(text: str, count: int) -> None:
     with pytest.raises(InvalidRequest, match=f"{text.count('<image>')} times '<image>' for {count} images"):
-        PREPARER.illustrated(Illustrated(text, ((image_source(SQUARE), "auto"),) * count))
+        READER.read(Illustrated(text, ((image_source(SQUARE), "auto"),) * count))
 
 
 def test_images_of_a_continuation_are_behind_those_of_the_prefix() -> None:
     first = Illustrated("<image> one", ((image_source(SQUARE), "auto"),))
-    ids, pictures = PREPARER.illustrated(Continued(first, Illustrated("two <image>", first.images)))
+    prompt = READER.read(Continued(first, Illustrated("two <image>", first.images)))
+    ids, pictures = prompt.ids, prompt.pictures
     places = np.concatenate([picture.positions for picture in pictures])
     assert places.tolist() == [place for place, token in enumerate(ids) if token == IMAGE]
     assert pictures[0] == pictures[1], "one image twice"
-    verbatim, _ = PREPARER.illustrated(Illustrated(Verbatim("two <image>"), first.images))
+    verbatim = READER.read(Illustrated(Verbatim("two <image>"), first.images)).ids
     assert ids[-len(verbatim) :] == verbatim
 
 
 def request_of(prompt: Prompt, **params: Any) -> Request | Exception:
     """Return the outcome of a submission."""
-    return PREPARER.outcome(Submit(0, prompt, SamplingParams(**params)))
+    preparer = Preparer(READER, frozenset({2}), None, Looks(READER.capacity, 0, 0))
+    return preparer.outcome(Submit(0, prompt, SamplingParams(**params)))
 
 
 def test_a_request_has_its_images() -> None:
@@ -202,7 +210,7 @@ def test_errors_are_told_in_time() -> None:
     assert "would cut images" in str(cut)
     for prompt in (chat(SQUARE, "?"), Illustrated("a", ((image_source(SQUARE), "auto"),))):
         with pytest.raises(InvalidRequest, match="takes no images"):
-            preparer(images=False).illustrated(prompt)
+            reader(images=False).read(prompt)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +223,7 @@ def test_errors_are_told_in_time() -> None:
 )
 def test_a_template_without_a_place_for_an_image_is_named(template: str) -> None:
     with pytest.raises(InvalidRequest, match=r"chat template .*(place|image)"):
-        preparer(template=template).illustrated(chat(SQUARE, "?"))
+        reader(template=template).read(chat(SQUARE, "?"))
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,9 @@ async def test_an_embedding_models_query_and_documents_are_cut_alone() -> None:
         expected = await session.rerank("capi", [each[:4] for each in DOCUMENTS])
         whole = await session.rerank("capital", ["x" * 2000], truncate_prompt_tokens=-1)
     assert cut.scores == expected.scores
-    assert whole.prompt_tokens == len("capital") + session._loaded_engine.preparer.capacity  # no token is generated
+    assert (
+        whole.prompt_tokens == len("capital") + session._loaded_engine.preparer.prompts.capacity
+    )  # no token is generated
 
 
 @pytest.mark.parametrize(

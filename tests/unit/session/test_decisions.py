@@ -7,7 +7,7 @@ import pytest
 from tokenizers import AddedToken
 
 from rekindle import Choice, Decision, Decisions, InvalidRequest, Score, YesNo
-from rekindle.assembly.preparing import Preparer
+from rekindle.assembly.prompt_reader import PromptReader
 from rekindle.core.errors import CheckpointError
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.huggingface.decision_form import read_decision_form
@@ -28,15 +28,15 @@ def words(template: str | None = HERMES) -> Tokenizer:
     return Tokenizer(backend, chat_template=template, eos_token=END)
 
 
-def preparer(tokens: Tokenizer | None = None) -> Preparer:
+def reader(tokens: Tokenizer | None = None) -> PromptReader:
     loaded = fake_loaded_engine(fake_limits(max_context=512, num_pages=128, page_size=16), tokenizer=tokens or words())
-    result: Preparer = loaded.preparer
+    result: PromptReader = loaded.preparer.prompts
     return result
 
 
 def prompt_text(question: Question, form: DecisionForm | None = None, state: str = "S") -> str:
     """Return the text of the prompt of a question about a state."""
-    (reading,) = readings_of(preparer(), form or DecisionForm(), state, [question], {})
+    (reading,) = readings_of(reader(), form or DecisionForm(), state, [question], {})
     return words().decode(reading.token_ids, skip_special_tokens=False)
 
 
@@ -74,7 +74,7 @@ def test_a_question_is_written_as_by_transformers(question: Question, form: Deci
 
 
 def test_labels_are_in_the_order_of_the_question_whatever_the_order_of_the_form() -> None:
-    (reading,) = readings_of(preparer(), OWN_LABELS, "S", [YesNo("?")], {})
+    (reading,) = readings_of(reader(), OWN_LABELS, "S", [YesNo("?")], {})
     assert words().decode(reading.labels) == "ny", "true is the second option of the form"
     assert reading.temperature == 2.0
 
@@ -93,22 +93,22 @@ TOGETHER = "{{ state }}{% for q in questions %} {{ q.instructions }}:<|mark|>{% 
 
 def test_a_decision_template_is_read_at_its_marks() -> None:
     questions: list[Question] = [TOPIC, YesNo("Is<|mark|> it?")]
-    readings = readings_of(preparer(), DecisionForm(template=ONE_BY_ONE), "a<|split|>b", questions, {})
+    readings = readings_of(reader(), DecisionForm(template=ONE_BY_ONE), "a<|split|>b", questions, {})
     assert [words().decode(each.token_ids) for each in readings] == ["Which topic?|abAB", "Is it?|abYesNo"]
 
 
 def test_a_template_for_all_questions_has_a_mark_for_each() -> None:
     form = DecisionForm({"noul": ("y", "n")}, template=TOGETHER)
-    readings = readings_of(preparer(), form, "S", [YesNo("one"), YesNo("two")], {})
+    readings = readings_of(reader(), form, "S", [YesNo("one"), YesNo("two")], {})
     assert [words().decode(each.token_ids) for each in readings] == ["S one:", "S one: two:"]
     head = DecisionForm({"noul": ("y", "n")}, template="<|mark|>a<|mark|>{{ question.instructions }}<|mark|>")
     with pytest.raises(InvalidRequest, match="marks 3 places for 1 questions, as models with a head"):
-        readings_of(preparer(), head, "S", [YesNo("one")], {})
+        readings_of(reader(), head, "S", [YesNo("one")], {})
 
 
 def test_labels_of_several_tokens_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequest, match="'Yes' as one token after the prompt"):
-        readings_of(preparer(tokenizer()), DecisionForm(), "S", [YesNo("?")], {})
+        readings_of(reader(tokenizer()), DecisionForm(), "S", [YesNo("?")], {})
     ids = tokenizer().encode_chat("<|im_start|>assistant\n")
     with pytest.raises(InvalidRequest, match="'A' as one token"):
         label_ids(tokenizer(), ids, ["A", "A"])
@@ -118,7 +118,7 @@ def test_labels_of_several_tokens_are_refused_by_name() -> None:
 
 def test_a_model_without_a_chat_template_has_a_cure() -> None:
     with pytest.raises(InvalidRequest, match=r"pass chat_template= to open\(\)"):
-        readings_of(preparer(words(None)), DecisionForm(), "S", [TOPIC], {})
+        readings_of(reader(words(None)), DecisionForm(), "S", [TOPIC], {})
 
 
 @pytest.mark.parametrize(

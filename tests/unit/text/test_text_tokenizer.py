@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from rekindle.assembly.preparing import Preparer
+from rekindle.assembly.prompt_reader import PromptReader
 from rekindle.core.errors import CheckpointError, InvalidRequest, UnsupportedModel
 from rekindle.core.messages import Conversation
 from rekindle.core.text.tokenizer import Tokenizer, wrap
@@ -286,9 +286,9 @@ def test_a_template_for_tools_is_found_by_its_name_and_written_with_tools_alone(
     assert tokenizer.tool_template == "of a file {{ tools }}"
     of_gguf = gguf_tokenizer({**metadata(), "tokenizer.chat_template.tool_use": "{{ tools }}"}, "here")
     assert of_gguf is not None
-    preparer = Preparer(of_gguf, 512, frozenset(), 64)
+    reader = PromptReader(of_gguf, 512, 64)
     chat = Conversation([{"role": "user", "content": "Hi"}], [{"name": "f"}], {})
-    assert preparer.rendered(chat) == "[{'name': 'f'}]"
+    assert reader.rendered(chat) == "[{'name': 'f'}]"
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
-from rekindle.assembly.preparing import Preparer
+from rekindle.assembly.prompt_reader import PromptReader
 from rekindle.core.errors import PromptTooLong
 from rekindle.core.messages import Conversation
 from rekindle.core.request.params import SamplingParams
@@ -30,8 +30,8 @@ class Counted(Tokenizer):
         return super()._encode(text, add_special_tokens)
 
 
-def preparer(tokenizer: Tokenizer) -> Preparer:
-    return Preparer(tokenizer, tokenizer.vocab_size, frozenset(), CAPACITY)
+def reader(tokenizer: Tokenizer) -> PromptReader:
+    return PromptReader(tokenizer, tokenizer.vocab_size, CAPACITY)
 
 
 def with_opening(smollm2_tokenizer: Tokenizer) -> Counted:
@@ -70,12 +70,12 @@ def test_a_text_that_surely_does_not_fit_is_not_tokenized(smollm2_tokenizer: Tok
     tokenizer = Counted(smollm2_tokenizer)
     text = WORDS * 1000
     with pytest.raises(PromptTooLong, match=r"has at least \d+ tokens; at most 63 fit"):
-        preparer(tokenizer).token_ids(
+        reader(tokenizer).read(
             Conversation([{"role": "user", "content": text}], None, {}) if chat else text, SamplingParams()
         )
     assert max(tokenizer.lengths, default=0) <= CAPACITY
     with pytest.raises(PromptTooLong, match=r"has \d+ tokens"):
-        preparer(tokenizer).token_ids(WORDS * 5, SamplingParams())
+        reader(tokenizer).read(WORDS * 5, SamplingParams())
 
 
 @pytest.mark.parametrize("most", [1, 7, 40, -1])
@@ -88,8 +88,8 @@ def test_a_long_text_to_cut_is_read_near_the_tokens_that_stay(
     text = "".join(f"{number}. {WORDS}" for number in range(2000))
     prompt = Conversation([{"role": "user", "content": text}], None, {}) if chat else text
     params = SamplingParams(truncate_prompt_tokens=most, truncation_side=side, max_tokens=8)
-    ready = preparer(tokenizer)
-    ids = ready.cut(ready.token_ids(prompt, params), params)
+    ready = reader(tokenizer)
+    ids = ready.read(prompt, params).ids
     assert max(tokenizer.lengths) < len(text)
     assert ids == ready.cut(ready.token_ids(prompt), params)
     assert len(ids) == (CAPACITY - 8 if most == -1 else most)

@@ -309,7 +309,7 @@ def _lane(
         stepper=stepper,
         settler=Settler(),
         detokenizer=Detokenizer(blueprint.checkpoint.tokenizer, AnswerTurns.of(blueprint.checkpoint.tokenizer)),
-        grammars=Grammars(jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.vocab_size)),
+        grammars=Grammars(jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.prompts.vocab_size)),
         vision=Vision(),
         host_tier=host_tier,
         disk_tier=DiskTier(stores.snapshot),

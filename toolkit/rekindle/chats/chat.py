@@ -96,7 +96,7 @@ class Chat:
     @property
     def takes_images(self) -> bool:
         """True for a model that takes images."""
-        return self._requests.loaded_engine.preparer.images is not None
+        return self._requests.loaded_engine.preparer.prompts.images is not None
 
     @awaitable('await chat.say("...")')
     @spelled_out(SayOptions, SAY_DEFAULTS)

@@ -91,7 +91,7 @@ class Turn:
         prompt_options["tool_choice"] = choice
         prompt_options["parallel_tool_calls"] = self._options.get("parallel_tool_calls", True)
         chat = self._requests.conversation(messages, prompt_options)
-        self._is_plain = self._requests.loaded_engine.preparer.is_plain(chat)
+        self._is_plain = self._requests.loaded_engine.preparer.prompts.is_plain(chat)
         self._rendered = self._requests.render(chat) if self._is_plain else ""
         prompt = self.turn_tokens.prompt(self._rendered) if self._is_plain else None
         options = cast(GenerateOptions[Any], {**self._options, "tool_choice": choice})

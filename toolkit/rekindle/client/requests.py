@@ -232,7 +232,7 @@ class Requests:
 
     def render(self, chat: Conversation) -> str:
         """Return a conversation rendered by the chat template; raises InvalidRequest if the template fails."""
-        return self.loaded_engine.preparer.rendered(chat)
+        return self.loaded_engine.preparer.prompts.rendered(chat)
 
     def call(
         self,
@@ -397,7 +397,7 @@ class Requests:
     def _submit(self, submission: Submission, *, wait: bool = True) -> Handle:
         self.check_engine()
         if isinstance(submission.prompt, tuple):  # the intake checks the length of text after tokenizing it
-            prompt = self.loaded_engine.preparer.cut(submission.prompt, submission.params)
+            prompt = self.loaded_engine.preparer.prompts.cut(submission.prompt, submission.params)
             tokens = prompt + submission.output_prefix.token_ids
             check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
         if submission.params.steers:
@@ -425,5 +425,5 @@ class Requests:
         own = cast(GenerateOptions[Any], {name: value for name, value in options.items() if name in names})
         if not has_images(prompt):
             return Branches(factory, own, meanwhile, tools)
-        images = self.loaded_engine.preparer.images
+        images = self.loaded_engine.preparer.prompts.images
         return Branches(factory, own, meanwhile, tools, prompt, None if images is None else images.placeholder)

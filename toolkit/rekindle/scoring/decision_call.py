@@ -67,7 +67,7 @@ class DecisionCall:
         """Return the reading of each question about a state; raises as `readings_of` does. Takes milliseconds."""
         engine = self.requests.loaded_engine
         form = engine.checkpoint.uses.decisions
-        return readings_of(engine.preparer, form, state, self.questions, self.variables)
+        return readings_of(engine.preparer.prompts, form, state, self.questions, self.variables)
 
     def prompts(self, readings: Sequence[Reading]) -> list[list[ScoredPrompt]]:
         """Return the requests of each reading: several where the labels are more than `max_logprobs`."""

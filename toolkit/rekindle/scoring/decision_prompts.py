@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, Final
 
-from rekindle.assembly.preparing import Preparer
+from rekindle.assembly.prompt_reader import PromptReader
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation
 from rekindle.core.request import checks
@@ -101,7 +101,7 @@ def state_text(state: Any) -> str:
 
 
 def readings_of(
-    preparer: Preparer, form: DecisionForm, state: Any, questions: Sequence[Question], variables: Mapping[str, Any]
+    reader: PromptReader, form: DecisionForm, state: Any, questions: Sequence[Question], variables: Mapping[str, Any]
 ) -> list[Reading]:
     """Return the reading of each question about a state.
 
@@ -109,7 +109,7 @@ def readings_of(
         InvalidRequest: the state is not JSON, the model has no chat template, a label is more than one token, or a
             prompt is too long.
     """
-    tokenizer = preparer.tokenizer
+    tokenizer = reader.tokenizer
     if tokenizer is None:
         raise InvalidRequest("the model has no tokenizer, so decide() cannot write its questions")
     template = form.template or tokenizer.chat_template
@@ -120,12 +120,12 @@ def readings_of(
     off = {"enable_thinking": False} if "enable_thinking" in template_variables(template) else {}
     forms, text = [_Form.of(question, form) for question in questions], state_text(state)
     if form.template is None:
-        prompts = [_plain(preparer, text, each, {**off, **variables}) for each in forms]
+        prompts = [_plain(reader, text, each, {**off, **variables}) for each in forms]
     else:
         prompts = _by_template(tokenizer, form.template, text, forms, {**off, **variables})
     readings = []
     for prompt, each, question in zip(prompts, forms, questions, strict=True):
-        check_length(prompt, preparer.capacity)
+        check_length(prompt, reader.capacity)
         labels = each.in_order_of(question, label_ids(tokenizer, prompt, each.labels))
         readings.append(Reading(prompt, labels, form.temperature.get(each.kind, 1.0)))
     return readings
@@ -167,10 +167,10 @@ def label_ids(tokenizer: Tokenizer, prompt: Sequence[int], labels: Sequence[str]
     return tokens
 
 
-def _plain(preparer: Preparer, state: str, form: _Form, variables: Mapping[str, Any]) -> tuple[int, ...]:
+def _plain(reader: PromptReader, state: str, form: _Form, variables: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the tokens of a question in the user's message of the model's chat template."""
     content = f"{state}\n\n{question_text(form)}"
-    return preparer.token_ids(Conversation([{"role": "user", "content": content}], None, variables))
+    return reader.token_ids(Conversation([{"role": "user", "content": content}], None, variables))
 
 
 def _by_template(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from rekindle.assembly.preparing import Preparer
+from rekindle.assembly.prompt_reader import PromptReader
 from rekindle.client.calls.options import OnePrompt, TokenIds
 from rekindle.client.calls.prompts import unanswered
 from rekindle.client.requests import HasRequests
@@ -64,13 +64,15 @@ def score(
         raise InvalidRequest("options is empty; give at least one text")
     salt, adapter = checks.text("cache_salt", cache_salt, LONGEST_SALT), requests.adapter(adapter)
     requests.check_engine()
-    sequences = yield from in_a_thread(partial(options_after, requests.loaded_engine.preparer, checked, texts), "score")
+    sequences = yield from in_a_thread(
+        partial(options_after, requests.loaded_engine.preparer.prompts, checked, texts), "score"
+    )
     answers = yield from score_all(requests, sequences, bar, salt, adapter)
     scores = [Option(text, scores_of(answer)) for text, answer in zip(texts, answers, strict=True)]
     return Scores(tuple(scores), sum(answer.cached_tokens for answer in answers))
 
 
-def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) -> list[ScoredSequence]:
+def options_after(reader: PromptReader, prompt: Prompt, options: Sequence[str]) -> list[ScoredSequence]:
     """Return the tokens of the prompt followed by each option, and the index of the option's first token.
 
     A text prompt and its option are tokenized together, as in running text; trailing spaces of the prompt count as
@@ -80,13 +82,13 @@ def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) ->
     Raises:
         InvalidRequest: the model has no tokenizer, the prompt has no tokens, or an option adds no tokens.
     """
-    tokenizer = preparer.tokenizer
+    tokenizer = reader.tokenizer
     if tokenizer is None:
         raise InvalidRequest("the model has no tokenizer, so score() cannot tokenize the options")
     if isinstance(prompt, str):
         sequences = [tokenize_together(tokenizer, prompt, option) for option in options]
     else:
-        prompt_ids = preparer.token_ids(prompt)
+        prompt_ids = reader.token_ids(prompt)
         sequences = [
             ScoredSequence((*prompt_ids, *tokenizer.encode_chat(option)), len(prompt_ids)) for option in options
         ]
@@ -143,11 +145,11 @@ def perplexity(
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     requests = session._requests
     prompt = unanswered(requests.prompt(text, {"token_ids": token_ids}))
-    preparer = requests.loaded_engine.preparer
+    reader = requests.loaded_engine.preparer.prompts
     bar = ScoringBar("scoring", "windows", requests.draws_progress(progress))
     requests.check_predicts()
     note_unfit(requests, "score")
-    most = preparer.capacity - 1
+    most = reader.capacity - 1
     size = most if window is None else checks.integer("window", window, 2, most)
     step = size // 2 if stride is None else checks.integer("stride", stride, 1, size - 1)
     salt, adapter = checks.text("cache_salt", cache_salt, LONGEST_SALT), requests.adapter(adapter)
@@ -155,7 +157,7 @@ def perplexity(
     if isinstance(prompt, tuple):
         ids = prompt
     else:
-        ids = yield from in_a_thread(partial(_token_ids, preparer, prompt), "score")
+        ids = yield from in_a_thread(partial(_token_ids, reader, prompt), "score")
     if len(ids) < 2:
         raise InvalidRequest(f"a perplexity needs at least two tokens, but the text has {len(ids)}")
     sequences = list(windows(ids, size, step))
@@ -179,8 +181,8 @@ def windows(ids: Sequence[int], window: int, stride: int) -> Iterator[ScoredSequ
         begin, done = begin + stride, end
 
 
-def _token_ids(preparer: Preparer, prompt: Prompt) -> tuple[int, ...]:
+def _token_ids(reader: PromptReader, prompt: Prompt) -> tuple[int, ...]:
     """Return the tokens of a prompt; text is tokenized as the beginning of a prompt."""
-    if isinstance(prompt, str) and preparer.tokenizer is not None:
-        return tuple(preparer.tokenizer.encode_open(prompt))
-    return preparer.token_ids(prompt)
+    if isinstance(prompt, str) and reader.tokenizer is not None:
+        return tuple(reader.tokenizer.encode_open(prompt))
+    return reader.token_ids(prompt)

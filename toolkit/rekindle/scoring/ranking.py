@@ -161,8 +161,8 @@ def _questions(requests: Requests, call: _RankingCall, output: int) -> Waits[lis
 def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
     """Return the ranking by the probability of "yes" against "no" as the answer to each question."""
     __tracebackhide__ = True
-    preparer = requests.loaded_engine.preparer
-    if preparer.tokenizer is None:
+    reader = requests.loaded_engine.preparer.prompts
+    if reader.tokenizer is None:
         raise InvalidRequest("the model has no tokenizer, so rerank() cannot write its questions")
     requests.check_predicts()
     activation = call.activation
@@ -172,9 +172,9 @@ def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
             "raise max_logprobs in open()"
         )
     note_unfit(requests, "rank")
-    yes, no = (one_token(preparer.tokenizer, word) for word in ("yes", "no"))
+    yes, no = (one_token(reader.tokenizer, word) for word in ("yes", "no"))
     prompts = yield from _questions(requests, call, output=1)
-    ids = yield from in_a_thread(partial(tokenize_questions, preparer, prompts), "rerank")
+    ids = yield from in_a_thread(partial(tokenize_questions, reader, prompts), "rerank")
     # Greedy decoding takes the likelier of the two allowed tokens; its probability is relative to the two.
     params = SamplingParams(
         cache_salt=call.cache_salt,

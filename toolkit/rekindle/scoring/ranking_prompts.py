@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from rekindle.assembly.preparing import Preparer
+from rekindle.assembly.prompt_reader import PromptReader
 from rekindle.client.batches.batch import invalid_batch
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread
@@ -39,28 +39,28 @@ def fitted(
     pairs = list(zip(writers, texts, strict=True))
     if most is None:
         return [write(text) for write, text in pairs]
-    preparer = requests.loaded_engine.preparer
-    length = preparer.capacity - output if most == -1 else most
-    return (yield from in_a_thread(lambda: [_fit(preparer, write, text, length) for write, text in pairs], "rerank"))
+    reader = requests.loaded_engine.preparer.prompts
+    length = reader.capacity - output if most == -1 else most
+    return (yield from in_a_thread(lambda: [_fit(reader, write, text, length) for write, text in pairs], "rerank"))
 
 
-def _fit(preparer: Preparer, write: Writer, text: str, most: int) -> Prompt:
+def _fit(reader: PromptReader, write: Writer, text: str, most: int) -> Prompt:
     """Return the prompt with a text, without the end of the text if there are more than `most` tokens.
 
     Raises:
         InvalidRequest: the prompt has more tokens even without the text.
     """
-    if preparer.tokenizer is not None:
-        text = preparer.tokenizer.near(text, most, at_end=False)
+    if reader.tokenizer is not None:
+        text = reader.tokenizer.near(text, most, at_end=False)
     prompt = write(text)
-    excess = preparer.count(prompt) - most
-    if excess <= 0 or preparer.tokenizer is None:
+    excess = reader.count(prompt) - most
+    if excess <= 0 or reader.tokenizer is None:
         return prompt
-    tokens = preparer.tokenizer.encode_chat(text)
+    tokens = reader.tokenizer.encode_chat(text)
     while excess > 0 and tokens:  # the end of a cut text may take more tokens than before, so once may not suffice
         tokens = tokens[: max(0, len(tokens) - excess)]
-        prompt = write(preparer.tokenizer.decode(tokens))
-        excess = preparer.count(prompt) - most
+        prompt = write(reader.tokenizer.decode(tokens))
+        excess = reader.count(prompt) - most
     if excess > 0:
         raise InvalidRequest.of(
             "truncate_prompt_tokens",
@@ -110,16 +110,16 @@ def one_token(tokenizer: Tokenizer, word: str) -> int:
     return ids[0]
 
 
-def tokenize_questions(preparer: Preparer, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
+def tokenize_questions(reader: PromptReader, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
     """Return the tokens of questions about documents.
 
     Raises:
         InvalidBatch: some questions are too long.
     """
-    sequences, bad = [preparer.token_ids(prompt) for prompt in prompts], dict[int, Exception]()
+    sequences, bad = [reader.token_ids(prompt) for prompt in prompts], dict[int, Exception]()
     for index, ids in enumerate(sequences):
         try:
-            check_length(ids, preparer.capacity)
+            check_length(ids, reader.capacity)
         except InvalidRequest as error:
             bad[index] = error
     if bad:

@@ -867,7 +867,7 @@ class Session:
             InvalidRequest: as in `generate`.
         """
         check_keywords(options, PromptOptions.__annotations__)
-        return self._loaded_engine.preparer.count(self._requests.prompt(prompt, options))
+        return self._loaded_engine.preparer.prompts.count(self._requests.prompt(prompt, options))
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -905,7 +905,7 @@ class Session:
         """Current content of the prefix cache. Pages of ended requests and released prefixes are not held."""
         self._engine.await_releases()
         tokenizer, pool = self._loaded_engine.tokenizer, self._loaded_engine.limits.pool
-        images = self._loaded_engine.preparer.images
+        images = self._loaded_engine.preparer.prompts.images
         text_of = images.readable if images else tokenizer.decode if tokenizer else lambda tokens: ""
         lanes = [
             scheduler.look(lambda trees: view(trees, pool.page_bytes, pool.state_bytes, text_of))

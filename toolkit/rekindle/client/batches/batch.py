@@ -139,12 +139,11 @@ class Batch:
         if isinstance(prompt, Exception):
             raise prompt
         if isinstance(prompt, tuple):  # checked already
-            whole = PicturedTokens(prompt, ())
+            whole = PicturedTokens(self.preparer.prompts.cut(prompt, self.variants[0]), ())
         else:
-            whole = PicturedTokens(*self.preparer.illustrated(prompt, self.variants[0]))
-        ids = self.preparer.cut(whole.ids, self.variants[0])
-        check_length(ids, self.preparer.capacity, self.variants[0].max_tokens != 0)
-        ids = tuple(map(shared.setdefault, ids, ids))
+            whole = self.preparer.prompts.read(prompt, self.variants[0])
+        check_length(whole.ids, self.preparer.prompts.capacity, self.variants[0].max_tokens != 0)
+        ids = tuple(map(shared.setdefault, whole.ids, whole.ids))
         return replace(whole, ids=ids) if whole.pictures else ids
 
 

@@ -17,7 +17,7 @@ from rekindle.core.concurrency.waits import Waits, in_a_thread, unless, until_cl
 from rekindle.core.device.programs.functions import EMBED, LENS, Key
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.layer_parts import EMBEDDING
-from rekindle.core.messages import Inspect, Prompt
+from rekindle.core.messages import Inspect, PicturedTokens, Prompt
 from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS
 from rekindle.core.models.vision.patches import Patches
 from rekindle.core.request.activations.changes import changes_of, layer_index, part_of
@@ -80,7 +80,8 @@ class Inspections:
     ) -> Waits[Activations]:
         """Look at a checked prompt, and at an output behind it."""
         model = self._loaded_engine.model
-        ids, pictures = yield from in_a_thread(lambda: self._illustrated(prompt, output), "prompt")
+        tokens = yield from in_a_thread(lambda: self._read(prompt, output), "prompt")
+        ids, pictures = tokens.ids, tokens.pictures
         looks, sizes = self._loaded_engine.looks, (len(model.layers), model.hidden_size)
         remedy = "name fewer layers, parts or heads, or look at a shorter prompt"
         shape = looks.shape(len(ids), choice, remedy, pictures=bool(pictures))
@@ -174,12 +175,13 @@ class Inspections:
             raise InvalidRequest.of("heads", "attention patterns are for models on one device: leave out heads")
         return tuple(checked)
 
-    def _illustrated(self, prompt: Prompt, output: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Picture, ...]]:
-        """Return the token ids of a prompt with an output behind it, and the images."""
-        preparer = self._loaded_engine.preparer
-        ids, pictures = preparer.illustrated(prompt)
-        check_length(ids + output, preparer.capacity, output=False)
-        return ids + output, pictures
+    def _read(self, prompt: Prompt, output: tuple[int, ...]) -> PicturedTokens:
+        """Return the tokens of a prompt with an output behind it."""
+        prompts = self._loaded_engine.preparer.prompts
+        tokens = prompts.read(prompt)
+        ids = tokens.ids + output
+        check_length(ids, prompts.capacity, output=False)
+        return PicturedTokens(ids, tokens.pictures)
 
     def _run(self, key: Key, inputs: Any, take: Callable[[Any], Any] | None = None) -> Waits[Any]:
         """Run a program over the weights on the first lane, between ticks; `take` is that of `Inspect`."""

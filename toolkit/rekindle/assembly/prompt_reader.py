@@ -1,0 +1,254 @@
+"""Reading of prompts: texts, conversations and token ids become tokens, with the images among them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Continued, Conversation, Illustrated, PicturedTokens, Prompt, Verbatim
+from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.picture import Picture
+from rekindle.core.request.request import check_count, check_token_ids
+from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.formats.images.parts import images_in
+from rekindle.formats.images.prompts import CutText, ImagePrompts
+from rekindle.formats.rendering.chat import render
+
+ROOM = 256
+"""Tokens of output beside a cut prompt, for output without a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReader:
+    """Reads prompts of one model, of any kind. Thread-safe.
+
+    Attributes:
+        tokenizer: the tokenizer; None for a model that takes token ids only.
+        vocab_size: number of token ids.
+        capacity: most tokens in one request, prompt and output together.
+        images: prompts with images; None for a model that takes none.
+        picture_rows: the most tokens of images on the device at a time.
+    """
+
+    tokenizer: Tokenizer | None
+    vocab_size: int
+    capacity: int
+    images: ImagePrompts | None = None
+    picture_rows: int = 0
+
+    @classmethod
+    def of(cls, model: Checkpoint, capacity: int, picture_rows: int = 0) -> "PromptReader":
+        """Return the reader of a model's prompts."""
+        images = None
+        if picture_rows and model.images is not None and model.tokenizer is not None:
+            images = ImagePrompts(model.images, model.tokenizer)
+        return cls(model.tokenizer, model.config.vocab_size, capacity, images, picture_rows)
+
+    def read(self, prompt: Prompt, params: SamplingParams | None = None) -> PicturedTokens:
+        """Return the tokens of a prompt of any kind.
+
+        Args:
+            prompt: the prompt.
+            params: the parameters of a request with the prompt: the tokens are cut as they say, and a text too long for
+                them is not read whole. None for a prompt of any length.
+
+        Raises:
+            InvalidRequest: the prompt cannot be tokenized, is empty, or has a token outside the vocabulary; the model
+                takes no images, or one is damaged.
+            PromptTooLong: a text does not fit.
+        """
+        whole = self._read(prompt, params)
+        return whole if params is None else replace(whole, ids=self.cut(whole.ids, params))
+
+    def token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the token ids of a prompt without images.
+
+        Raises:
+            InvalidRequest: as in `read`; or the prompt has images.
+        """
+        tokens = self.read(prompt)
+        if tokens.pictures:
+            raise InvalidRequest.of(
+                "prompt", "images are for generate, stream, chats, prefixes and embeddings: give text alone here"
+            )
+        return tokens.ids
+
+    def count(self, prompt: Prompt) -> int:
+        """Return the number of tokens of a prompt of any kind.
+
+        Raises:
+            InvalidRequest: as in `token_ids`.
+        """
+        if isinstance(prompt, str):
+            count = self._text_tokenizer().count(prompt, not isinstance(prompt, Verbatim))
+        elif isinstance(prompt, Conversation) and self.images is None:
+            count = self._text_tokenizer().count(self.rendered(prompt), False)
+        else:
+            count = 0
+        return count or len(self.read(prompt).ids)
+
+    def cut(self, ids: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
+        """Return the tokens of a prompt, cut to `truncate_prompt_tokens` if there are more."""
+        most = params.truncate_prompt_tokens
+        if most == -1:
+            most = self.capacity - min(self._room(len(ids), params.max_tokens), self.capacity // 2)
+        if most is None or len(ids) <= most:
+            return ids
+        if params.truncation_side == "right":
+            return ids[:most]
+        opening = () if self.tokenizer is None else tuple(self.tokenizer.opening_ids)
+        start = opening if ids[: len(opening)] == opening and len(opening) < most else ()
+        return start + ids[len(ids) - most + len(start) :]
+
+    def rendered(self, chat: Conversation) -> str:
+        """Render a conversation by the chat template, with a placeholder for each image.
+
+        Raises:
+            InvalidRequest: the model has no chat template, the template rejects the conversation, or the model takes no
+                images.
+        """
+        if self.images is not None:
+            return self.images.joined(self._cut_text(chat))
+        if next(images_in(chat.messages), None) is not None:
+            raise _no_images()
+        return self._template_text(chat)
+
+    def is_plain(self, chat: Conversation) -> bool:
+        """Return True if a conversation has the tokens of its rendered text: no image, and no text of its tokens."""
+        return self.images is None or self.images.is_plain((chat.messages, chat.tools, chat.variables))
+
+    def _read(self, prompt: Prompt, params: SamplingParams | None) -> PicturedTokens:
+        match prompt:
+            case PicturedTokens():
+                return prompt
+            case tuple():
+                return self._without_images(check_token_ids("token_ids", prompt, self.vocab_size))
+            case Continued(prefix, more):
+                first, rest = self._read(prefix, params), self._more(more, params)
+                moved = tuple(picture.moved(len(first.ids)) for picture in rest.pictures)
+                return PicturedTokens(first.ids + rest.ids, first.pictures + moved)
+            case str():
+                encoded = self._encoded(prompt, not isinstance(prompt, Verbatim), params)
+                return self._without_images(check_token_ids("prompt", encoded, self.vocab_size))
+        return self._with_images(prompt, params)
+
+    def _with_images(self, prompt: Conversation | Illustrated, params: SamplingParams | None) -> PicturedTokens:
+        """Return the tokens of a prompt that may have images."""
+        if self.images is None:
+            if isinstance(prompt, Illustrated):
+                raise _no_images()
+            return PicturedTokens(
+                check_token_ids("messages", self._encoded(self.rendered(prompt), False, params), self.vocab_size), ()
+            )
+        if isinstance(prompt, Conversation):
+            name, text, images, adds_special = (
+                "messages",
+                self._cut_text(prompt),
+                tuple(images_in(prompt.messages)),
+                False,
+            )
+        else:
+            name, text, images = "prompt", self.images.cut_at_places(prompt.text, len(prompt.images)), prompt.images
+            adds_special = not isinstance(prompt.text, Verbatim)
+        if images and params is not None and params.truncate_prompt_tokens is not None:
+            raise InvalidRequest.of(
+                "truncate_prompt_tokens",
+                "truncate_prompt_tokens would cut images: shorten the prompt yourself, or give fewer images",
+            )
+        ids, pictures = self.images.tokens(
+            text, images, lambda tokenizer, whole: self._encoded(whole, adds_special, params, tokenizer)
+        )
+        self._check_sizes(pictures)
+        return PicturedTokens(check_token_ids(name, ids, self.vocab_size), pictures)
+
+    def _check_sizes(self, pictures: Sequence[Picture]) -> None:
+        for picture in pictures:
+            if 2 * picture.tokens > self.picture_rows:  # two may share a query block
+                raise InvalidRequest.of(
+                    "prompt",
+                    f"an image takes {picture.tokens} tokens, and image_bytes in open() has room for images of up to "
+                    f"{self.picture_rows // 2}: raise it",
+                )
+
+    def _without_images(self, ids: tuple[int, ...]) -> PicturedTokens:
+        """Return token ids as tokens without images.
+
+        Raises:
+            InvalidRequest: one is the token of an image.
+        """
+        if self.images is not None and self.images.placeholder in ids:
+            raise InvalidRequest.of(
+                "prompt",
+                "the prompt has the token of an image, and no image for it: give images=, or messages with images; in "
+                "messages, the text of the token is plain text",
+            )
+        return PicturedTokens(ids, ())
+
+    def _cut_text(self, chat: Conversation) -> CutText:
+        """Return a conversation rendered by the chat template, cut at the places of its images."""
+        assert self.images is not None, "the model takes images"
+        return self.images.rendered(
+            (chat.messages, chat.tools, chat.variables),
+            lambda values: self._template_text(
+                replace(chat, messages=values[0], tools=values[1], variables=values[2]),
+            ),
+        )
+
+    def _text_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
+        return self.tokenizer
+
+    def _encoded(
+        self, text: str, adds_special: bool, params: SamplingParams | None, tokenizer: Tokenizer | None = None
+    ) -> list[int]:
+        """Return the tokens of a text by a tokenizer, or those that `cut` will keep and some more.
+
+        Raises:
+            PromptTooLong: the text does not fit.
+        """
+        tokenizer = tokenizer or self._text_tokenizer()
+        if params is None:
+            return tokenizer.encode(text, adds_special)
+        most = params.truncate_prompt_tokens
+        if most is not None:
+            at_end = params.truncation_side == "left"
+            text = tokenizer.near(text, self.capacity if most == -1 else most, at_end=at_end)
+            return tokenizer.encode(text, adds_special)
+        has_output = params.max_tokens != 0
+        check_count(tokenizer.fewest(text, self.capacity), self.capacity, has_output, at_least=True)
+        return tokenizer.encode(text, adds_special, lambda count: check_count(count, self.capacity, has_output))
+
+    def _room(self, length: int, most: int | None) -> int:
+        """Return the number of tokens of output, at most `most`, to leave room for when a prompt of a length is cut."""
+        if most is not None:
+            return most
+        return 1 if length < self.capacity else ROOM  # a whole prompt is not cut for a longer answer
+
+    def _template_text(self, chat: Conversation) -> str:
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, and so no chat template; it takes token_ids=[...]")
+        return render(
+            chat.messages,
+            tokenizer.chat_template if chat.tools is None else tokenizer.template_with_tools,
+            tokenizer.bos_token,
+            tokenizer.eos_token,
+            chat.tools,
+            chat.variables,
+            chat.continue_final_message,
+        )
+
+    def _more(self, prompt: Prompt, params: SamplingParams | None) -> PicturedTokens:
+        """Return the tokens of a continuation, without the tokenizer's tokens around a whole prompt."""
+        if isinstance(prompt, str) and self.tokenizer is not None:
+            return PicturedTokens(tuple(self._encoded(prompt, False, params)), ())
+        if isinstance(prompt, Illustrated):
+            prompt = replace(prompt, text=Verbatim(prompt.text))
+        return self._read(prompt, params)
+
+
+def _no_images() -> InvalidRequest:
+    return InvalidRequest.of(
+        "prompt", "the model takes no images: give text alone, or open a model with a vision tower, such as SmolVLM2"
+    )
