@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from rekindle.assembly.looking import Looks
-from rekindle.assembly.preparing import QUICK, Preparer
-from rekindle.assembly.prompt_reader import PromptReader
+from rekindle.assembly.preparing.preparer import QUICK, Preparer
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.core.config import Policy, Settings
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables

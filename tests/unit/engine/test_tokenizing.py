@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.assembly.looking import Looks
-from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
-from rekindle.assembly.prompt_reader import PromptReader
+from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.client.concurrency.caller import current_caller
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.engine.actors.intake import Intake

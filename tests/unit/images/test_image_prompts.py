@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rekindle.assembly.looking import Looks
-from rekindle.assembly.preparing import Preparer
-from rekindle.assembly.prompt_reader import PromptReader
+from rekindle.assembly.preparing.preparer import Preparer
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.client.calls.prompts import one_chat
 from rekindle.core.errors import InvalidRequest, PromptTooLong
 from rekindle.core.messages import Continued, Conversation, Illustrated, Prompt, Submit, Verbatim

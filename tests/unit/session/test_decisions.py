@@ -7,7 +7,7 @@ import pytest
 from tokenizers import AddedToken
 
 from rekindle import Choice, Decision, Decisions, InvalidRequest, Score, YesNo
-from rekindle.assembly.prompt_reader import PromptReader
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.core.errors import CheckpointError
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.huggingface.decision_form import read_decision_form

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from rekindle.assembly.prompt_reader import PromptReader
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.core.errors import CheckpointError, InvalidRequest, UnsupportedModel
 from rekindle.core.messages import Conversation
 from rekindle.core.text.tokenizer import Tokenizer, wrap

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
-from rekindle.assembly.prompt_reader import PromptReader
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.core.errors import PromptTooLong
 from rekindle.core.messages import Conversation
 from rekindle.core.request.params import SamplingParams

@@ -17,7 +17,7 @@ from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import collapse_later, distinct, fill
 from rekindle.assembly.loading.planning import fewest, plan
 from rekindle.assembly.loading.stores import Stores, open_stores, store_directory
-from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.assembly.programs.starts import ColdStarts

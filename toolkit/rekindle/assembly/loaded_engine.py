@@ -17,7 +17,7 @@ from rekindle.assembly.loading.blueprint import adapter_programs, steering_progr
 from rekindle.assembly.loading.filling import place_new_weights
 from rekindle.assembly.loading.huge_pages import prefer, spans_of
 from rekindle.assembly.looking import Looks
-from rekindle.assembly.preparing import Preparer
+from rekindle.assembly.preparing.preparer import Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.replicas import LaneState, ProgramsView, ReadWeights, Replicas
 from rekindle.assembly.stats import Stats

@@ -11,7 +11,7 @@ from typing import Any
 
 from rekindle.assembly.building import defaults_of, open_model
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
-from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.config import Settings

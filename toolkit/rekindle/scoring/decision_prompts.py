@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, Final
 
-from rekindle.assembly.prompt_reader import PromptReader
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation
 from rekindle.core.request import checks

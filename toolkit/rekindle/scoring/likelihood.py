@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from rekindle.assembly.prompt_reader import PromptReader
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.client.calls.options import OnePrompt, TokenIds
 from rekindle.client.calls.prompts import unanswered
 from rekindle.client.requests import HasRequests

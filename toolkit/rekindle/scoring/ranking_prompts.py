@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from rekindle.assembly.prompt_reader import PromptReader
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.client.batches.batch import invalid_batch
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread

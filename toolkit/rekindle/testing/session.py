@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.assembly.deployment import Deployment
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
-from rekindle.assembly.preparing import TOKENIZED_AT_ONCE, Preparer
+from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.assembly.replicas import ReadWeights

@@ -19,7 +19,7 @@ from rekindle.results.answer_table import PromptLabel
 from rekindle.results.answers import Answers
 
 if TYPE_CHECKING:
-    from rekindle.assembly.preparing import Preparer
+    from rekindle.assembly.preparing.preparer import Preparer
 
 QUICK = 4096
 """Tokens checked in less than a millisecond."""

@@ -7,7 +7,7 @@ from rekindle.core.request.request import Request
 
 
 class RequestPreparer(Protocol):
-    """Turns submissions into requests; `rekindle.assembly.preparing.Preparer` does it for a model."""
+    """Turns submissions into requests; `rekindle.assembly.preparing.preparer.Preparer` does it for a model."""
 
     def is_quick(self, submit: Submit) -> bool:
         """Return True if `outcome` takes less than a millisecond."""

@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 from rekindle.assembly.looking import Looks
-from rekindle.assembly.prompt_reader import PromptReader
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Continued, PicturedTokens, Prompt, Submit, goes_on
 from rekindle.core.request.activations.changes import changes_of

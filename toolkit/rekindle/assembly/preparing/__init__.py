@@ -1,0 +1,1 @@
+"""Prompts are read, and submissions prepared as requests."""
