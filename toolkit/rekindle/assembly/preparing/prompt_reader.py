@@ -137,29 +137,24 @@ class PromptReader:
         if self.images is None:
             if isinstance(prompt, Illustrated):
                 raise _no_images()
-            return PicturedTokens(
-                check_token_ids("messages", self._encoded(self.rendered(prompt), False, params), self.vocab_size), ()
-            )
+            ids = self._encoded(self.rendered(prompt), False, params)
+            return PicturedTokens(check_token_ids("messages", ids, self.vocab_size), ())
         if isinstance(prompt, Conversation):
-            name, text, images, adds_special = (
-                "messages",
-                self._cut_text(prompt),
-                tuple(images_in(prompt.messages)),
-                False,
-            )
+            text, images = self._cut_text(prompt), tuple(images_in(prompt.messages))
+            name, adds_special = "messages", False
         else:
-            name, text, images = "prompt", self.images.cut_at_places(prompt.text, len(prompt.images)), prompt.images
-            adds_special = not isinstance(prompt.text, Verbatim)
+            text, images = self.images.cut_at_places(prompt.text, len(prompt.images)), prompt.images
+            name, adds_special = "prompt", not isinstance(prompt.text, Verbatim)
         if images and params is not None and params.truncate_prompt_tokens is not None:
             raise InvalidRequest.of(
                 "truncate_prompt_tokens",
                 "truncate_prompt_tokens would cut images: shorten the prompt yourself, or give fewer images",
             )
-        ids, pictures = self.images.tokens(
+        tokens, pictures = self.images.tokens(
             text, images, lambda tokenizer, whole: self._encoded(whole, adds_special, params, tokenizer)
         )
         self._check_sizes(pictures)
-        return PicturedTokens(check_token_ids(name, ids, self.vocab_size), pictures)
+        return PicturedTokens(check_token_ids(name, tokens, self.vocab_size), pictures)
 
     def _check_sizes(self, pictures: Sequence[Picture]) -> None:
         for picture in pictures:
