@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +14,10 @@ from safetensors.numpy import load_file, save_file
 import rekindle
 from rekindle import Generation
 from rekindle.core.errors import UnsupportedModel
-from rekindle.core.models.weights.form import kinds_in
+from rekindle.core.models.decoder import transposed_names
+from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.formats.checkpoints.open import open_checkpoint
-from rekindle.formats.saving.gguf_names import transposed_names
+from rekindle.formats.checkpoints.weights import tensors_of
 from rekindle_kernels.api import operations_of
 from rekindle_kernels.quantized import Stack
 
@@ -104,6 +106,9 @@ def test_experts_in_another_order_of_numbers_are_not_packed(models: dict[str, Pa
     (name, _), *_ = experts
     as_stored = Stack(tuple(each.T for each in checkpoint.tensors[name].members))  # type: ignore[union-attr]
     assert kinds_in({name: as_stored}, [name], turned) == ()
+    other = replace(checkpoint, tensors={**checkpoint.tensors, name: as_stored})
+    with pytest.raises(UnsupportedModel, match=f"keeps {name} packed as float4:32, and in .* it is not packed"):
+        tensors_of(other, checkpoint.config, WeightForm(np.dtype(np.float32), experts))
 
 
 def test_another_quantization_is_refused(families: Path, tmp_path: Path) -> None:

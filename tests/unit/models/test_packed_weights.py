@@ -18,7 +18,7 @@ from rekindle.assembly.weights.load import load_decoder, load_weights
 from rekindle.core.config import Settings
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError, UnsupportedModel
-from rekindle.core.models.decoder import abstract_decoder, expected_shapes
+from rekindle.core.models.decoder import abstract_decoder, expected_shapes, transposed_names
 from rekindle.core.models.shard import WHOLE, Shard
 from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.core.models.weights.requests import JoinedTensors
@@ -71,9 +71,10 @@ def dequantized(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
     }
 
 
-def packed_form(tensors: Mapping[str, Tensor], activations: Activations = "int16") -> WeightForm:
+def packed_form(checkpoint: Checkpoint, activations: Activations = "int16") -> WeightForm:
     """Return the form with all blocks packed."""
-    return WeightForm(FLOAT32, kinds_in(tensors, tensors), activations)
+    kinds = kinds_in(checkpoint.tensors, checkpoint.tensors, transposed_names(checkpoint.config))
+    return WeightForm(FLOAT32, kinds, activations)
 
 
 def numbers_of(request: JoinedTensors, array: jax.Array, form: WeightForm) -> Array:
@@ -102,7 +103,7 @@ FIRST = ("qwen2", "glm4", "granite-hybrid-moe")
 @pytest.mark.filterwarnings("ignore:.*separate head")
 def test_packed_weights_have_the_numbers_of_their_tensors(family: str, shard: Shard, families: Path) -> None:
     checkpoint = checkpoint_of(family, families)
-    form, plain = packed_form(checkpoint.tensors), dequantized(checkpoint.tensors)
+    form, plain = packed_form(checkpoint), dequantized(checkpoint.tensors)
     abstract = abstract_decoder(checkpoint.config, form, "xla", shard)
     packed = load_weights(checkpoint.config, checkpoint.tensors, form, shard=shard)
     expected = load_weights(checkpoint.config, plain, WeightForm(FLOAT32), shard=shard)
@@ -124,9 +125,9 @@ def test_logits_of_packed_weights_are_those_of_their_numbers(family: str, famili
         return paged_logits(load_decoder(checkpoint.config, tensors, form, "cpu"), prompts)[0]
 
     expected = logits(dequantized(checkpoint.tensors), WeightForm(FLOAT32))
-    exact = logits(checkpoint.tensors, packed_form(checkpoint.tensors, "exact"))
+    exact = logits(checkpoint.tensors, packed_form(checkpoint, "exact"))
     np.testing.assert_array_equal(exact, expected)
-    close = logits(checkpoint.tensors, packed_form(checkpoint.tensors))
+    close = logits(checkpoint.tensors, packed_form(checkpoint))
     assert 0 < np.abs(close - expected).max() <= 5e-4 * np.abs(expected).max()
 
 
@@ -137,7 +138,7 @@ def test_logits_of_packed_floats_of_8_bits_are_those_of_float32() -> None:
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), FLOAT32):
         pytest.skip(reason)
     checkpoint, prompt = open_checkpoint(FP8), np.load(FP8 / "golden.npz")["prompt"]
-    form = packed_form(checkpoint.tensors)
+    form = packed_form(checkpoint)
     assert dict.fromkeys(kind for _, kind in form.kinds) == {"float8:32": None}
     assert str(form) == "float8:32 with float32 activations"
     packed, expected = (
@@ -150,7 +151,7 @@ def test_logits_of_packed_floats_of_8_bits_are_those_of_float32() -> None:
 @pytest.mark.parametrize("shard", [WHOLE, Shard(0, 2), Shard(1, 2)], ids=["whole", "first", "second"])
 def test_packed_floats_of_8_bits_have_the_numbers_of_their_tensors(shard: Shard) -> None:
     checkpoint = open_checkpoint(FP8)
-    form, wide = packed_form(checkpoint.tensors), WeightForm(FLOAT32)
+    form, wide = packed_form(checkpoint), WeightForm(FLOAT32)
     requests = abstract_decoder(checkpoint.config, form, "xla", shard).requests
     packed, expected = (_by_request(checkpoint, each, shard) for each in (form, wide))
     sizes = []
@@ -212,7 +213,7 @@ def test_blocks_are_kept_on_request_and_by_default_for_gguf_files_on_cpus(famili
 
 def test_new_weights_must_be_in_the_blocks_of_the_open_ones(families: Path) -> None:
     checkpoint = checkpoint_of("qwen2", families)
-    form = packed_form(checkpoint.tensors)
+    form = packed_form(checkpoint)
     assert set(tensors_of(checkpoint.tensors, checkpoint.config, form)) == set(checkpoint.tensors)
     with pytest.raises(UnsupportedModel, match=r'packed as Q\w+, and in the given weights it is not packed: .*"dequan'):
         tensors_of(dequantized(checkpoint.tensors), checkpoint.config, form)

@@ -10,11 +10,10 @@ from rekindle.core.config import Settings
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.decoder import abstract_decoder, expected_shapes
+from rekindle.core.models.decoder import abstract_decoder, expected_shapes, transposed_names
 from rekindle.core.models.shard import Shard
 from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
-from rekindle.formats.saving.gguf_names import transposed_names
 from rekindle_kernels.api import Implementation, choose_for_all
 from rekindle_kernels.storage import Activations
 

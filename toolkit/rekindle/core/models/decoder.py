@@ -177,3 +177,9 @@ def abstract_decoder(
 def expected_shapes(config: ModelConfig) -> Shapes:
     """Return the shape of every tensor of a model with this config, by its name in the checkpoint."""
     return shapes_of(partial(Decoder, config))
+
+
+def transposed_names(config: ModelConfig) -> frozenset[str]:
+    """Return the names of the matrices stored as (in, out) in a checkpoint."""
+    requests = abstract_decoder(config, WeightForm(jnp.dtype(jnp.float32)), "xla").requests
+    return frozenset(name for request in requests if request.transposed for name in request.shapes)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.core.errors import InvalidRequest, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.decoder import expected_shapes
+from rekindle.core.models.decoder import expected_shapes, transposed_names
 from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.formats.array_digests import arrays_digest
@@ -63,10 +63,10 @@ def tensors_of(weights: Checkpoint | Mapping[str, Any], config: ModelConfig, for
                 "and the given weights have a separate head. Open that model instead"
             )
         arrays = {name: weights[name] for name in expected_shapes(config)}
-        _check_kinds(arrays, form, "the given weights")
+        _check_kinds(arrays, config, form, "the given weights")
         return {name: each if isinstance(each, jax.Array) else np.asarray(each) for name, each in arrays.items()}
     _check_same(config, weights.config, weights.source)
-    _check_kinds(weights.tensors, form, weights.source)
+    _check_kinds(weights.tensors, config, form, weights.source)
     return weights.tensors
 
 
@@ -79,10 +79,10 @@ def weights_digest(weights: Checkpoint | Mapping[str, Any]) -> str:
     return arrays_digest(weights) if isinstance(weights, Mapping) else content_fingerprint(weights.files)
 
 
-def _check_kinds(tensors: Mapping[str, Any], form: WeightForm, source: str) -> None:
+def _check_kinds(tensors: Mapping[str, Any], config: ModelConfig, form: WeightForm, source: str) -> None:
     if form.quantize is not None:  # numbers of any form are quantized as they are read
         return
-    kinds = dict(kinds_in(tensors, form.kind_of))
+    kinds = dict(kinds_in(tensors, form.kind_of, transposed_names(config)))
     for name, kind in form.kinds:
         if kinds.get(name) != kind:
             raise UnsupportedModel(

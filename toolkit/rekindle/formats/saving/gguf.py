@@ -11,6 +11,7 @@ import numpy as np
 from rekindle.core.concurrency.collector import collector_paused
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.core.models.decoder import transposed_names
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.gguf.architectures.table import ARCHITECTURES
 from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
@@ -21,7 +22,7 @@ from rekindle.formats.checkpoints.gguf.split import open_gguf_files
 from rekindle.formats.saving.codes import BLOCK, BLOCK_BYTES, CodeRows, ggml_blocks, ggml_kind
 from rekindle.formats.saving.gguf_file import Field, NewFile, field_of, write_gguf
 from rekindle.formats.saving.gguf_metadata import architecture_of, check_limits, differences, metadata_of, rope_tensors
-from rekindle.formats.saving.gguf_names import new_places, stored_numbers, transposed_names
+from rekindle.formats.saving.gguf_names import new_places, stored_numbers
 from rekindle.formats.saving.gguf_vocabulary import check_tokens, vocabulary_of
 from rekindle.formats.saving.output import new_file
 from rekindle.formats.saving.tensors import NewTensor, float_dtype, of_floats, row_pieces

@@ -7,9 +7,7 @@ import numpy as np
 
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.decoder import abstract_decoder, expected_shapes
-from rekindle.core.models.shard import WHOLE
-from rekindle.core.models.weights.form import WeightForm
+from rekindle.core.models.decoder import expected_shapes
 from rekindle.formats.checkpoints.gguf.architecture import Architecture
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
 from rekindle.formats.checkpoints.gguf.places import TensorPlace, find_places
@@ -50,12 +48,6 @@ def permute(rows: Array, heads: int) -> Array:
     """Put the rows of a query or key projection into llama.cpp's order; see `places.unpermute`."""
     halves = rows.reshape(heads, 2, -1, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)
-
-
-def transposed_names(config: ModelConfig) -> frozenset[str]:
-    """Return the names of the matrices stored as (in, out) in a checkpoint."""
-    requests = abstract_decoder(config, WeightForm(np.dtype(np.float32)), "xla", WHOLE).requests
-    return frozenset(name for request in requests if request.transposed for name in request.shapes)
 
 
 def _with_all_names(architecture: Architecture, config: ModelConfig, source: str) -> GGUFFile:

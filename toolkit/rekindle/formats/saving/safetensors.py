@@ -12,13 +12,13 @@ import numpy as np
 
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.errors import UnsupportedModel
+from rekindle.core.models.decoder import transposed_names
 from rekindle.core.store.directory import sync
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.huggingface.weight_files import open_weight_files
 from rekindle.formats.families.quantization import KEYS
 from rekindle.formats.saving.codes import CodeRows, words
 from rekindle.formats.saving.gguf import is_gguf
-from rekindle.formats.saving.gguf_names import transposed_names
 from rekindle.formats.saving.output import check_room, new_directory
 from rekindle.formats.saving.tensors import NewTensor, WrittenBytes, float_dtype, of_floats, raw_bytes, row_pieces
 from rekindle_kernels.blocks import Array, Tensor

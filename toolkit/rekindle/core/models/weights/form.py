@@ -72,7 +72,7 @@ def held_bytes(array: Any, platform: str) -> int:
     return (size + 1) // 2 if array.dtype == jnp.int4 and platform != "cpu" else size
 
 
-def kinds_in(tensors: Mapping[str, Tensor], names: Iterable[str], turned: Container[str] = ()) -> Kinds:
+def kinds_in(tensors: Mapping[str, Tensor], names: Iterable[str], turned: Container[str]) -> Kinds:
     """Return the kinds of the tensors in blocks supported by the kernels, from a first row of each.
 
     Args:
