@@ -81,7 +81,7 @@ SUITES: Mapping[str, Suite] = {
     "vllm": Suite(
         "vLLM",
         (
-            *(f"{CHAT}/test_{name}.py" for name in ("chat", "chat_completion", "chat_echo", "logprob_token_ids")),
+            *(f"{CHAT}/test_{name}.py" for name in ("chat", "chat_completion", "chat_echo")),
             *(f"{CHAT}/test_{name}.py" for name in ("completion_with_function_calling", "chat_logit_bias_validation")),
             *(f"{CHAT}/test_{name}.py" for name in ("enable_force_include_usage", "include_reasoning")),
             *(f"{COMPLETION}/test_{name}.py" for name in ("completion", "token_in_token_out")),

@@ -87,7 +87,6 @@ FIELDS = (
         "content",
         "prompt_logprobs",
         "return_token_ids",
-        "logprob_token_ids",
         "return_tokens_as_token_ids",
         "system",
         "thinking",
@@ -198,7 +197,6 @@ SAMPLED: dict[str, st.SearchStrategy[Any]] = {
     "user": texts,
     "prompt_logprobs": st.integers(-1, 3),
     "return_token_ids": st.booleans(),
-    "logprob_token_ids": ids,
     "return_tokens_as_token_ids": st.booleans(),
     "echo": st.booleans(),
 }

@@ -8,7 +8,7 @@ import pytest
 
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.server import Limits, app
+from rekindle.server import app
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asgi import ask
@@ -137,60 +137,6 @@ def test_another_form_of_the_same_model_has_another_fingerprint() -> None:
         assert one.fingerprint == same.fingerprint
     with fake_session(replace(loaded, deployment=replace(loaded.deployment, dtype="bfloat16"))) as other:
         assert other.fingerprint != one.fingerprint
-
-
-@pytest.mark.parametrize("count", [1, 3])
-async def test_chosen_token_ids_have_log_probabilities_in_place_of_the_likeliest(texts: Session, count: int) -> None:
-    ids = [5, 200]
-    answer = await texts.generate([USER], max_tokens=count, temperature=0, logprobs=0)
-    body = {"messages": [USER], "max_tokens": count, "temperature": 0, "logprobs": True, "top_logprobs": 2}
-    body |= {"logprob_token_ids": ids, "return_tokens_as_token_ids": True}
-    (choice,) = (await ask(app(texts), CHAT, body)).json["choices"]
-    assert len(choice["logprobs"]["content"]) == count
-    for place, entry in enumerate(choice["logprobs"]["content"]):
-        own, before = answer.token_ids[place], (*answer.prompt_token_ids, *answer.token_ids[:place])
-        assert entry["token"] == f"token_id:{own}"
-        expected = {f"token_id:{own}": entry["logprob"]}
-        for token in ids:
-            scores = (await texts.generate(token_ids=(*before, token), max_tokens=0, prompt_logprobs=0)).prompt_logprobs
-            assert scores is not None
-            assert scores[-1] is not None
-            expected.setdefault(f"token_id:{token}", scores[-1].logprob)
-        assert {each["token"]: each["logprob"] for each in entry["top_logprobs"]} == expected
-    events = (await ask(app(texts), CHAT, {**body, "stream": True})).events
-    streamed = [entry for event in events for entry in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
-    assert streamed == choice["logprobs"]["content"]
-
-
-async def test_chosen_token_ids_of_a_completion_are_each_choices(texts: Session) -> None:
-    body = {"prompt": ["ab", "cd"], "n": 2, "seed": 1, "temperature": 1, "max_tokens": 2, "logprobs": 0}
-    more = {"logprob_token_ids": [7], "return_tokens_as_token_ids": True}
-    choices = (await ask(app(texts), TEXT, {**body, **more})).json["choices"]
-    assert len(choices) == 4
-    for choice in choices:
-        for token, top in zip(choice["logprobs"]["tokens"], choice["logprobs"]["top_logprobs"], strict=True):
-            assert top.keys() == {token, "token_id:7"}
-            assert next(iter(top)) == token
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"logprobs": None}, "logprob_token_ids requires logprobs"),
-        ({"logprob_token_ids": [-1]}, "logprob_token_ids must be a list of token ids"),
-        ({"logprob_token_ids": ["a"]}, "logprob_token_ids must be a non-empty list"),
-        ({"logprob_token_ids": [VOCAB_SIZE]}, "logprob_token_ids must be from 0 to 250, got 251"),
-        ({"max_tokens": 9}, "must be at most 8: give fewer ids, or a smaller max_tokens"),
-    ],
-)
-async def test_chosen_token_ids_that_are_not_served_say_why(
-    texts: Session, fields: dict[str, Any], message: str
-) -> None:
-    body = {"prompt": "a", "max_tokens": 2, "logprobs": 0, "logprob_token_ids": [7], **fields}
-    refused = await ask(app(texts, limits=Limits(prompts=8)), TEXT, body)
-    assert (refused.status, refused.error["param"]) == (400, "logprob_token_ids")
-    assert message in refused.error["message"]
-    assert not texts.requests
 
 
 async def test_usage_in_each_chunk_counts_the_tokens_up_to_it(texts: Session) -> None:

@@ -26,13 +26,11 @@ class TokenReports:
         prompt: whether the answer has the log-probabilities of the prompt.
         ids: whether the answer has the token ids of the prompt and the output.
         by_id: whether log-probabilities name tokens by their ids.
-        explicit: token ids in place of the likeliest alternatives; empty for the likeliest.
     """
 
     prompt: bool = False
     ids: bool = False
     by_id: bool = False
-    explicit: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ ConstraintEntry = tuple[str, str, Any]
 GUIDED = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 """The keyword of the session for each of vLLM's constraints."""
 ANY_OBJECT = {"type": "object"}
-MAX_TOKEN_ID = 2**31 - 1
 MAX_CHOICES = 128
 """The most choices of one prompt, as in OpenAI's API."""
 
@@ -148,19 +147,7 @@ def token_reports(body: Fields, options: dict[str, Any], fields: dict[str, str])
         if body.peek(("stream",)).get("stream") is True:
             body.refuse(CAPTURE, "is not served as a stream; leave out stream")
     ids, by_id = body.flag("return_token_ids"), body.flag("return_tokens_as_token_ids")
-    return TokenReports(count is not None, ids, by_id, _explicit(body, options))
-
-
-def _explicit(body: Fields, options: dict[str, Any]) -> tuple[int, ...]:
-    """Take token ids for log-probabilities."""
-    ids = body.items("logprob_token_ids", int) or []
-    if ids and "logprobs" not in options:
-        body.refuse("logprob_token_ids", "requires logprobs")
-    if not all(0 <= each <= MAX_TOKEN_ID for each in ids):
-        body.refuse("logprob_token_ids", "must be a list of token ids")
-    if ids:
-        options["logprobs"] = 0
-    return tuple(dict.fromkeys(ids))
+    return TokenReports(count is not None, ids, by_id)
 
 
 def choice_count(body: Fields) -> int:

@@ -19,7 +19,6 @@ from rekindle.server.common.captures import check_capture
 from rekindle.server.common.errors import api_error_of, without_copies
 from rekindle.server.common.events import Chunks, Head
 from rekindle.server.common.fields import Fields
-from rekindle.server.http.chosen_tokens import check_explicit, with_explicit, with_explicit_piece
 from rekindle.server.http.guards import large_reply, reply
 from rekindle.server.http.limits import Limits, on_thread
 from rekindle.server.http.streaming import EventStream, cancel, run_until_disconnect, wait_all
@@ -132,8 +131,6 @@ class Exchange:
             ApiError: the session refuses the call.
             ClientDisconnect: the client disconnects while the model is paused.
         """
-        if call.reports.explicit:
-            check_explicit(call, self.limits.prompts)
         if call.options.get(CAPTURE) is not None:
             check_capture(call)
         self.service.notices.log(self.body.notes)
@@ -174,14 +171,13 @@ class Exchange:
         settle: Callable[[], Awaitable[None]] | None = None,
     ) -> ASGIApp:
         """Return the response with an answer in chunks; `settle` is awaited before the last ones are sent."""
-        refine = partial(with_explicit_piece, self.model, call) if call.reports.explicit else None
 
         async def finish(generations: Sequence[Generation]) -> None:
             record(self.model.name, generations)
             if settle is not None:
                 await settle()
 
-        return EventStream(handles, chunks, call.fields, self.limits, finish, refine, ends_large=self.echoes_much)
+        return EventStream(handles, chunks, call.fields, self.limits, finish, ends_large=self.echoes_much)
 
     async def finish(
         self, handles: Sequence[Handle], call: Call, write: Callable[[Sequence[Generation]], dict[str, Any]]
@@ -193,15 +189,11 @@ class Exchange:
             ClientDisconnect: the client disconnects first; the requests are then cancelled.
         """
         try:
-            generations = await run_until_disconnect(self.request.receive, lambda: self._complete(handles, call))
+            generations = await run_until_disconnect(self.request.receive, lambda: wait_all(handles))
         except RekindleError as error:
             raise api_error_of(error, call.fields) from error
         record(self.model.name, generations)
         return await self.reply(lambda: write(generations), sum(map(_size, generations)))
-
-    async def _complete(self, handles: Sequence[Handle], call: Call) -> list[Generation]:
-        generations = await wait_all(handles)
-        return await with_explicit(self.model, call, generations) if call.reports.explicit else generations
 
 
 def _size(generation: Generation) -> int:

@@ -12,14 +12,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from rekindle.client.handle import Handle
-from rekindle.core.request.tokens import Piece
 from rekindle.results.generation import Generation
 from rekindle.server.common.errors import PARTING_SECONDS, ApiError, api_error_of, shutdown_error
 from rekindle.server.common.events import Chunks
 from rekindle.server.http.limits import Limits, on_thread
 
 T = TypeVar("T")
-Refine = Callable[[Sequence[int], Piece], Awaitable[Piece]]
 _JOINED_BYTES = 1 << 16
 """Bytes from which on chunks are sent without more of them."""
 GRACE_SECONDS = 10.0
@@ -83,7 +81,6 @@ class EventStream:
         fields: the field of the body for each keyword of the session call.
         limits: the bounds on unread events and on the wait for the client.
         finish: awaited with the generations before the last events are sent.
-        refine: adds to a piece behind a sequence of tokens, such as further log-probabilities; None for nothing.
         ends_large: whether the last events may repeat much of the body, and are written on a thread.
     """
 
@@ -94,12 +91,11 @@ class EventStream:
         fields: Mapping[str, str],
         limits: Limits,
         finish: Callable[[Sequence[Generation]], Awaitable[None]],
-        refine: Refine | None = None,
         *,
         ends_large: bool = False,
     ):
         self._handles, self._chunks, self._fields, self._limits = handles, chunks, fields, limits
-        self._finish, self._refine, self._ends_large = finish, refine, ends_large
+        self._finish, self._ends_large = finish, ends_large
         self._send_scope = anyio.CancelScope()
         self._error: ApiError | None = None
         self._has_started = False
@@ -149,14 +145,8 @@ class EventStream:
         self, choice: int, handle: Handle, writer: MemoryObjectSendStream[bytes], scope: anyio.CancelScope
     ) -> None:
         try:
-            before: list[int] = []
             async for piece in handle:
-                refined = piece
-                if self._refine is not None:
-                    before = before or list(handle.record.prompt_token_ids)
-                    refined = await self._refine(before, piece)
-                    before += piece.token_ids
-                for chunk in self._chunks.piece(choice, refined, handle.record):
+                for chunk in self._chunks.piece(choice, piece, handle.record):
                     writer.send_nowait(chunk)
                 await checkpoint()  # the sender needs a turn: iterating over ready pieces never yields to it
             await _put(writer, self._chunks.end(choice, handle.record.result(), handle.record))

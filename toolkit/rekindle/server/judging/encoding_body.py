@@ -11,8 +11,8 @@ from rekindle.server.common.fields import Fields
 from rekindle.server.common.messages import messages_in, template_in, tools_in
 from rekindle.server.common.pictures import refuse_images
 from rekindle.server.common.prompts import texts
-from rekindle.server.common.sampling import MAX_TOKEN_ID
 
+MAX_TOKEN_ID = 2**31 - 1
 MOST_TOKENS = 2**20
 """Most token ids to decode; few contexts are longer."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
