@@ -299,7 +299,7 @@ async def test_neutral_options_and_options_for_speed_change_nothing(
             other = await model.generate("Hello", config=GenerateConfig(max_tokens=6, **neutral, **idle))
             assert other.completion == plain.completion
     assert [record.message for record in caplog.records if record.name.startswith("rekindle")] == [
-        "rekindle: batch, cache_prompt, extra_headers changes no answer of a model in this process, and has no effect"
+        "rekindle: without an effect on a model in this process: batch, cache_prompt, extra_headers"
     ]
 
 

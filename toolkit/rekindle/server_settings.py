@@ -6,13 +6,14 @@ from os import PathLike
 from typing import Any, Final, TypedDict
 
 from rekindle.core.errors import ConfigError
-from rekindle.core.keywords import suggestion
+from rekindle.core.keywords import hinted, suggestion
 
 MOST_GRACE: Final = 24 * 60 * 60
 LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 """Addresses reachable from this machine only."""
 
 
+@hinted
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Settings of a server: the keywords of `Session.serve` and `rekindle.serve`.

@@ -324,7 +324,7 @@ def test_drafts_by_n_grams_are_drafts_by_lookup(opened: list[Any]) -> None:
 
 def test_what_concerns_speed_is_told_once(opened: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_noted", set())
-    with pytest.warns(UserWarning, match="LLM: gpu_memory_utilization, enforce_eager changes no answer"):
+    with pytest.warns(UserWarning, match="LLM: gpu_memory_utilization, enforce_eager change no answer, and have"):
         made = LLM("fake", gpu_memory_utilization=0.5, enforce_eager=True, max_model_len=128, tensor_parallel_size=2)
     assert opened == [{"revision": None, "chat_template": None, "max_context": 128, "tensor": 2}]
     with warnings.catch_warnings():

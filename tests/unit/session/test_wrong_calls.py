@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import rekindle
+from rekindle import vllm
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.checkpoints.uses import Embedding, Uses
@@ -220,6 +221,37 @@ def test_an_embedding_model_has_a_note_about_its_likelihoods_alone(
             session.score_sync("q", ["a", "b"], progress=False)
             session.perplexity_sync("a text", progress=False)
     assert [note.partition(":")[0] for note in notes] == ["This model was trained for embeddings"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keyword", "hint"),
+    [
+        (rekindle.SamplingParams, "max_new_tokens", "here it is max_tokens"),
+        (rekindle.SamplingParams, "temprature", "did you mean temperature?"),
+        (rekindle.Settings, "max_model_len", "here it is max_context"),
+        (rekindle.ServerSettings, "prot", "did you mean port?"),
+        (rekindle.Family, "modeltype", "did you mean model_type?"),
+        (rekindle.Hosts, "follower", "did you mean followers?"),
+        (rekindle.Ray, "adress", "did you mean address?"),
+        (rekindle.RepetitionLimit, "long", "did you mean longest?"),
+        (rekindle.Steering, "layers", "did you mean layer?"),
+        (rekindle.Patch, "layers", "did you mean layer?"),
+        (vllm.SamplingParams, "max_new_tokens", "here it is max_tokens"),
+        (vllm.StructuredOutputsParams, "choices", "here it is choice"),
+        (vllm.PoolingParams, "dimension", "did you mean dimensions?"),
+    ],
+)
+def test_a_wrong_argument_of_a_class_has_a_hint(kind: Any, keyword: str, hint: str) -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument") as raised:
+        kind(**{keyword: 1})
+    assert str(raised.value).endswith(f"; {hint}")
+    assert "_render_traceback_" in vars(raised.value), "a cell shows no line of this package"
+
+
+def test_a_second_place_in_a_call_names_the_keywords(texts: Session) -> None:
+    generate: Any = texts.generate_sync
+    with pytest.raises(TypeError, match=r"but 3 were given; give the others by name: .*temperature"):
+        generate("x", rekindle.SamplingParams())
 
 
 class Frame:

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypedDict, get_args
 
 from rekindle.core import buckets
 from rekindle.core.errors import ConfigError
+from rekindle.core.keywords import hinted
 from rekindle.core.policy import POLICIES, Order
 from rekindle.core.route import ROUTES, Choose
 from rekindle.core.words import bytes_in
@@ -40,6 +41,7 @@ class RemoteReplicas:
     count: int
 
 
+@hinted
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of an engine: the keywords of `open`.

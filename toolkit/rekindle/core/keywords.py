@@ -2,10 +2,14 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
 from typing import Any, Final, TypeVar
 
+from rekindle.core.tracebacks import with_short_traceback
+
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _ELSEWHERE: Final = {
     "max_tokens": ("max_new_tokens", "max_completion_tokens", "max_length", "n_predict", "num_predict"),
@@ -91,3 +95,47 @@ def likely(name: str, choices: Collection[str]) -> str:
             return f"here it is {ours}"
     close = difflib.get_close_matches(name, choices, n=1)
     return f"did you mean {close[0]}?" if close else ""
+
+
+def called(function: Callable[..., T], arguments: Sequence[Any], options: Mapping[str, Any]) -> T:
+    """Call a method. An error about its arguments has a hint, and shows the user's lines alone.
+
+    Args:
+        arguments: the object and the positional arguments.
+
+    Raises:
+        TypeError: the method has no such arguments.
+    """
+    try:
+        return function(*arguments, **options)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # the method itself raised it
+        hint = _arguments_hint(function, len(arguments), options)
+        raise with_short_traceback(TypeError(f"{error}{hint}")) from None
+
+
+def _arguments_hint(function: Callable[..., Any], count: int, options: Mapping[str, Any]) -> str:
+    """Return the end of a message about wrong arguments; "" if the first part says enough."""
+    parameters = list(inspect.signature(function).parameters.values())
+    names = [each.name for each in parameters[1:]]
+    for name in options:
+        if name not in names:
+            return f"; {suggestion(name, names)}"
+    keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    too_many = bool(keywords) and count > len(parameters) - len(keywords)
+    return f"; give the others by name: {', '.join(keywords)}" if too_many else ""
+
+
+def hinted(kind: type[T]) -> type[T]:
+    """Give the constructor of a class hints for wrong arguments."""
+    construct: Callable[..., None] = vars(kind)["__init__"]
+
+    @wraps(construct)
+    def initialize(self: T, *arguments: Any, **options: Any) -> None:
+        __tracebackhide__ = True
+        called(construct, (self, *arguments), options)
+
+    changed: Any = kind
+    changed.__init__ = initialize
+    return kind

@@ -6,6 +6,7 @@ import threading
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError
+from rekindle.core.keywords import hinted
 from rekindle.core.words import quantity
 from rekindle.hosts.address import LISTEN, Address
 from rekindle.hosts.follower_group import FollowerGroup
@@ -15,6 +16,7 @@ from rekindle.hosts.opening import require_shareable
 from rekindle.hosts.secret import shared_secret
 
 
+@hinted
 class Hosts:
     """The processes of a session over several hosts: this process leads, and the others follow.
 

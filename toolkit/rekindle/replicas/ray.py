@@ -6,8 +6,10 @@ from typing import Any
 
 from rekindle.core.config import RemoteReplicas
 from rekindle.core.errors import ConfigError
+from rekindle.core.keywords import hinted
 
 
+@hinted
 @dataclass(frozen=True, slots=True)
 class Ray(RemoteReplicas):
     """Replicas in processes of a Ray cluster: `await rekindle.open(model, replicas=rekindle.Ray(2))`.

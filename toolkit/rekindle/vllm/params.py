@@ -5,6 +5,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.keywords import hinted
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.vllm.table import check
 
@@ -12,6 +13,7 @@ GREEDY: Final = 1e-5
 """The temperature below which vLLM takes the likeliest token."""
 
 
+@hinted
 @dataclass
 class RepetitionDetectionParams:
     """The end of an output with a repeated pattern: its sizes in tokens, and its number of occurrences."""
@@ -21,6 +23,7 @@ class RepetitionDetectionParams:
     min_count: int = 0
 
 
+@hinted
 @dataclass
 class StructuredOutputsParams:
     """The form of an output: a JSON schema, a regular expression, texts to choose from, or a grammar."""
@@ -58,6 +61,7 @@ class StructuredOutputsParams:
 GuidedDecodingParams = StructuredOutputsParams
 
 
+@hinted
 @dataclass
 class SamplingParams:
     """The sampling of a request, with the fields of vLLM."""
@@ -147,6 +151,7 @@ class SamplingParams:
         return self.temperature < GREEDY
 
 
+@hinted
 @dataclass
 class BeamSearchParams:
     """The width of a beam search, its longest answer in tokens, and its scores, with the fields of vLLM.
@@ -172,6 +177,7 @@ class BeamSearchParams:
             raise InvalidRequest(f"beam_width and max_tokens must be at least 1, got {self}")
 
 
+@hinted
 @dataclass
 class PoolingParams:
     """The form of an embedding or of classes, with the fields of vLLM."""
@@ -193,6 +199,7 @@ class PoolingParams:
         check("PoolingParams", changed(self))
 
 
+@hinted
 @dataclass(frozen=True)
 class LoRARequest:
     """An adapter: its name, a number from 1, and its directory."""

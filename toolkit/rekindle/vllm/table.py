@@ -133,7 +133,8 @@ def check(owner: str, values: Mapping[str, Any]) -> None:
     new = [name for name in values if effects[name] == "told" and (owner, name) not in _noted]
     if new:
         _noted.update((owner, name) for name in new)
-        warn(f"{owner}: {', '.join(new)} changes no answer, and has no effect here", UserWarning)
+        verbs = "changes no answer, and has" if len(new) == 1 else "change no answer, and have"
+        warn(f"{owner}: {', '.join(new)} {verbs} no effect here", UserWarning)
 
 
 def markdown() -> Iterator[str]:

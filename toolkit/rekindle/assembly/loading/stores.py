@@ -148,8 +148,8 @@ def _explain(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:
     if differences:
         parts = " and ".join(map(part_label, differences))
         warn(
-            f"the stored prefixes of {model} are not used, as they differ in {parts}: session.restored has the values. "
-            "New ones are stored beside them"
+            f"the stored prefixes of {Path(model).stem} are not used, as they differ in {parts}; new ones are stored "
+            "beside them"
         )
     return differences
 

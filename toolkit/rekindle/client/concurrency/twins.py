@@ -1,13 +1,12 @@
 """Methods written once, as operations, and offered in two forms: awaitable and blocking."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast, get_args
 
 from rekindle.core.concurrency.waits import Waits, awaited, blocked
-from rekindle.core.keywords import suggestion
-from rekindle.core.tracebacks import with_short_traceback
+from rekindle.core.keywords import called
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +23,7 @@ def awaitable(how: str) -> Callable[[Callable[P, Waits[T]]], Callable[P, Corouti
     def decorate(operation: Callable[P, Waits[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         async def run(*arguments: P.args, **options: P.kwargs) -> T:
             __tracebackhide__ = True  # a cell shows errors without such frames
-            return await awaited(_operation_of(operation, arguments, options))
+            return await awaited(called(operation, arguments, options))
 
         def call(*arguments: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
             coroutine: Any = run(*arguments, **options)
@@ -51,7 +50,7 @@ def blocking(method: Callable[P, Awaitable[T]]) -> Callable[P, T]:
     def call(*arguments: P.args, **options: P.kwargs) -> T:
         __tracebackhide__ = True
         if operation is not None:
-            return blocked(_operation_of(operation, arguments, options))
+            return blocked(called(operation, arguments, options))
         pending: Any = method(*arguments, **options)
         result: T = pending.wait()
         return result
@@ -62,18 +61,6 @@ def blocking(method: Callable[P, Awaitable[T]]) -> Callable[P, T]:
     described.__name__, described.__qualname__ = f"{name}_sync", f"{method.__qualname__}_sync"
     described.__doc__ = f"Run `{name}`, and block until it has ended."
     return call
-
-
-def _operation_of(operation: Callable[..., Waits[T]], arguments: Sequence[Any], options: Mapping[str, Any]) -> Waits[T]:
-    """Return an operation with these arguments. An error about arguments shows the user's lines alone, with a hint."""
-    try:
-        return operation(*arguments, **options)
-    except TypeError as error:
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-            raise  # the operation itself raised it
-        _, *names = inspect.signature(operation).parameters
-        hints = [f"; {suggestion(name, names)}" for name in options if name not in names]
-        raise with_short_traceback(TypeError(f"{error}{''.join(hints[:1])}")) from None
 
 
 def _described(call: F, function: Callable[..., Any], returned: Any) -> F:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypedDict, TypeVar
 
 from rekindle.core.errors import InvalidRequest, ParametersIgnored, warn
-from rekindle.core.keywords import suggestion
+from rekindle.core.keywords import hinted, suggestion
 from rekindle.core.layer_parts import Part
 from rekindle.core.request import checks
 from rekindle.core.request.accepted import CHECKS, LogprobsOf, Side
@@ -59,6 +59,7 @@ class SamplingOptions(TypedDict, total=False):
     grammar: str | None
 
 
+@hinted
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Sampling parameters of a request. They apply in the order of the attributes, the same order as in transformers.

@@ -5,12 +5,14 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.keywords import hinted
 from rekindle.core.request import checks
 
 LONGEST_PATTERN: Final = 1024
 MOST: Final = 2**20
 
 
+@hinted
 @dataclass(frozen=True, slots=True)
 class RepetitionLimit:
     """Limit of repetition in an output, for `stop_on_repetition`.

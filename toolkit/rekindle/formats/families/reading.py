@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.core.keywords import hinted
 from rekindle.core.models.config import (
     Activation,
     AttentionConfig,
@@ -31,6 +32,7 @@ ACTIVATIONS: Final[dict[str, Activation]] = {
 }
 
 
+@hinted
 @dataclass(frozen=True, slots=True)
 class Family:
     """A family of models.

@@ -131,4 +131,4 @@ def _check(present: Mapping[str, Any]) -> None:
     idle = [name for name in IDLE if name in present and name not in _noted]
     if idle:
         _noted.update(idle)
-        _logger.warning("rekindle: %s changes no answer of a model in this process, and has no effect", ", ".join(idle))
+        _logger.warning("rekindle: without an effect on a model in this process: %s", ", ".join(idle))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.keywords import hinted
 from rekindle.core.layer_parts import Part
 from rekindle.core.request.checks import preview
 
@@ -19,6 +20,7 @@ Tokens = int | slice | Sequence[int] | None
 include generated tokens."""
 
 
+@hinted
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Steering:
     """A vector added to activations: `generate(..., steer=rekindle.Steering(10, vector, scale=4))`.
@@ -45,6 +47,7 @@ class Steering:
         )
 
 
+@hinted
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Patch:
     """Activations put in place of others: `generate(..., patch=rekindle.Patch(10, other.residual[0, 7], tokens=7))`.
