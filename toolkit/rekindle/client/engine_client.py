@@ -173,13 +173,13 @@ class EngineClient:
             self._send(self._gate.leave(message.request_id))
         if handle is None:
             return
-        before = handle.record.first_token
-        counts = not handle.record.synthetic
+        record = handle.record
+        before, counts = record.first_token, not record.synthetic
         if counts:
-            self.latencies.take(message, handle.record)  # before delivery, so that a woken caller sees the count
-        handle.record.deliver(message)
-        if counts and before is None and handle.record.first_token is not None:
-            self.first_tokens.append((perf_counter(), handle.record.first_token))
+            self.latencies.take(message, record)  # before delivery, so that a woken caller sees the count
+        record.deliver(message)
+        if counts and before is None and record.first_token is not None:
+            self.first_tokens.append((perf_counter(), record.first_token))
 
     def _send(self, request_id: int | None) -> None:
         """Send a request admitted to the queue; if it was cancelled, admit and send the next one."""

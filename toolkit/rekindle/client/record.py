@@ -262,18 +262,18 @@ class Record:
         return replace(generation, constraint=answer.kind, parsed=value, unparsed=why)
 
     def _grow(self, more: Text) -> None:
-        is_prefix = self.repeats_prefix  # the tokens of a branch's prefix arrive in one message
-        if not is_prefix:
+        count, logprobs = len(more.token_ids), more.logprobs
+        if self.repeats_prefix:  # the tokens of a branch's prefix arrive in one message
+            prefix = self._submission.output_prefix
+            runs, logprobs = first_runs(prefix.weights_version, count), (prefix.logprobs or ())[:count]
+            for version, tokens in runs:
+                self._add_run(version, tokens)
+            self._add_run(more.weights_version, count - sum(tokens for _, tokens in runs))
+        else:
             self.last_token = self.elapsed()
             self.first_token = self.first_token or self.last_token
-        self._generated += len(more.token_ids)
-        runs = first_runs(self._submission.output_prefix.weights_version, len(more.token_ids)) if is_prefix else ()
-        rest = len(more.token_ids) - sum(count for _, count in runs)
-        for version, count in (*runs, (more.weights_version, rest)):
-            self._add_run(version, count)
-        logprobs = (
-            (self._submission.output_prefix.logprobs or ())[: len(more.token_ids)] if is_prefix else more.logprobs
-        )
+            self._add_run(more.weights_version, count)
+        self._generated += count
         wants_logprobs = self._submission.params.logprobs is not None
         self.pieces.put(Piece(more.text, more.token_ids, logprobs if wants_logprobs else None))
 

@@ -1,9 +1,10 @@
 """Input arrays of a tick, and their layout in the one packed array sent by the host."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import accumulate
 from typing import Final, Generic, TypeVar
 
 import jax
@@ -132,15 +133,28 @@ class InputLayout:
 
     def unpack(self, packed: A) -> TickInputs[A]:
         """Return the fields of a packed int32 array: views of it in numpy on the host, slices in jax in the step."""
-        views, at = {}, 0
-        for name, shape in self.shapes().items():
-            size = math.prod(shape)
-            views[name] = packed[at : at + size].reshape(shape)
-            at += size
-        return TickInputs(**views)
+        return TickInputs(
+            **{
+                name: packed[part] if shape is None else packed[part].reshape(shape)
+                for name, part, shape in self._places()
+            }
+        )
+
+    @lru_cache(maxsize=256)  # noqa: B019  # as in `shapes`
+    def _places(self) -> Sequence[tuple[str, slice, tuple[int, ...] | None]]:
+        """Return the name of each field, its part of the packed array, and its shape; None for a vector."""
+        ends = accumulate(map(math.prod, self.shapes().values()))
+        return [
+            (name, slice(end - math.prod(shape), end), shape if len(shape) > 1 else None)
+            for (name, shape), end in zip(self.shapes().items(), ends, strict=True)
+        ]
 
     def padding(self) -> np.ndarray:
-        """Return a packed array of padding rows only: null slot, null page."""
+        """Return a new packed array of padding rows only: null slot, null page."""
+        return self._padding().copy()
+
+    @lru_cache(maxsize=256)  # noqa: B019  # as in `shapes`
+    def _padding(self) -> np.ndarray:
         packed = np.zeros(sum(map(math.prod, self.shapes().values())), np.int32)
         views = self.unpack(packed)
         for slot in (views.block_slot, views.sample_slot, views.chunk_slot, views.row_slot):

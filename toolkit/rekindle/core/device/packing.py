@@ -249,8 +249,9 @@ def describe_outputs(
         for at, (chunk, request) in enumerate(completing, first_sample):
             sample_rows.append(SampleRow(chunk.request_id, at, request.params.logprobs))
         for at, row in enumerate(part.rows, first_sample + samples):
-            indices = range(at, at + row.steps * bucket.decode_rows, max(1, bucket.decode_rows))
-            sample_rows += [SampleRow(row.request_id, index, row.logprobs) for index in indices]
+            sample_rows.append(SampleRow(row.request_id, at, row.logprobs))
+            for step in range(1, row.steps):
+                sample_rows.append(SampleRow(row.request_id, at + step * bucket.decode_rows, row.logprobs))
         for index, chunk in enumerate(part.chunks, group * samples):
             if chunk.summing is not None:
                 sum_rows.append(SumRow(chunk.request_id, index, chunk.summing.count))

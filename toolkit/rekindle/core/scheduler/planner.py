@@ -83,7 +83,8 @@ class Planner:
         drafts = {} if self._adds_chunks else self._table.drafter.choose(states)
         for state in sorted(states, key=attrgetter("computed")):
             slot = self._table.group_of(state).running.slots[state]
-            if draft := self._fitting(state, drafts.get(state, ())):
+            offered = drafts.get(state)
+            if offered and (draft := self._fitting(state, offered)):
                 builder.rows += state.drafted_rows(slot, draft)
             else:
                 builder.rows.append(state.next_row(slot) if steps == 1 else state.next_rows(slot, steps))
