@@ -242,6 +242,33 @@ def test_rows_of_native_products_do_not_depend_on_the_rows_beside_them(activatio
             np.testing.assert_array_equal(np.asarray(y)[::7].view(np.int32), alone[: -(-rows // 7)].view(np.int32))
 
 
+COUNTS = (1, 2, 3, 5, 8, 12, 13, 16, 17, 32, 33, 63, 64, 65, 96, 129, 130)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [pytest.param(COUNTS, marks=pytest.mark.wide), pytest.param(range(1, 131), marks=pytest.mark.deep)],
+    ids=["some", "all"],
+)
+@pytest.mark.parametrize("name", PARTS)
+def test_rows_of_each_kind_are_those_of_a_product_of_200(name: str, counts: Sequence[int]) -> None:
+    if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    parts, x = PARTS[name], jnp.asarray(random(200, INPUTS))
+    outputs = sum(map(len, parts))
+    forms: tuple[Activations, ...] = ("int16", "int8", "exact", "bfloat16")
+    weights = [stored(parts, "cpu", form) for form in forms]
+
+    @jax.jit
+    def products(x: jax.Array) -> list[jax.Array]:
+        return [layers.linear(x, weight, outputs, implementation="cpu") for weight in weights]
+
+    whole = [np.asarray(each).view(np.int32) for each in products(x)]
+    for count in counts:
+        for form, part, of_all in zip(forms, products(x[:count]), whole, strict=True):
+            np.testing.assert_array_equal(np.asarray(part).view(np.int32), of_all[:count], err_msg=f"{form}, {count}")
+
+
 @pytest.mark.parametrize(
     "activations", ["int16", *(pytest.param(form, marks=pytest.mark.wide) for form in ("int8", "exact"))]
 )
