@@ -156,13 +156,6 @@ def test_a_schema_is_text_or_a_file(in_a_file: bool, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.usefixtures("prompts")
-@pytest.mark.parametrize("schema", ["nowhere.json", "{", "[]"])
-def test_a_bad_schema_is_refused_before_the_model_is_opened(schema: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "--schema", schema, "Hello"]) == 1
-    assert "rekindle: --schema " in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("prompts")
 def test_without_a_stream_the_text_comes_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     outputs = []
     for form in ("--stream", "--no-stream"):

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from os import terminal_size
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,8 @@ WRONG_LINES = [
     ("chat smollm2 extra", "unexpected argument 'extra': a text with spaces needs quotes"),
     ("generate hi --temprature 1", "no option '--temprature'; did you mean --temperature?"),
     ("generate --device gpu hi", "no option '--device'; jax chooses the device: set JAX_PLATFORMS"),
+    ("generate hi --schema nope.json", "argument --schema: expected a JSON object or a file with one; 'nope.json'"),
+    ("generate hi --schema {", "argument --schema: no valid JSON"),
     ("chat --cpu", "no option '--cpu'; jax chooses the device: set JAX_PLATFORMS"),
     ("cache", "list the cached models, programs and snapshots"),
     ("replicas", "stop replicas, after writing their cached prefixes to disk"),
@@ -83,6 +86,12 @@ def test_a_wrong_argument_has_the_usage_of_its_command_and_a_cure(
     text = _refused(line, capsys)
     assert text.startswith(f"usage: rekindle {command} ")
     assert message in text
+
+
+def test_a_schema_of_another_form_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "list.json").write_text("[1]")
+    text = _refused(f"generate hi --schema {shlex.quote(str(tmp_path / 'list.json'))}", capsys)
+    assert "argument --schema: expected a JSON object, got '[1]'" in text
 
 
 @pytest.mark.parametrize(("line", "message"), WRONG_COMMANDS)

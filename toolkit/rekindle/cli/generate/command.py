@@ -1,7 +1,9 @@
 """`python -m rekindle generate`: the arguments of a generation from one prompt."""
 
-from argparse import ArgumentParser, BooleanOptionalAction
-from typing import Final
+import json
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction
+from pathlib import Path
+from typing import Any, Final
 
 from rekindle.cli import requirements, sampling
 from rekindle.cli.starting import deferred
@@ -29,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     text = "use the prompt as it is, without the model's chat template"
     parser.add_argument("--raw", action="store_true", help=text)
     text = "a JSON schema of the answer, or the path of a file with one"
-    parser.add_argument("--schema", metavar="FILE|JSON", help=text)
+    parser.add_argument("--schema", metavar="FILE|JSON", type=_schema, help=text)
     forms = parser.add_mutually_exclusive_group()
     text = "print the text as it is generated (the default), or at the end"
     forms.add_argument("--stream", action=BooleanOptionalAction, default=True, help=text)
@@ -40,3 +42,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     sampling.add_arguments(parser, MAX_TOKENS)
     parser.usage = "%(prog)s [OPTION ...] [PROMPT ...]"
     parser.set_defaults(run=deferred("rekindle.cli.generate.generating", "generate"), refuse=parser.error)
+
+
+def _schema(text: str) -> dict[str, Any]:
+    """Return a JSON schema, from its text or from a file.
+
+    Raises:
+        ArgumentTypeError: the file cannot be read, or the text is no JSON object.
+    """
+    source = text
+    if not text.lstrip().startswith("{"):
+        try:
+            source = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ArgumentTypeError(f"expected a JSON object or a file with one; {text!r}: {error}") from error
+    try:
+        schema = json.loads(source)
+    except ValueError as error:
+        raise ArgumentTypeError(f"no valid JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise ArgumentTypeError(f"expected a JSON object, got {source!r:.80}")
+    return schema

@@ -2,7 +2,6 @@
 
 import json
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from rekindle.cli import sampling
@@ -24,7 +23,7 @@ def generate(arguments: Namespace) -> int:
         arguments.refuse("--system needs the chat template, and --raw leaves it out: omit one of them")
     options = sampling.options_of(arguments)
     if arguments.schema is not None:
-        options["json_schema"] = _schema(arguments.schema)
+        options["json_schema"] = arguments.schema
     text = prompt_of(arguments.words, arguments.model, arguments.refuse)
     if not text:
         raise InvalidRequest("the prompt is empty; give at least one character")
@@ -42,27 +41,6 @@ def generate(arguments: Namespace) -> int:
     if not arguments.quiet:
         print_note(_figures(generation))
     return 0
-
-
-def _schema(text: str) -> Any:
-    """Return a JSON schema, from its text or from a file.
-
-    Raises:
-        InvalidRequest: the file cannot be read, or the text is no JSON object.
-    """
-    source = text
-    if not text.lstrip().startswith("{"):
-        try:
-            source = Path(text).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise InvalidRequest(f"--schema takes a JSON object or a file with one; {text!r}: {error}") from error
-    try:
-        schema = json.loads(source)
-    except ValueError as error:
-        raise InvalidRequest(f"--schema is no valid JSON: {error}") from error
-    if not isinstance(schema, dict):
-        raise InvalidRequest(f"--schema must be a JSON object, got {source!r:.80}")
-    return schema
 
 
 def _prompt(session: Session, text: str, system: str | None, *, raw: bool) -> str | Messages:
