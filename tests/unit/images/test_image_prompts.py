@@ -16,7 +16,7 @@ from rekindle.assembly.preparing.preparer import Preparer
 from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.client.calls.prompts import one_chat
 from rekindle.core.errors import InvalidRequest, PromptTooLong
-from rekindle.core.messages import Continued, Conversation, Illustrated, Prompt, Submit, Verbatim
+from rekindle.core.messages import Continued, Conversation, Illustrated, PicturedTokens, Prompt, Submit, Verbatim
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
@@ -31,6 +31,10 @@ IMAGE = 4
 RULES = smolvlm_images()
 SQUARE = Image.new("RGB", (8, 8), (200, 100, 0))
 TOKENS = RULES.tokens(8, 8)
+WIDE = Image.new("RGB", (40, 8), (0, 100, 200))
+"""An image in several tiles."""
+FAKE = 3
+"""The id of the token around tiles."""
 
 
 def reader(*, images: bool = True, template: str | None = None) -> PromptReader:
@@ -185,6 +189,36 @@ def test_images_of_a_continuation_are_behind_those_of_the_prefix() -> None:
     assert ids[-len(verbatim) :] == verbatim
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@given(
+    parts=st.lists(st.sampled_from(["two words", "\n", WIDE, SQUARE]), min_size=1, max_size=5),
+    most=st.integers(12, 120),
+)
+def test_a_cut_prompt_has_whole_images_and_their_pixels(side: Any, parts: list[Any], most: int) -> None:
+    prompt = chat(*parts)
+    whole = READER.read(prompt)
+    params = SamplingParams(truncate_prompt_tokens=most, truncation_side=side)
+    cut = READER.read(prompt, params)
+    assert len(cut.ids) <= most
+    assert cut == whole or len(whole.ids) > most
+    count = len(cut.pictures)
+    kept = whole.pictures[:count] if side == "right" else whole.pictures[len(whole.pictures) - count :]
+    assert cut.pictures == kept, "those nearest to the side that stays"
+    places = [place for picture in cut.pictures for place in picture.positions.tolist()]
+    assert places == [place for place, token in enumerate(cut.ids) if token == IMAGE]
+    assert [len(picture.positions) for picture in cut.pictures] == [len(picture.positions) for picture in kept]
+    assert fakes(cut) == sum(FAKES[picture.tokens] for picture in kept), "no text of an image without the image"
+
+
+def fakes(prompt: PicturedTokens) -> int:
+    """Return the number of tokens around tiles."""
+    return prompt.ids.count(FAKE)
+
+
+FAKES = {RULES.tokens(*size): RULES.text(*size).count(RULES.fake) for size in ((8, 8), (8, 40))}
+"""The tokens around the tiles of an image, by the number of its embeddings."""
+
+
 def request_of(prompt: Prompt, **params: Any) -> Request | Exception:
     """Return the outcome of a submission."""
     preparer = Preparer(READER, frozenset({2}), None, Looks(READER.capacity, 0, 0))
@@ -205,9 +239,12 @@ def test_a_request_has_its_images() -> None:
 
 def test_errors_are_told_in_time() -> None:
     assert isinstance(request_of(chat(*[SQUARE] * 60, "?")), PromptTooLong)
-    cut = request_of(chat(SQUARE, "?"), truncate_prompt_tokens=8)
-    assert isinstance(cut, InvalidRequest)
-    assert "would cut images" in str(cut)
+    cut = request_of(chat(SQUARE), truncate_prompt_tokens=4, truncation_side="right")
+    assert isinstance(cut, Request)
+    assert cut.pictures == (), "an image without room leaves"
+    nothing = request_of(Illustrated(Verbatim("<image>"), ((image_source(SQUARE), "auto"),)), truncate_prompt_tokens=4)
+    assert isinstance(nothing, InvalidRequest)
+    assert "room for the image" in str(nothing)
     for prompt in (chat(SQUARE, "?"), Illustrated("a", ((image_source(SQUARE), "auto"),))):
         with pytest.raises(InvalidRequest, match="takes no images"):
             reader(images=False).read(prompt)

@@ -91,5 +91,5 @@ def test_a_long_text_to_cut_is_read_near_the_tokens_that_stay(
     ready = reader(tokenizer)
     ids = ready.read(prompt, params).ids
     assert max(tokenizer.lengths) < len(text)
-    assert ids == ready.cut(ready.token_ids(prompt), params)
+    assert ids == ready.cut(ready.read(prompt), params).ids
     assert len(ids) == (CAPACITY - 8 if most == -1 else most)

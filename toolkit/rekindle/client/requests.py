@@ -36,7 +36,7 @@ from rekindle.client.handle import Handle, Stream
 from rekindle.client.submission import Capturing, Submission, reader_of
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest, SessionClosed
-from rekindle.core.messages import Conversation, OutputPrefix, Prompt, goes_on
+from rekindle.core.messages import Conversation, OutputPrefix, PicturedTokens, Prompt, goes_on
 from rekindle.core.request.accepted import LONGEST_NAME, check_draws
 from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.params import SamplingOptions, SamplingParams, draws
@@ -397,8 +397,9 @@ class Requests:
     def _submit(self, submission: Submission, *, wait: bool = True) -> Handle:
         self.check_engine()
         if isinstance(submission.prompt, tuple):  # the intake checks the length of text after tokenizing it
-            prompt = self.loaded_engine.preparer.prompts.cut(submission.prompt, submission.params)
-            tokens = prompt + submission.output_prefix.token_ids
+            whole = PicturedTokens(submission.prompt, ())
+            tokens = self.loaded_engine.preparer.prompts.cut(whole, submission.params).ids
+            tokens += submission.output_prefix.token_ids
             check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
         if submission.params.steers:
             self.loaded_engine.prepare_steering(adapters=submission.params.adapter is not None)

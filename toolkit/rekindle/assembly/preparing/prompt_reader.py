@@ -58,7 +58,7 @@ class PromptReader:
             PromptTooLong: a text does not fit.
         """
         whole = self._read(prompt, params)
-        return whole if params is None else replace(whole, ids=self.cut(whole.ids, params))
+        return whole if params is None else self.cut(whole, params)
 
     def token_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """Return the token ids of a prompt without images.
@@ -87,18 +87,38 @@ class PromptReader:
             count = 0
         return count or len(self.read(prompt).ids)
 
-    def cut(self, ids: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
-        """Return the tokens of a prompt, cut to `truncate_prompt_tokens` if there are more."""
-        most = params.truncate_prompt_tokens
+    def cut(self, prompt: PicturedTokens, params: SamplingParams) -> PicturedTokens:
+        """Return a prompt, cut to `truncate_prompt_tokens` if it is longer.
+
+        An image stays or leaves as a whole, with its text.
+
+        Raises:
+            InvalidRequest: there is no room for the image at the end that stays.
+        """
+        ids, most = prompt.ids, params.truncate_prompt_tokens
         if most == -1:
             most = self.capacity - min(self._room(len(ids), params.max_tokens), self.capacity // 2)
         if most is None or len(ids) <= most:
-            return ids
-        if params.truncation_side == "right":
-            return ids[:most]
-        opening = () if self.tokenizer is None else tuple(self.tokenizer.opening_ids)
-        start = opening if ids[: len(opening)] == opening and len(opening) < most else ()
-        return start + ids[len(ids) - most + len(start) :]
+            return prompt
+        start: tuple[int, ...] = ()
+        first, last = 0, most
+        if params.truncation_side == "left":
+            opening = () if self.tokenizer is None else tuple(self.tokenizer.opening_ids)
+            start = opening if ids[: len(opening)] == opening and len(opening) < most else ()
+            first, last = len(ids) - most + len(start), len(ids)
+        pictures = []
+        for picture in prompt.pictures:
+            begin, end = self._span(picture)
+            first = end if begin < first < end else first
+            last = begin if begin < last < end else last
+            if first <= begin < last:
+                pictures.append(picture)
+        if first >= last:
+            raise InvalidRequest.of(
+                "truncate_prompt_tokens",
+                f"truncate_prompt_tokens must have room for the image at the end that stays, got {most}",
+            )
+        return PicturedTokens(start + ids[first:last], tuple(each.moved(len(start) - first) for each in pictures))
 
     def rendered(self, chat: Conversation) -> str:
         """Render a conversation by the chat template, with a placeholder for each image.
@@ -146,15 +166,18 @@ class PromptReader:
             text, images = self.images.cut_at_places(prompt.text, len(prompt.images)), prompt.images
             name, adds_special = "prompt", not isinstance(prompt.text, Verbatim)
         if images and params is not None and params.truncate_prompt_tokens is not None:
-            raise InvalidRequest.of(
-                "truncate_prompt_tokens",
-                "truncate_prompt_tokens would cut images: shorten the prompt yourself, or give fewer images",
-            )
+            params = None  # `cut` needs the tokens of whole images
         tokens, pictures = self.images.tokens(
             text, images, lambda tokenizer, whole: self._encoded(whole, adds_special, params, tokenizer)
         )
         self._check_sizes(pictures)
         return PicturedTokens(check_token_ids(name, tokens, self.vocab_size), pictures)
+
+    def _span(self, picture: Picture) -> tuple[int, int]:
+        """Return the index of the first token of an image's text in a prompt, and the index after its last one."""
+        assert self.images is not None, "the model takes images"
+        before, after = self.images.around(picture)
+        return int(picture.positions[0]) - before, int(picture.positions[-1]) + 1 + after
 
     def _check_sizes(self, pictures: Sequence[Picture]) -> None:
         for picture in pictures:

@@ -162,6 +162,7 @@ def _report(families: Sequence[Row], machine: Machine, tokens: int) -> dict[str,
             "architecture": row.architecture,
             "gguf": row.gguf,
             "tested": row.tested,
+            "images": row.reads_images,
             "sizes": [_size_report(size, machine, tokens) for size in row.sizes],
         }
         for row in families

@@ -1,6 +1,10 @@
-"""The table of families in `families.json`: what was tested, and the published sizes by the keys of their configs."""
+"""The table of families in `families.json`: what was tested, and the published sizes by the keys of their configs.
+
+A row of a model with images is of a family in `TOWERS`; its sizes have the keys of both models, and count both.
+"""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +13,9 @@ from importlib.resources import files
 from typing import Any, Final
 
 from rekindle.assembly.counts import active_parameters, parameters
+from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.formats.families.registry import FAMILIES, parse_config
+from rekindle.formats.families.towers import TOWERS, tower_config
 
 BYTES: Final = {"bfloat16": 2, "float32": 4}
 """Bytes of a number by its dtype."""
@@ -59,9 +65,10 @@ class Row:
     """A family of the table.
 
     Attributes:
-        family: its entry in `families.registry.FAMILIES`.
+        family: its entry in `families.registry.FAMILIES`, or in `families.towers.TOWERS`.
         name: its name for people.
         tested: the features covered by its tests.
+        architecture: its name in "architectures" of `config.json`.
         gguf: the architectures of its GGUF files.
         sizes: its published sizes, smallest first.
     """
@@ -69,13 +76,14 @@ class Row:
     family: str
     name: str
     tested: str
+    architecture: str
     gguf: tuple[str, ...]
     sizes: tuple[Size, ...]
 
     @property
-    def architecture(self) -> str:
-        """The name of the family in "architectures" of `config.json`."""
-        return FAMILIES[self.family].architecture
+    def reads_images(self) -> bool:
+        """True for a model with a vision tower."""
+        return self.family in TOWERS
 
 
 @cache
@@ -101,10 +109,14 @@ def _row(family: str, entry: Mapping[str, Any]) -> Row:
     common = {"model_type": family, "max_position_embeddings": _CONTEXT} | entry.get("config", {})
     sizes = (_size(name, common | config) for name, config in entry["sizes"].items())
     ordered = tuple(sorted(sizes, key=lambda size: size.parameters))
-    return Row(family, entry["name"], entry["tested"], tuple(entry["gguf"]), ordered)
+    architecture = entry.get("architecture") or FAMILIES[family].architecture
+    return Row(family, entry["name"], entry["tested"], architecture, tuple(entry["gguf"]), ordered)
 
 
 def _size(name: str, settings: Mapping[str, Any]) -> Size:
     config = parse_config(settings, name)
+    tower = tower_config(settings, config.hidden_size, name)
     count = parameters(config)
-    return Size(name, count, active_parameters(config, count), config.numbers_per_token, config.state_bytes)
+    active = active_parameters(config, count)
+    of_tower = 0 if tower is None else sum(map(math.prod, tower_shapes(tower).values()))
+    return Size(name, count + of_tower, active + of_tower, config.numbers_per_token, config.state_bytes)

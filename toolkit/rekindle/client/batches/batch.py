@@ -139,7 +139,7 @@ class Batch:
         if isinstance(prompt, Exception):
             raise prompt
         if isinstance(prompt, tuple):  # checked already
-            whole = PicturedTokens(self.preparer.prompts.cut(prompt, self.variants[0]), ())
+            whole = self.preparer.prompts.cut(PicturedTokens(prompt, ()), self.variants[0])
         else:
             whole = self.preparer.prompts.read(prompt, self.variants[0])
         check_length(whole.ids, self.preparer.prompts.capacity, self.variants[0].max_tokens != 0)

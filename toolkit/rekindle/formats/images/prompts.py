@@ -191,3 +191,11 @@ class ImagePrompts:
         ends = np.cumsum(counts)[:-1]
         pictures = zip(identities, np.split(places, ends), sources, strict=True) if sources else ()
         return ids, tuple(Picture(identity.digest, where, each) for identity, where, each in pictures)
+
+    def around(self, picture: Picture) -> tuple[int, int]:
+        """Return the number of tokens of an image's text before its first embedding, and after its last one."""
+        source = picture.source
+        assert isinstance(source, ProcessedImage), "images of prompts are cut by their processor"
+        text = source.processor.text(*self.memory.identity(source.image, source.processor).size)
+        before, after = text.partition(self._processor.placeholder)[0], text.rpartition(self._processor.placeholder)[2]
+        return len(self._tokenizer.encode(before, False)), len(self._tokenizer.encode(after, False))

@@ -1,0 +1,190 @@
+"""Images beside adapters, steering, lanes, priorities, cut prompts and cancelled requests, on a tiny SmolVLM."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from anyio import to_thread
+from PIL import Image
+
+import rekindle
+from rekindle import InvalidRequest, RequestCancelled, Session, Steering
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.images.prompts import ProcessedImage
+from rekindle_kernels.cpu.library import unavailable_reason
+from tests.engine.pictured import GOLDEN, GREEDY, NUMBERS, messages_of
+from tests.unit.lora import config_of, merged, random_parts, tensors_of
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.anyio
+IMAGES: Any = [GOLDEN / f"image-{index}.png" for index in range(3)]
+SETTINGS: Any = {"dtype": "float32", "page_size": 16, "restore": "off", "progress": False, "max_running": 4}
+RANK = 3
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """Return a session with the settings of `test_images.py`, whose programs are in the store of the run."""
+    with rekindle.open_sync(GOLDEN, max_prefill_tokens=64, **SETTINGS) as session:
+        yield session
+
+
+def question(text: str, *images: Any) -> list[Any]:
+    """Return a conversation of one message."""
+    parts: list[Any] = [{"type": "image", "image": image} for image in images]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
+
+
+def logprobs(answer: Any) -> list[float]:
+    return [token.logprob for token in answer.logprobs]
+
+
+@pytest.mark.wide
+async def test_adapters_change_the_decoder_and_share_the_embeddings_of_an_image() -> None:
+    checkpoint = open_checkpoint(GOLDEN)
+    parts = random_parts(checkpoint.config, RANK, 1)
+    asked: Any = {**GREEDY, "logprobs": 0}
+    with rekindle.open_sync(GOLDEN, max_adapters=1, max_adapter_rank=RANK, precompile="lazy", **SETTINGS) as session:
+        await session.add_adapter("one", tensors=tensors_of(parts), config=config_of(parts))
+        text: Any = [{"role": "user", "content": "Only text."}]
+        cases: Any = [(messages_of(0), None), (messages_of(0), "one"), (text, "one"), (messages_of(1), "one")]
+        handles = [session.submit(messages, adapter=name, **asked) for messages, name in cases]
+        answers = [await handle for handle in handles]
+        assert session.stats.scheduler.embedded_pictures == 3, "the tower is without adapters: one run for each image"
+        assert list(answers[0].token_ids) == NUMBERS["0_greedy_new"].tolist()
+        await session.update_weights(merged(checkpoint.config, checkpoint.tensors, parts))
+        merged_answers = [await session.generate(messages, **asked) for messages, _ in cases]
+    assert merged_answers[0].token_ids == answers[1].token_ids != answers[0].token_ids
+    for answer, other in zip(answers[1:], merged_answers[1:], strict=True):
+        assert answer.token_ids == other.token_ids
+        np.testing.assert_allclose(logprobs(answer), logprobs(other), rtol=0, atol=2e-5)
+
+
+@pytest.mark.wide
+async def test_steering_changes_image_tokens_too_and_leaves_neighbours(session: Session) -> None:
+    vector = np.random.default_rng(0).normal(0, 2, 32).astype(np.float32)
+    asked: Any = {**GREEDY, "logprobs": 0}
+    plain = await session.generate(messages_of(0), **asked)
+    image_tokens = np.flatnonzero(np.array(plain.prompt_token_ids) == 4)
+    changes = [Steering(0, vector), Steering(0, vector, tokens=slice(int(image_tokens[0]), int(image_tokens[-1]) + 1))]
+    for steer in changes:
+        both: list[Any] = [{}, {"steer": steer}]
+        handles = [session.submit(messages_of(0), cache_salt="steered", **asked, **more) for more in both]
+        beside, steered = [await handle for handle in handles]
+        look = await session.look(messages_of(0), steer=steer)
+        lens = await session.logit_lens(look, top=1)
+        assert steered.token_ids[0] == lens.token_ids[-1, -1, 0]
+        assert logprobs(steered) != logprobs(beside)
+        assert beside.token_ids == plain.token_ids
+        if unavailable_reason() is None:
+            assert logprobs(beside) == logprobs(plain), "bit for bit"
+
+
+@pytest.mark.wide
+async def test_lanes_and_priorities_have_the_answers_of_each_alone(session: Session) -> None:
+    prompts = [question(f"Is it {number}?", IMAGES[number % 3]) for number in range(9)]
+    alone = [(await session.generate(prompt, **GREEDY)).token_ids for prompt in prompts]
+    with rekindle.open_sync(GOLDEN, max_prefill_tokens=64, replicas=2, **SETTINGS) as lanes:
+        handles = [lanes.submit(prompt, priority=-number % 4, **GREEDY) for number, prompt in enumerate(prompts)]
+        assert [(await handle).token_ids for handle in handles] == alone
+        assert 3 <= lanes.stats.scheduler.embedded_pictures <= 6, "once for each image and lane"
+        assert lanes.stats.unexpected_compilations == 0
+    few: Any = {**SETTINGS, "max_running": 1, "max_prefill_tokens": 64, "precompile": "lazy"}
+    with rekindle.open_sync(GOLDEN, policy="longest-prefix", **few) as queue:
+        handles = [queue.submit(prompt, priority=-number, **GREEDY) for number, prompt in enumerate(prompts)]
+        assert [(await handle).token_ids for handle in handles] == alone
+
+
+async def test_a_chat_with_images_goes_on_after_its_first_images_are_cut(session: Session) -> None:
+    chat = session.chat(truncate_prompt_tokens=220, **GREEDY)
+    turns = [await chat.say(f"And {number}?", images=[IMAGES[0]]) for number in range(3)]
+    size = turns[0].usage.image_tokens
+    assert size == (await session.generate(question("And 0?", IMAGES[0]), **GREEDY)).usage.image_tokens
+    assert all(turn.usage.image_tokens % size == 0 for turn in turns), "whole images"
+    assert turns[2].usage.prompt_tokens <= 220 < sum(turn.usage.prompt_tokens for turn in turns)
+    last = await chat.say("And now?", truncate_prompt_tokens=60)
+    assert last.usage.prompt_tokens <= 60
+    assert len(chat) == 8, "the chat itself keeps all messages"
+
+
+class Gate:
+    """Cutting of images into patches that waits for a signal."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.began, self.opened, self.count = threading.Event(), threading.Event(), 0
+        patches = ProcessedImage.patches
+
+        def waiting(source: ProcessedImage) -> Any:
+            self.count += 1
+            self.began.set()
+            assert self.opened.wait(PATIENCE)
+            return patches(source)
+
+        monkeypatch.setattr(ProcessedImage, "patches", waiting)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_request_may_be_cancelled_while_its_image_is_decoded(
+    session: Session, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    gate = Gate(monkeypatch)
+    side = np.random.default_rng(shared).integers(0, 255, (40, 40, 3), np.uint8)
+    image = Image.fromarray(side)
+    before = session.stats.scheduler
+    leaving = session.submit(question("One?", image), **GREEDY)
+    assert await to_thread.run_sync(gate.began.wait, PATIENCE)
+    staying = session.submit(question("Two?", image), **GREEDY) if shared else None
+    text: Any = [{"role": "user", "content": "Only text."}]
+    meanwhile = await session.generate(text, **GREEDY)
+    assert meanwhile.finish_reason == "length", "text does not wait for an image of another request"
+    leaving.cancel()
+    with pytest.raises(RequestCancelled):
+        await leaving
+    gate.opened.set()
+    if staying is not None:
+        assert len((await staying).token_ids) == 16
+    again = await session.generate(question("One?", image), **GREEDY)
+    alone = await session.generate(question("One?", image), cache_salt="alone", **GREEDY)
+    assert again.token_ids == alone.token_ids
+    after = session.stats.scheduler
+    assert after.embedded_pictures == before.embedded_pictures + 1
+    assert (after.running, after.waiting) == (0, 0)
+
+
+async def test_a_request_may_be_cancelled_between_two_tiles_of_its_image(session: Session) -> None:
+    image = Image.open(IMAGES[0]).transpose(Image.Transpose.ROTATE_180).resize((96, 96))
+    expected = await session.generate(question("Tiles?", image.copy()), cache_salt="first", **GREEDY)
+    dark = image.point(lambda value: value // 2)
+    session.pause_sync()
+    handle = session.submit(question("Tiles?", dark), **GREEDY)
+    for _ in range(200):
+        record = await session.step()
+        if record is not None and "embed" in str(record):
+            break
+    else:
+        pytest.fail("no tile was embedded")
+    handle.cancel()
+    session.resume()
+    with pytest.raises(RequestCancelled):
+        await handle
+    again = await session.generate(question("Tiles?", image), **GREEDY)
+    assert again.token_ids == expected.token_ids
+    assert len((await session.generate(question("Tiles?", dark), **GREEDY)).token_ids) == 16
+
+
+async def test_a_damaged_image_fails_its_requests_alone(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(source: ProcessedImage) -> Any:
+        raise InvalidRequest("the file is damaged")
+
+    image = Image.fromarray(np.full((40, 40, 3), 77, np.uint8))
+    with monkeypatch.context() as patched:
+        patched.setattr(ProcessedImage, "patches", damaged)
+        handles = [session.submit(question(f"{number}?", image), **GREEDY) for number in range(2)]
+        beside = session.submit([{"role": "user", "content": "Only text."}], **GREEDY)
+        for handle in handles:
+            with pytest.raises(InvalidRequest, match="the file is damaged"):
+                await handle
+        assert len((await beside).token_ids) == 16
+    assert len((await session.generate(question("0?", image), **GREEDY)).token_ids) == 16
