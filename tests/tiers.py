@@ -79,7 +79,6 @@ STEP: Final = (
             "abstract",
             "attention",
             "decoder",
-            "features",
             "latent",
             "layer",
             "layers",

@@ -15,13 +15,13 @@ from flax import nnx
 from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.models.abstract import AbstractModel, abstract_model, shapes_of
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.features import FeatureTable
 from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import Delta, Linear, Table, norm_of
 from rekindle.core.models.mixing import LayerMemory, Mixer
 from rekindle.core.models.rope import position_key, positions_of
 from rekindle.core.models.shard import WHOLE, Shard, rows_of
 from rekindle.core.models.streams.altup import Streams
+from rekindle.core.models.streams.features import FeatureTable
 from rekindle.core.models.taps.tap import LayerTap, Tap
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.weights.requests import JoinedTensors, Shapes, WeightSource

@@ -7,13 +7,13 @@ from flax import nnx
 
 from rekindle.core.models.attention import Attention
 from rekindle.core.models.config import DualConfig, LayerConfig, ModelConfig
-from rekindle.core.models.features import FeatureBranch
 from rekindle.core.models.feed_forward.build import feed_forward_of
 from rekindle.core.models.latent import LatentAttention
 from rekindle.core.models.layers import Normalise, norm_of
 from rekindle.core.models.mixing import LayerMemory, Mixer
 from rekindle.core.models.rope import Positions
 from rekindle.core.models.states.build import state_of
+from rekindle.core.models.streams.features import FeatureBranch
 from rekindle.core.models.streams.laurel import Laurel
 from rekindle.core.models.streams.layer import StreamsLayer
 from rekindle.core.models.taps.tap import BranchTap, LayerTap

@@ -32,7 +32,6 @@ SOURCES: Final = (
     "rekindle/core/models/attention.py",
     "rekindle/core/models/config",
     "rekindle/core/models/decoder.py",
-    "rekindle/core/models/features.py",
     "rekindle/core/models/feed_forward",
     "rekindle/core/models/inspection",
     "rekindle/core/models/latent.py",

@@ -7,10 +7,10 @@ import jax
 from flax import nnx
 
 from rekindle.core.models.config import ModelConfig, StreamsConfig
-from rekindle.core.models.features import FeatureBranch
 from rekindle.core.models.mixing import LayerMemory, Mixer
 from rekindle.core.models.rope import Positions
 from rekindle.core.models.streams.altup import AltUp
+from rekindle.core.models.streams.features import FeatureBranch
 from rekindle.core.models.taps.tap import LayerTap
 from rekindle.core.models.weights.requests import WeightSource
 
