@@ -79,6 +79,7 @@ STEP: Final = (
             "abstract",
             "attention",
             "decoder",
+            "draft_head",
             "latent",
             "layer",
             "layers",

@@ -63,7 +63,7 @@ def tokens_of(plans: list[Plan]) -> list[int] | None:
         except (AssertionError, KeyError):
             return None
         assert isinstance(dispatched, Dispatched)
-        tokens += dispatched.outputs
+        tokens += dispatched.outputs.values
     return tokens
 
 
@@ -202,7 +202,7 @@ def test_a_page_that_was_saved_and_overwritten_comes_back_wherever_it_is_onloade
     assert tier.handle(Drop((40,))) == []
     (dispatched,) = filled.handle(onloaded(fetched.staged))
     assert isinstance(dispatched, Dispatched)
-    assert dispatched.outputs == list(expected_tokens(LONG, 1))
+    assert dispatched.outputs.values == list(expected_tokens(LONG, 1))
 
 
 def test_what_is_onloaded_is_read(filled: FakeStepper) -> None:

@@ -40,7 +40,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
         "priority must be an integer from -2147483648 to 2147483647, got ",
     ),
     "keep_stop": ([0, 1, None, "no"], "keep_stop must be True or False, got "),
-    "draft": ([True, 0, 1, "suffix", ["lookup"]], 'draft must be "lookup", False or None, got '),
+    "draft": ([True, 0, 1, "suffix", ["lookup"]], 'draft must be "lookup", "mtp", False or None, got '),
     "stop_on_repetition": (
         [0, 1, "yes", {"size": 3}, [4]],
         "stop_on_repetition must be True, False, or a rekindle.RepetitionLimit (longest, times, tokens, shortest), got"

@@ -1,4 +1,4 @@
-"""Drafts by lookup: the same tokens in fewer ticks, whatever is right or wrong about a guess."""
+"""Drafts by lookup and by a head: the same tokens in fewer ticks, whatever is right or wrong about a guess."""
 
 from typing import Any
 
@@ -7,12 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.core.config import Settings
+from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.messages import Plan, Withdraw
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.scheduler.drafts.gain import LEAST_GAIN, Chances, Times, best_room, counts_of
 from rekindle.core.scheduler.drafts.index import GAP, MOST_DRAFT, TokenIndex
 from rekindle.core.scheduler.drafts.memory import MOST_NAMESPACES, MOST_TOKENS, FinishedOutputs
-from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens, fake_session
+from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.testing import (
+    FAKE_MODEL,
+    FAKE_STATE_MODEL,
+    VOCAB_SIZE,
+    ByHand,
+    FakeGrammar,
+    device,
+    expected_tokens,
+    fake_session,
+)
 
 PROMPT = (3, 1, 4, 1, 5)
 
@@ -211,6 +223,75 @@ async def test_a_request_and_a_session_choose_drafts() -> None:
         assert session.stats.scheduler.drafts > 0
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("draw", [0, 7])
+def test_a_draft_head_saves_ticks(overlap: bool, draw: int) -> None:
+    ticks = []
+    for draft in (None, "mtp"):
+        engine = ByHand(draft=draft, overlap=overlap)
+        for number in (1, 2):
+            engine.admit(number, PROMPT, 60, draw=draw)
+            engine.drain()
+            assert tuple(engine.tokens[number]) == expected_tokens(PROMPT, 60, draw=draw)
+        ticks.append(engine.scheduler.stats.ticks)
+    stats = engine.scheduler.stats
+    assert ticks[1] < 0.75 * ticks[0]
+    assert stats.drafted_tokens == stats.drafts > stats.accepted_tokens > 0
+    assert stats.accepted_at == {1: stats.accepted_tokens}
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_draft_head_keeps_to_a_grammar(overlap: bool) -> None:
+    engine, grammar = ByHand(draft="mtp", overlap=overlap), FakeGrammar(5, 60)
+    for number in (1, 2):
+        engine.admit(number, PROMPT, 60, grammar=grammar)
+        engine.drain()
+        assert tuple(engine.tokens[number]) == expected_tokens(PROMPT, 60, grammar=grammar)
+    assert engine.scheduler.stats.drafts > 0
+
+
+def test_a_draft_head_sees_the_token_after_each_chunk() -> None:
+    engine, prompt = ByHand(draft="mtp", prefill_chunk=16, max_prefill_tokens=16, overlap=False), (*range(40), 1)
+    plans = engine.admit(1, prompt, 20)
+    while engine.in_flight:
+        plans += engine.settle()
+    assert [chunk.following for plan in plans for chunk in plan.chunks] == [prompt[16], prompt[32], 0]
+    assert tuple(engine.tokens[1]) == expected_tokens(prompt, 20)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_draft_head_without_right_guesses_is_hardly_verified(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "WRONG_GUESSES", 1)
+    engine = ByHand(draft="mtp", overlap=overlap)
+    for number in range(4):
+        engine.admit(number, PROMPT, 60)
+        engine.drain()
+        assert tuple(engine.tokens[number]) == expected_tokens(PROMPT, 60)
+    stats = engine.scheduler.stats
+    assert stats.accepted_tokens == 0
+    assert 0 < stats.drafts < stats.generated_tokens / 3
+
+
+@pytest.mark.anyio
+async def test_requests_choose_among_the_drafts_of_a_session_with_a_head() -> None:
+    options: Any = {"token_ids": [3, 1, 4], "max_tokens": 40}
+    with fake_session(draft="mtp") as session:
+        first = await session.generate(draft=False, **options)
+        assert session.stats.scheduler.drafts == 0
+        for draft in ("mtp", "lookup", None):
+            assert (await session.generate(draft=draft, **options)).token_ids == first.token_ids
+        assert session.stats.scheduler.accepted_tokens > 0
+    with fake_session() as session, pytest.raises(InvalidRequest, match='opened without draft="mtp"'):
+        await session.generate(draft="mtp", **options)
+
+
+def test_a_head_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="its files have no draft head that is supported"):
+        EngineLimits.of(Settings(draft="mtp"), FAKE_MODEL, 4)
+    with pytest.raises(ConfigError, match='whose layers keep a state, got "mtp"'):
+        EngineLimits.of(Settings(draft="mtp"), FAKE_STATE_MODEL, 4)
+
+
 def test_another_value_is_refused() -> None:
-    with pytest.raises(Exception, match='draft must be "lookup", False or None, got True'):
+    with pytest.raises(Exception, match='draft must be "lookup", "mtp", False or None, got True'):
         SamplingParams.from_options({"draft": True})

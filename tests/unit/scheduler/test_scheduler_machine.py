@@ -32,7 +32,7 @@ ROOMY = st.fixed_dictionaries(
         "deterministic": st.booleans(),
         "decode_steps": st.sampled_from([1, 1, 4, 16]),
         "host_cache_bytes": st.just(0),
-        "draft": st.sampled_from([None, "lookup"]),
+        "draft": st.sampled_from([None, "lookup", "mtp"]),
     }
 ).filter(lambda limits: limits["prefill_chunk"] in (512, 16) or limits["max_prefill_tokens"] > 16)
 CROWDED = st.fixed_dictionaries(
@@ -46,7 +46,7 @@ CROWDED = st.fixed_dictionaries(
         "deterministic": st.booleans(),
         "decode_steps": st.sampled_from([1, 3]),
         "host_cache_bytes": st.just(0),
-        "draft": st.sampled_from([None, "lookup"]),
+        "draft": st.sampled_from([None, "lookup", "mtp"]),
     }
 )
 """Settings with a pool too small for all requests together."""

@@ -317,6 +317,8 @@ def test_what_would_change_answers_raises(make: Any, message: str, opened: list[
 def test_drafts_by_n_grams_are_drafts_by_lookup(opened: list[Any]) -> None:
     LLM("fake", speculative_config={"method": "ngram", "num_speculative_tokens": 4}).close()
     assert opened[-1]["draft"] == "lookup"
+    LLM("fake", speculative_config={"method": "deepseek_mtp", "num_speculative_tokens": 1}).close()
+    assert opened[-1]["draft"] == "mtp"
     with pytest.warns(UserWarning, match="speculative_config=.*no effect here"):
         LLM("fake", speculative_config={"method": "eagle"}).close()
     assert "draft" not in opened[-1]

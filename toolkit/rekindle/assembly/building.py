@@ -113,7 +113,7 @@ def build(
         ]
         times = _times(directory, stores, monotonic() - started, wait=wait)
         loaded_engine = LoadedEngine(
-            checkpoint=checkpoint,
+            checkpoint=blueprint.checkpoint,
             family=family,
             settings=blueprint.resolve(settings),
             limits=limits,

@@ -128,7 +128,7 @@ def add_settings(parser: ArgumentParser) -> None:
         settings.add_argument(f"--{name}", type=int, metavar="N", help=text)
     text = "memory for the pool, instead of its pages, such as 2G or 1.5GiB"
     settings.add_argument("--pool-bytes", type=parse_size, metavar="SIZE", help=text)
-    text = "guess several tokens at once by those after equal text before, for requests without a draft of their own"
+    text = "guess tokens by equal text before, or by the model's draft head, for requests without a draft of their own"
     settings.add_argument("--draft", choices=get_args(DraftSource), help=text)
     settings.add_argument("--ticks", choices=get_args(Ticks), help="how prompts and decode rows share the device")
     settings.add_argument(

@@ -45,7 +45,7 @@ def add_arguments(parser: ArgumentParser, max_tokens: int) -> None:
     parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end tokens")
     text = "stop when the output repeats a pattern over and over"
     parser.add_argument("--stop-on-repetition", action="store_const", const=True, help=text)
-    text = "guess several tokens at once by those after equal text before: the same answer, sooner if it repeats"
+    text = "guess tokens by those after equal text before, or by the model's draft head: the same answer, often sooner"
     parser.add_argument("--draft", choices=get_args(DraftSource), help=f"{text}; never with penalties")
     text = "the directory of a LoRA adapter saved by PEFT"
     parser.add_argument("--adapter", dest="adapter_path", metavar="PATH", help=text)
@@ -84,5 +84,6 @@ def open_session(arguments: Namespace, model: str, precompile: Precompile) -> "S
         kv_dtype=arguments.kv_dtype,
         quantize=arguments.quantize,
         precompile=precompile,
+        draft="mtp" if arguments.draft == "mtp" else None,
         adapters={ADAPTER: arguments.adapter_path} if arguments.adapter_path else {},
     )

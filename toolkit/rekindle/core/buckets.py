@@ -27,6 +27,7 @@ class Bucket(NamedTuple):
         adapters: whether its program adds the adapters of rows.
         steered: whether its program applies the interventions of rows.
         pictures: whether its program takes the embeddings of images in prompts.
+        proposes: whether its program runs the draft head of the model.
     """
 
     prefill_tokens: int
@@ -35,6 +36,7 @@ class Bucket(NamedTuple):
     adapters: bool = False
     steered: bool = False
     pictures: bool = False
+    proposes: bool = False
 
     @property
     def size(self) -> int:

@@ -24,7 +24,7 @@ SamplingDefaults = Literal["model", "neutral"]
 WeightsChoice = Literal["auto", "packed", "dequantized"]
 Activations = Literal["int16", "int8", "bfloat16", "exact"]
 Quantize = Literal["int8", "int4"]
-DraftSource = Literal["lookup"]
+DraftSource = Literal["lookup", "mtp"]
 DEFAULT_CHUNK: Final = 512
 AXES: Final = ("data", "tensor")
 """Axis names of a device mesh."""
@@ -179,7 +179,8 @@ class Settings:
             otherwise both happen when the first adapter is added. `session.memory` shows the size.
         max_adapter_rank: largest rank of an adapter. None (default) is 16, or the largest rank of `adapters`.
         draft: source of drafts: guesses of several next tokens, verified in one tick. "lookup" repeats the tokens after
-            the same tokens earlier in the request, or in a finished output of the same `cache_salt` and adapter.
+            the same tokens earlier in the request, or in a finished output of the same `cache_salt` and adapter. "mtp"
+            asks the draft head of the model for one token; its files must bring one (DeepSeek-V3, GLM-4.5 to 4.7).
             Answers equal those of single steps, except as for batches (see `deterministic`). The session measures
             ticks, and drafts where drafts are faster. None (default) drafts for requests with `draft="lookup"` alone.
     """
@@ -249,7 +250,8 @@ class Settings:
             raise ConfigError(f"logits_processor must be a function of logits and a rekindle.LogitsRow, got {got}")
         if self.draft is not None and self.decode_steps > 1:
             raise ConfigError(
-                'draft="lookup" verifies several tokens in one step, decode_steps takes several steps: give one of them'
+                f'draft="{self.draft}" verifies several tokens in one step, decode_steps takes several steps: give one '
+                "of them"
             )
         one_shape = not (self.prefill_buckets or self.decode_buckets or self.ticks == "combined")
         if self.deterministic and not (one_shape and self.decode_steps == 1):

@@ -283,5 +283,6 @@ class ByHand:
 
 
 def fake_limits(model: ModelConfig = FAKE_MODEL, **settings: Unpack[SettingsOptions]) -> EngineLimits:
-    """Return the limits of the fake model with these settings."""
+    """Return the limits of the fake model with these settings; with `draft="mtp"`, the model has a draft head."""
+    model = replace(model, draft_head=model.layers[0]) if settings.get("draft") == "mtp" else model
     return EngineLimits.of(Settings(**cast(dict[str, Any], settings)), model, itemsize=4)

@@ -1,6 +1,6 @@
 """Fake device: pages and slots as in the real step, filled with token ids. For `rekindle.testing`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import attrgetter
@@ -57,6 +57,23 @@ MOST_STAMPS = 1 << 20
 """Numbers for the pairs of an adapter and changes."""
 
 
+WRONG_GUESSES = 3
+"""One guess of the fake draft head in so many is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeOutputs:
+    """Outputs of a tick.
+
+    Attributes:
+        values: the new tokens, then the sums of hidden states.
+        proposals: the guess of the draft head for each request with new tokens.
+    """
+
+    values: Sequence[Any]
+    proposals: Mapping[int, int]
+
+
 @dataclass(slots=True)
 class _Slot:
     token: int = 0
@@ -66,6 +83,7 @@ class _Slot:
     state: list[int | None] = field(default_factory=list)
     stamp: int = 0
     page_table: dict[int, int] = field(default_factory=dict)
+    following: tuple[int, int, int] | None = None  # after a chunk: the request, the position and the announced token
 
 
 class FakeStepper:
@@ -166,7 +184,11 @@ class FakeStepper:
         size = (
             0 if plan.chunks or plan.steps > 1 else max(self._check_group(plan, g)[1] for g in range(self._limits.data))
         )
-        return Dispatched(plan.tick, places, score_rows, outputs, self._losses, tuple(sum_rows), size)
+        guesses = {}
+        if self._limits.proposes:
+            guesses = {slot.request.id: self._guess(slot) for slot in slots if slot.request is not None}
+        results = FakeOutputs(outputs, guesses)
+        return Dispatched(plan.tick, places, score_rows, results, self._losses, tuple(sum_rows), size)
 
     def _verify(self, rows: Sequence[Row]) -> list[int]:
         """Return the draws of a slot's rows, up to the first one that is not the draft after it."""
@@ -192,6 +214,13 @@ class FakeStepper:
         banned = banned_tokens(slot.request, context, slot.allowed)
         slot.token = next_token(context, draw_of(slot.request.params), banned)
         return slot.token
+
+    def _guess(self, slot: _Slot) -> int:
+        """Return the draft head's guess of the token after the newest one, sometimes a wrong one."""
+        assert slot.request is not None
+        context = [*self._context(slot), slot.token]
+        right = next_token(context, draw_of(slot.request.params), banned_tokens(slot.request, context))
+        return (right + (len(context) % WRONG_GUESSES == 0)) % VOCAB_SIZE
 
     def _gather(self, page: int) -> tuple[int, ...]:
         tokens = self._pages.get(page, [])
@@ -222,7 +251,7 @@ class FakeStepper:
         assert len(set(slots)) == len(slots), "a slot is in one plan twice"
         assert not slots or 0 <= min(slots) <= max(slots) < len(self._slots), "there is no such slot"
         prefill, decode = zip(*(self._check_group(plan, group) for group in range(self._limits.data)), strict=True)
-        bucket = Bucket(max(prefill), max(decode), plan.steps)
+        bucket = Bucket(max(prefill), max(decode), plan.steps, proposes=self._limits.proposes)
         if plan.chunks or plan.rows:
             assert bucket in self._limits.all_buckets(), f"no program is compiled for {bucket}"
 
@@ -254,6 +283,10 @@ class FakeStepper:
         )
         slot = self._slots[chunk.slot]
         slot.page_table = dict(enumerate(chunk.table))
+        end = chunk.start + len(chunk.tokens)
+        if self._limits.proposes and slot.following and slot.following[:2] == (chunk.request_id, chunk.start):
+            assert slot.following[2] == chunk.tokens[0], "another token follows a chunk than announced"
+        slot.following = (chunk.request_id, end, chunk.following) if chunk.completes is None else None
         slot.stamp = self._stamp(chunk)
         if chunk.completes is not None:
             self._check_changes(chunk, chunk.completes)
@@ -404,7 +437,8 @@ def _wait_for_the_device() -> None:
 
 
 def settle_tick(tick: Dispatched) -> Settled:
-    tokens = tuple((sample.request_id, tick.outputs[sample.row]) for sample in tick.sample_rows)
+    outputs = FakeOutputs((), {}) if tick.outputs is None else tick.outputs
+    tokens = tuple((sample.request_id, outputs.values[sample.row]) for sample in tick.sample_rows)
     counts = {sample.request_id: sample.logprobs for sample in tick.sample_rows}
     logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
     for i, token in tokens:
@@ -413,5 +447,15 @@ def settle_tick(tick: Dispatched) -> Settled:
     prompts = {
         s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.score_rows
     }
-    sums = {s.request_id: StateSum(s.count, np.array(tick.outputs[s.row], np.float32)) for s in tick.sum_rows}
-    return Settled(tick.tick, tokens, logprobs, prompts, tick.losses, sums, rows=tick.rows, seconds=TICK_SECONDS)
+    sums = {s.request_id: StateSum(s.count, np.array(outputs.values[s.row], np.float32)) for s in tick.sum_rows}
+    return Settled(
+        tick.tick,
+        tokens,
+        logprobs,
+        prompts,
+        tick.losses,
+        sums,
+        rows=tick.rows,
+        seconds=TICK_SECONDS,
+        proposals=outputs.proposals,
+    )

@@ -64,13 +64,18 @@ def settings_of(
     return {name: value for name, value in settings.items() if value is not None}
 
 
+_DRAFTS: Final = {"ngram": "lookup", **dict.fromkeys(("mtp", "deepseek_mtp", "glm4_moe_mtp"), "mtp")}
+
+
 def _draft_of(speculative: Mapping[str, Any] | None) -> str | None:
     """Return the source of drafts for vLLM's speculative decoding, with a note on methods without an effect here."""
-    if speculative is None or speculative.get("method") == "ngram":
-        return None if speculative is None else "lookup"
+    if speculative is None:
+        return None
+    if (source := _DRAFTS.get(speculative.get("method", ""))) is not None:
+        return source
     warn(
         f"LLM: speculative_config={preview(dict(speculative))} changes no answer, and has no effect here; "
-        '{"method": "ngram"} drafts by lookup',
+        '{"method": "ngram"} drafts by lookup, and {"method": "mtp"} by the head of a model',
         UserWarning,
     )
     return None

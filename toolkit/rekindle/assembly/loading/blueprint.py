@@ -79,6 +79,7 @@ class Blueprint:
         Raises:
             ConfigError: the settings do not fit the model.
         """
+        checkpoint = checkpoint.with_draft_head() if settings.draft == "mtp" else checkpoint
         config = checkpoint.config
         dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
         kv_dtype = kv_dtype_of(settings, dtype, place.first.platform)
@@ -150,7 +151,7 @@ class Blueprint:
     def first_programs(self) -> list[Key]:
         """The smallest set of programs for any request: the empty state, the largest prefill, the smallest decode."""
         prefill, decode = self.limits.prefill_buckets[-1], self.limits.decode_buckets[0]
-        return [EMPTY, Bucket(prefill, 0), Bucket(0, decode)]
+        return [EMPTY, self.limits.bucket(prefill, 0), self.limits.bucket(0, decode)]
 
     def all_programs(self, *, cached: bool = False) -> list[Key]:
         """Return every program, most urgent first.
@@ -158,7 +159,7 @@ class Blueprint:
         Args:
             cached: True if most of each prompt is likely cached.
         """
-        little: list[Key] = [SCATTER, Bucket(self.limits.prefill_buckets[0], 0)]
+        little: list[Key] = [SCATTER, self.limits.bucket(self.limits.prefill_buckets[0], 0)]
         largest = sorted(self.limits.all_buckets(), key=attrgetter("size"), reverse=True)
         first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
         has_states = self.programs.shapes.state.state is not None
@@ -224,7 +225,7 @@ class Blueprint:
         if is_batch_invariant(self.programs.shapes.implementation):
             rows = library_of(self.programs.shapes.implementation)
         elif self.limits.one_shape:
-            rows = self.program_keys()(Bucket(self.limits.prefill_buckets[-1], 0)).digest
+            rows = self.program_keys()(self.limits.bucket(self.limits.prefill_buckets[-1], 0)).digest
         else:
             precision = self.programs.jax_settings.values["jax_default_matmul_precision"] or "default"
             rows = f"products of {precision} precision"

@@ -32,6 +32,10 @@ def check_params(params: SamplingParams, loaded_engine: "LoadedEngine") -> None:
         check_captures(params, loaded_engine, 1)
     if params.processor_args is not None and not limits.processes_logits:
         raise InvalidRequest("processor_args need a logits processor, and this session was opened without one")
+    if params.draft == "mtp" and not limits.proposes:
+        raise InvalidRequest.of(
+            "draft", 'draft="mtp" needs the draft head of the model, and this session was opened without draft="mtp"'
+        )
 
 
 def check_captures(params: SamplingParams, loaded_engine: "LoadedEngine", requests: int) -> None:

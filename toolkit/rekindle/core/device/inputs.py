@@ -48,6 +48,7 @@ class TickInputs(Generic[A]):
             their adapters; `NO_ADAPTER` for none. All are empty in a program without adapters.
         embedded: (prefill_tokens,) the row of the embedding of each token of an image, else -1; empty in a program
             without images.
+        following: (prefill_tokens,) the known token after each token, else 0; empty in a program without draft head.
     """
 
     tokens: A
@@ -76,6 +77,7 @@ class TickInputs(Generic[A]):
     sample_adapter: A
     row_adapter: A
     embedded: A
+    following: A
 
     def row_positions(self, slots: Slots) -> jax.Array:
         """Return the position of each decode row's token, (decode_rows,) int32."""
@@ -128,7 +130,8 @@ class InputLayout:
         names, counts = ("block_adapter", "sample_adapter", "row_adapter"), (bucket.blocks, samples, bucket.decode_rows)
         adapted = {name: (count * bucket.adapters,) for name, count in zip(names, counts, strict=True)}
         pictured = {"embedded": (bucket.prefill_tokens * bucket.pictures,)}
-        shapes = by_token | by_block | by_row | wide | several | adapted | pictured
+        proposing = {"following": (bucket.prefill_tokens * bucket.proposes,)}
+        shapes = by_token | by_block | by_row | wide | several | adapted | pictured | proposing
         return {field.name: shapes.get(field.name, (samples,)) for field in fields(TickInputs)}
 
     def unpack(self, packed: A) -> TickInputs[A]:

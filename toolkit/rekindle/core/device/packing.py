@@ -87,6 +87,8 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
         inputs.tokens[first : first + len(chunk.tokens)] = chunk.tokens
         if chunk.embedded is not None:
             inputs.embedded[first : first + len(chunk.tokens)] = chunk.embedded
+        if layout.bucket.proposes:
+            inputs.following[first : first + len(chunk.tokens)] = (*chunk.tokens[1:], chunk.following)
         slot = chunk.slot - part.first_slot
         inputs.block_slot[block:end] = slot
         inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)

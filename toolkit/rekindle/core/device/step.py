@@ -12,6 +12,7 @@ from jax import lax
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.device.embedded import Embedded
 from rekindle.core.device.inputs import InputLayout, TickInputs
+from rekindle.core.device.proposing import propose
 from rekindle.core.device.sampling.adjustments import record_tokens
 from rekindle.core.device.sampling.drafts import verify
 from rekindle.core.device.sampling.processing import LogitsProcessor
@@ -42,12 +43,15 @@ class TickOutputs:
         scores: (samples + steps * decode_rows, columns) int32, the scores of these tokens.
         prompt_scores: (prefill_tokens, columns) int32, the score of each prompt token's successor in the prompt.
         sums: (samples, hidden) float32, the requested sum of each chunk's hidden states.
+        proposals: (samples + decode_rows,) int32, the draft head's guess of the token after each of `tokens`; None
+            without a draft head.
     """
 
     tokens: jax.Array
     scores: jax.Array
     prompt_scores: jax.Array
     sums: jax.Array
+    proposals: jax.Array | None = None
 
 
 def step(
@@ -148,6 +152,11 @@ def _tick(
     of_samples = None if delta is None else jnp.concatenate([inputs.sample_adapter, inputs.row_adapter])
     columns = logits(last_states, of_samples, len(inputs.sample_slot), bucket.decode_rows)
     slots, new_tokens, scores = _next_tokens(decoder, columns, slots, inputs, row_positions, max_logprobs, processor)
+    proposals = None
+    if bucket.proposes:
+        null_slot = len(slots.token) - 1
+        memory, proposals = propose(decoder, memory, mixer, inputs, hidden, positions, lengths, new_tokens, null_slot)
+        pages = memory.pages
     outputs = TickOutputs(
         tokens=new_tokens,
         scores=scores,
@@ -161,6 +170,7 @@ def _tick(
             None if delta is None else delta.slots[: bucket.prefill_tokens],
         ),
         sums=sum_states(hidden[: bucket.prefill_tokens], inputs.sum_first, inputs.sum_count),
+        proposals=proposals,
     )
     return pages, slots, outputs
 

@@ -62,6 +62,7 @@ class Chunk:
         changes: the request's changes of activations; None for none.
         embedded: the row of the buffer of embeddings for each token of an image, -1 for other tokens, (tokens,) int32;
             None without images.
+        following: the known token after the chunk; 0 if it is not known.
     """
 
     request_id: int
@@ -80,6 +81,7 @@ class Chunk:
     adapter: int | None = None
     changes: Changes | None = field(default=None, compare=False, repr=False)
     embedded: Any = field(default=None, compare=False, repr=False)
+    following: int = 0
 
     def __str__(self) -> str:
         end = "" if self.completes is None else ", then sample"
@@ -314,6 +316,7 @@ class Settled(Message):
         sums: the summed hidden states of a slice of the prompt, by request id.
         failures: the errors of requests, by request id; the requests end after their tokens of this tick.
         rows, unready: see `Dispatched`.
+        proposals: the guess of the token after the newest one, by request id, from a draft head.
         seconds: its time, without that of the tick before it.
         gap: the time from the end of that tick to the start of this one; 0 if it began earlier.
     """
@@ -329,6 +332,7 @@ class Settled(Message):
     seconds: float = field(default=0.0, compare=False)
     gap: float = field(default=0.0, compare=False)
     unready: tuple[int, ...] = ()
+    proposals: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def requests(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from flax import nnx
 from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.models.abstract import AbstractModel, abstract_model, shapes_of
 from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.draft_head import DraftHead
 from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import Delta, Linear, Table, norm_of
 from rekindle.core.models.mixing import LayerMemory, Mixer
@@ -57,6 +58,7 @@ class Decoder(nnx.Module, pytree=False):
         )
         bias = JoinedTensors({f"{names.head}.bias": (config.vocab_size,)}, False)
         self.head_bias = nnx.Param(weights.get(bias)) if config.head_bias else None
+        self.draft_head = None if config.draft_head is None else DraftHead(config, config.draft_head, weights)
 
     def __call__(
         self,
@@ -112,6 +114,28 @@ class Decoder(nnx.Module, pytree=False):
                 states[state] = own.states
         x = x if self.streams is None else self.streams.merge(x)
         return x if self.norm is None else self.norm(x), LayerMemory(tuple(pages), tuple(states))
+
+    def draft(
+        self,
+        following: jax.Array,
+        positions: jax.Array,
+        hidden: jax.Array,
+        memory: LayerMemory,
+        mixer: Mixer,
+        lengths: jax.Array,
+    ) -> tuple[jax.Array, LayerMemory]:
+        """Run the draft head after the layers, on the same tokens.
+
+        Args:
+            following: (token,) int32, the token after each token.
+            positions, mixer, lengths: see `__call__`.
+            hidden, memory: the results of `__call__`.
+
+        Returns:
+            (token, hidden) float32, for the logits of the token after `following`, and the memory.
+        """
+        assert self.draft_head is not None, "a draft of a model without a draft head"
+        return self.draft_head(self._embed(following, positions), positions, hidden, memory, mixer, lengths)
 
     def _embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
         """Return the embeddings of tokens at these positions, (token, hidden) float32."""

@@ -84,7 +84,7 @@ CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "steer": steerings,
     "patch": patches,
     "capture": checks.unless_none(capture),
-    "draft": partial(checks.one_of, allowed=("lookup", False, None)),
+    "draft": partial(checks.one_of, allowed=("lookup", "mtp", False, None)),
     "priority": partial(checks.integer, low=-(2**31), high=2**31 - 1),
     "json_schema": checks.unless_none(constraint.json_schema),
     "regex": checks.unless_none(constraint.regex),

@@ -51,7 +51,7 @@ class SamplingOptions(TypedDict, total=False):
     steer: Steering | Sequence[Steering]
     patch: Patch | Sequence[Patch]
     capture: int | Part | Sequence[int | Part] | None
-    draft: Literal["lookup", False] | None
+    draft: Literal["lookup", "mtp", False] | None
     priority: int
     json_schema: SchemaLike | None
     regex: str | None
@@ -140,10 +140,10 @@ class SamplingParams:
             activations of the generated tokens are in `answer.activations`, a `rekindle.Activations`. Without layers
             all of them, without parts the residual stream. They are computed after the last token, between two ticks
             as by `session.look` over prompt and answer. All answers of a call take at most 4 GiB. Default None.
-        draft: source of drafts as in `rekindle.open`, "lookup" or False for none. None (default) is the session's. The
-            tokens stay the same. Drafts are never tried with penalties, `bad_words` of several tokens,
-            `processor_args`, `steer` or `patch`, nor in sessions with `decode_steps`, layers with states or a rope that
-            depends on the length.
+        draft: source of drafts as in `rekindle.open`, or False for none. None (default) is the session's; "mtp" needs
+            a session with it. The tokens stay the same. Drafts are never tried with penalties, `bad_words` of several
+            tokens, `processor_args`, `steer` or `patch`, nor in sessions with `decode_steps`, layers with states or a
+            rope that depends on the length.
         priority: integer from -2**31 to 2**31 - 1, default 0. Requests with the lowest number leave the waiting queue
             first, as in vLLM, and are preempted last if the page pool is full. A full queue has room for them; see
             `max_waiting`. A request that has waited for 1,024 ticks goes next at any priority.
@@ -188,7 +188,7 @@ class SamplingParams:
     steer: tuple[Steering, ...] = ()
     patch: tuple[Patch, ...] = ()
     capture: Capture | None = None
-    draft: Literal["lookup", False] | None = None
+    draft: Literal["lookup", "mtp", False] | None = None
     priority: int = 0
     json_schema: Constraint | None = None
     regex: Constraint | None = None

@@ -242,9 +242,19 @@ class EngineLimits:
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Return every bucket a tick may need."""
-        return buckets.all_buckets(
+        every = buckets.all_buckets(
             self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined", steps=self.decode_steps
         )
+        return tuple(bucket._replace(proposes=self.proposes) for bucket in every)
+
+    def bucket(self, prefill_tokens: int, decode_rows: int) -> buckets.Bucket:
+        """Return a bucket of one step for text."""
+        return buckets.Bucket(prefill_tokens, decode_rows, proposes=self.proposes)
+
+    @property
+    def proposes(self) -> bool:
+        """True if every step runs the draft head of the model."""
+        return self.draft == "mtp"
 
 
 def _pages(settings: Settings, page_bytes: int) -> int | None:

@@ -19,7 +19,7 @@ def check_model(settings: Settings, model: ModelConfig) -> None:
     if settings.kv_dtype == "int8":
         _check_scales(model)
     if settings.draft is not None:
-        _check_drafts(model)
+        _check_drafts(settings, model)
 
 
 def _check_chunks(settings: Settings, model: ModelConfig) -> None:
@@ -43,11 +43,16 @@ def _check_scales(model: ModelConfig) -> None:
         )
 
 
-def _check_drafts(model: ModelConfig) -> None:
-    """Refuse drafts where a position computed twice would differ."""
-    reason = "layers keep a state" if model.state_bytes else "rope depends on the length of a request"
+def _check_drafts(settings: Settings, model: ModelConfig) -> None:
+    """Refuse drafts where a position computed twice would differ, and the head of a model without one."""
     if model.state_bytes or model.scalings_by_length:
-        raise ConfigError(f'draft must be None for this model, whose {reason}, got "lookup"')
+        reason = "layers keep a state" if model.state_bytes else "rope depends on the length of a request"
+        raise ConfigError(f'draft must be None for this model, whose {reason}, got "{settings.draft}"')
+    if settings.draft == "mtp" and model.draft_head is None:
+        raise ConfigError(
+            'draft must be "lookup" or None for this model, got "mtp": its files have no draft head that is supported. '
+            "Those of DeepSeek-V3, GLM-4.5 to 4.7, and GLM-4.7-Flash have one in safetensors, unless it was left out"
+        )
 
 
 def _check_states(settings: Settings) -> None:

@@ -73,6 +73,7 @@ class Checkpoint:
         stamps: the stamps of the weight files when they were opened.
         images: the rules for images; None for a text model.
         vision: the vision tower; None for a text model, or for a tower without support.
+        draft_head: the structure and the tensors of the model with its draft head; None without one.
     """
 
     source: str
@@ -89,6 +90,14 @@ class Checkpoint:
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
     images: ImageProcessor | None = None
     vision: TowerFiles | None = None
+    draft_head: tuple[ModelConfig, Mapping[str, Tensor]] | None = None
+
+    def with_draft_head(self) -> "Checkpoint":
+        """Return the same model with its draft head, if it has one."""
+        if self.draft_head is None:
+            return self
+        config, tensors = self.draft_head
+        return replace(self, config=config, tensors=tensors)
 
     def with_chat_template(self, chat_template: str) -> "Checkpoint":
         """Return the same model with another chat template.

@@ -54,9 +54,11 @@ def tensors_of(weights: Checkpoint | Mapping[str, Any], config: ModelConfig, for
     if isinstance(weights, Mapping):
         by_name = stored_names(weights, config.names).by_name
         weights = {name: weights[stored_name] for name, stored_name in by_name.items()}
-        check_shapes(
-            {name: np.shape(array) for name, array in weights.items()}, config, "the given weights", "Give all of them"
-        )
+        remedy = "Give all of them"
+        if config.draft_head is not None:
+            remedy += ', with those of the draft head, or open the session without draft="mtp"'
+        shapes = {name: np.shape(array) for name, array in weights.items()}
+        check_shapes(shapes, config, "the given weights", remedy)
         if has_separate_head(config, weights):
             raise UnsupportedModel(
                 "update_weights needs a model of the same structure: the open model uses its embedding as its head, "
@@ -65,6 +67,13 @@ def tensors_of(weights: Checkpoint | Mapping[str, Any], config: ModelConfig, for
         arrays = {name: weights[name] for name in expected_shapes(config)}
         _check_kinds(arrays, config, form, "the given weights")
         return {name: each if isinstance(each, jax.Array) else np.asarray(each) for name, each in arrays.items()}
+    if config.draft_head is not None:
+        weights = weights.with_draft_head()
+        if weights.config.draft_head is None:
+            raise UnsupportedModel(
+                f'update_weights needs the draft head too, because the session was opened with draft="mtp", and '
+                f"{weights.source} has none. Open the session without it"
+            )
     _check_same(config, weights.config, weights.source)
     _check_kinds(weights.tensors, config, form, weights.source)
     return weights.tensors

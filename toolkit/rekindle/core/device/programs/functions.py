@@ -77,7 +77,7 @@ def program_name(key: Key) -> str:
     steps = "step" if key.steps == 1 else f"{key.steps} steps"
     return (
         f"{steps} of {key.prefill_tokens}+{key.decode_rows}{' with adapters' * key.adapters}{', steered' * key.steered}"
-        f"{', with images' * key.pictures}"
+        f"{', with images' * key.pictures}{', with draft head' * key.proposes}"
     )
 
 

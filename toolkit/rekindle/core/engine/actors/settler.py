@@ -63,7 +63,17 @@ def _read(tick: Dispatched) -> Settled:
             if np.isnan(each.values).any()
         },
     }
-    return Settled(tick.tick, sampled, logprobs, prompt_logprobs, tick.losses, sums, failures)
+    return Settled(
+        tick.tick, sampled, logprobs, prompt_logprobs, tick.losses, sums, failures, proposals=_proposals(tick, tokens)
+    )
+
+
+def _proposals(tick: Dispatched, tokens: list[int]) -> dict[int, int]:
+    """Return the guess after the newest token of each request."""
+    if tick.outputs.proposals is None:
+        return {}
+    guesses = np.asarray(tick.outputs.proposals).tolist()
+    return {sample.request_id: guesses[sample.row] for sample in tick.sample_rows if tokens[sample.row] >= 0}
 
 
 def _failure_of(code: int) -> RekindleError:

@@ -311,4 +311,5 @@ def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, plan: Plan) -> Buc
         plan.adapted,
         plan.steered,
         plan.pictured,
+        limits.proposes,
     )

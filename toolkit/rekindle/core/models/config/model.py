@@ -98,6 +98,7 @@ class ModelConfig:
         laurel_rank: the rank of a learned summand of each layer, beside attention; None for none.
         head_bias: whether logits have a bias.
         logit_cap: bounds logits by `cap * tanh(logit / cap)`; None for none.
+        draft_head: the layer of the head that guesses the token after the next one; None without.
     """
 
     family: str
@@ -120,6 +121,7 @@ class ModelConfig:
     laurel_rank: int | None = None
     head_bias: bool = False
     logit_cap: float | None = None
+    draft_head: LayerConfig | None = None
     names: Names = field(default_factory=Names)
 
     @classmethod
@@ -158,14 +160,21 @@ class ModelConfig:
         return len(self.layers)
 
     @property
+    def all_layers(self) -> tuple[LayerConfig, ...]:
+        """The layers, and that of the draft head after them."""
+        return self.layers if self.draft_head is None else (*self.layers, self.draft_head)
+
+    @property
     def attentions(self) -> tuple[AttentionConfig, ...]:
         """The attention of each layer that has one."""
         return tuple(layer.attention for layer in self.layers if layer.attention is not None)
 
     @property
     def paged(self) -> tuple[AttentionConfig, ...]:
-        """The attention of each layer with pages of its own, in order."""
-        return tuple(layer.attention for layer in self.layers if layer.attention is not None and layer.pages_of is None)
+        """The attention of each layer with pages of its own, in order; that of the draft head is last."""
+        return tuple(
+            layer.attention for layer in self.all_layers if layer.attention is not None and layer.pages_of is None
+        )
 
     @property
     def page_places(self) -> tuple[int | None, ...]:

@@ -1,6 +1,5 @@
 """Drafter: chooses the drafts of each tick, and measures them."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -9,7 +8,7 @@ from rekindle.core.scheduler.drafts.gain import Chances, Times, best_room, count
 from rekindle.core.scheduler.drafts.index import MOST_DRAFT
 from rekindle.core.scheduler.drafts.memory import FinishedOutputs
 from rekindle.core.scheduler.limits import EngineLimits
-from rekindle.core.scheduler.requests.aspects.drafting import Drafting, obstacle
+from rekindle.core.scheduler.requests.aspects.drafting import Drafting, HeadDrafting, LookupDrafting, obstacle
 from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.stats import Counts
 
@@ -29,6 +28,7 @@ class Drafter:
         self._limits, self._counts = limits, counts
         self._unready: Collection[int] = ()
         self._outputs, self._chances, self._times = FinishedOutputs(), Chances(), Times()
+        self._of_head = Chances()
 
     def join(self, state: RequestState) -> None:
         """Let a new request have drafts, if wanted and possible."""
@@ -38,8 +38,10 @@ class Drafter:
             return
         if (name := obstacle(request, self._limits)) is not None:
             self._counts.add_undrafted(name)
+        elif choice == "mtp":
+            state.drafting = HeadDrafting(self._of_head)
         else:
-            state.drafting = Drafting(request, self._chances, self._outputs)
+            state.drafting = LookupDrafting(request, self._chances, self._outputs)
 
     def leave(self, state: RequestState) -> None:
         """Keep the output of an ended request for later drafts."""
@@ -61,11 +63,7 @@ class Drafter:
     def _group_waits(self, states: Sequence[RequestState]) -> bool:
         if not any(state.pending for state in states) or not self._pays(len(states), states):
             return False
-        offers = []
-        for state in states:
-            if state.drafting is not None and (draft := state.drafting.after(state.tokens)).match:
-                match = draft.match + 1  # if the pending token is the expected one
-                offers.append(state.drafting.chances(draft.match, min(match, MOST_DRAFT) + 1)[1:])
+        offers = [state.drafting.coming(state.tokens) for state in states if state.drafting is not None]
         return self._room(len(states), offers)[1] > self._times.gap
 
     def choose(self, states: Sequence[RequestState]) -> Mapping[RequestState, tuple[int, ...]]:
@@ -117,8 +115,8 @@ class Drafter:
 
     def _pays(self, rows: int, states: Sequence[RequestState]) -> bool:
         """Return False if even right drafts of some requests save no time in a tick of so many rows."""
-        drafts = sum(state.drafting is not None for state in states)
-        return drafts > 0 and self._room(rows, [(1.0,) * MOST_DRAFT] * drafts)[0] > 0
+        best = [(1.0,) * state.drafting.longest for state in states if state.drafting is not None]
+        return bool(best) and self._room(rows, best)[0] > 0
 
     def _room(self, rows: int, offers: Sequence[Sequence[float]]) -> tuple[int, float]:
         """Return the number of draft tokens for a tick, and the seconds saved."""
@@ -136,10 +134,15 @@ class Drafter:
             self._times.add(message.rows, message.seconds, message.gap)
             self._unready = message.unready
         verified = [state for state in states if state.awaits_draft]
-        counts = Counter(request_id for request_id, _ in message.tokens) if verified else Counter()
+        news: dict[int, list[int]] = {}
+        for request_id, token in message.tokens if verified or message.proposals else ():
+            news.setdefault(request_id, []).append(token)
+        for state in states if message.proposals else ():
+            if state.drafting is not None and (guess := message.proposals.get(state.request.id)) is not None:
+                state.drafting.propose(len(state.tokens), news[state.request.id], guess)
         for state in verified:
-            if state.drafting is not None and (tokens := counts[state.request.id]):
-                drafted, accepted = state.drafting.in_flight, tokens - 1
+            if state.drafting is not None and (tokens := news.get(state.request.id)):
+                drafted, accepted = state.drafting.in_flight, len(tokens) - 1
                 state.drafting.in_flight = 0
                 state.take_back(drafted - accepted)
                 self._counts.add_draft(drafted, accepted)

@@ -253,6 +253,7 @@ class RequestState:
             allowed=allowed,
             adapter=self._adapter,
             changes=request.changes,
+            following=self.tokens[end] if end < len(self.tokens) else 0,
         )
 
     def steps(self, most: int) -> int:

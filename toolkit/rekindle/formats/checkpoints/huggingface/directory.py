@@ -28,6 +28,7 @@ from rekindle.formats.checkpoints.huggingface.weight_files import open_weight_fi
 from rekindle.formats.checkpoints.tied import has_separate_head, head_and_embedding
 from rekindle.formats.checkpoints.uses import Classifier, Uses
 from rekindle.formats.checkpoints.vision.tensors import own_names, tower_files
+from rekindle.formats.families.draft_heads import draft_layer_of
 from rekindle.formats.families.quantization import method_of
 from rekindle.formats.families.reading import Family
 from rekindle.formats.families.registry import parse_config
@@ -100,7 +101,22 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         kind,
         images=images,
         vision=vision,
+        draft_head=_draft_head(settings, config, owners, shapes),
     )
+
+
+def _draft_head(
+    settings: Mapping[str, Any], config: ModelConfig, owners: Owners, shapes: Shapes
+) -> tuple[ModelConfig, LazyTensors] | None:
+    """Return the structure and the tensors of the model with its draft head, or None if the files lack a tensor."""
+    layer = draft_layer_of(settings, config)
+    if layer is None:
+        return None
+    config = replace(config, draft_head=layer)
+    expected = expected_shapes(config)
+    if any(shapes.get(name) != shape for name, shape in expected.items()):
+        return None
+    return config, LazyTensors(_loaders(owners, expected))
 
 
 def _with_quantization(settings: Mapping[str, Any], directory: Path) -> Mapping[str, Any]:
