@@ -35,7 +35,9 @@ from rekindle.core.device.programs.functions import EMPTY, GATHER  # noqa: E402
 from rekindle.core.device.programs.key import ProgramKey  # noqa: E402
 from rekindle.core.device.programs.lowering import Programs  # noqa: E402
 from rekindle.core.device.state import Sizes  # noqa: E402
+from rekindle.core.models.config import ModelConfig  # noqa: E402
 from rekindle.core.models.weights.form import WeightForm  # noqa: E402
+from rekindle.core.scheduler.drafts.gain import Chances  # noqa: E402
 from rekindle.formats.checkpoints.open import open_checkpoint  # noqa: E402
 from rekindle.results.facts.traffic import Wire  # noqa: E402
 from rekindle.session.about import SessionCard  # noqa: E402
@@ -183,21 +185,58 @@ def open_model(model: Path, options: dict[str, Any]) -> dict[str, Any]:
         }
 
 
-def program(model: Path, tensor: int, implementation: Implementation, data: int = 1) -> str:
-    """Return a compiled step of four rows on so many devices, as text."""
-    programs = programs_of(model, tensor, implementation, data)
-    text: str = cast(jax.stages.Compiled, programs.compile(Bucket(0, 4))).as_text() or ""
+def drafting(model: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Answer with and without guesses of the model's draft head, and again after a restart.
+
+    Args:
+        model: a model with a draft head.
+        options: further settings.
+    """
+    ids, tokens = np.load(model / "golden.npz")["input_ids"][0].tolist()[:40], []
+    prompts = [ids, ids[3:], ids[:5]]
+    for restore in ("off", "auto", "auto"):
+        settings: Any = {
+            **FEW_PAGES,
+            "num_pages": 25,
+            **options,
+            "draft": "mtp",
+            "restore": restore,
+            "precompile": "all",
+        }
+        likely = mock.patch.object(Chances, "of", return_value=0.9)  # so each guess is verified
+        with likely, rekindle.open_sync(model, progress=False, **settings) as session:
+            for more in ({"temperature": 0.0}, DRAWN):
+                for draft in (False, None):
+                    asks: Any = {**more, "max_tokens": 20, "ignore_eos": True, "draft": draft}
+                    answers = session.generate_sync(token_ids=prompts, **asks)
+                    tokens.append([each.token_ids for each in answers])
+            stats = session.stats
+    return {"tokens": tokens, "drafts": stats.scheduler.drafts, "compilations": stats.compilations}
+
+
+def program(model: Path, tensor: int, implementation: Implementation, data: int = 1, drafts: bool = False) -> str:
+    """Return a compiled step of four rows on so many devices, as text; `drafts` adds the model's draft head."""
+    programs = programs_of(model, tensor, implementation, data, drafts)
+    text: str = cast(jax.stages.Compiled, programs.compile(Bucket(0, 4, proposes=drafts))).as_text() or ""
     return text
 
 
-def programs_of(model: Path, tensor: int, implementation: Implementation, data: int = 1) -> Programs:
+def programs_of(
+    model: Path, tensor: int, implementation: Implementation, data: int = 1, drafts: bool = False
+) -> Programs:
     place = Place(tuple(jax.devices()[: data * tensor]), data)
-    return Programs(open_checkpoint(model).config, SIZES, WeightForm(jnp.dtype("float32")), place, implementation)
+    return Programs(config_with(model, drafts), SIZES, WeightForm(jnp.dtype("float32")), place, implementation)
 
 
-def wire_bytes(model: Path, tensor: int) -> list[int]:
+def config_with(model: Path, drafts: bool) -> ModelConfig:
+    """Return the config of a model, with its draft head or without."""
+    checkpoint = open_checkpoint(model)
+    return (checkpoint.with_draft_head() if drafts else checkpoint).config
+
+
+def wire_bytes(model: Path, tensor: int, drafts: bool = False) -> list[int]:
     """Return the bytes of a step of four rows on the wire, of the layers and of the draws, and the number of sums."""
-    wire = Wire.of(open_checkpoint(model).config, tensor)
+    wire = Wire.of(config_with(model, drafts), tensor)
     return [4 * wire.per_token, 4 * wire.per_sample, wire.sums]
 
 

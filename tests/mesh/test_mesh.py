@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from rekindle.core.device.step import step
 from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.formats.checkpoints.open import open_checkpoint
+from tests.draft_heads import with_draft_head
 from tests.engine.pictured import GOLDEN, NUMBERS
 from tests.families import MODELS
 from tests.waiting import PATIENCE
@@ -298,3 +300,31 @@ def test_images_are_read_on_any_mesh() -> None:
     for answer in asked_of_child(*(("pictured", GOLDEN, *mesh) for mesh in meshes)):
         assert answer["tokens"] == [NUMBERS[f"{number}_greedy_new"].tolist() for number in (0, 1, 0)]
         assert answer["embedded"] == 3
+
+
+SETS = {"prefill": ["cpu:0"], "decode": ["cpu:1", "cpu:2"], "prefill_from": 16}
+
+
+@pytest.mark.parametrize("options", [{"tensor": 2, "data": 2}, {"replicas": 2}, SETS], ids=str)
+def test_guesses_of_a_draft_head_change_no_token_on_several_devices(
+    options: dict[str, Any], families: Path, tmp_path: Path
+) -> None:
+    model = with_draft_head(families / "glm4-moe", tmp_path / "model", "echo")
+    shutil.copy(families / "glm4-moe" / "golden.npz", model)
+    one, several = asked_of_child(("drafting", model, {}), ("drafting", model, options))
+    greedy, _, drawn, _ = one["tokens"][:4]
+    for answer in (one, several):
+        assert answer["tokens"] == 3 * [greedy, greedy, drawn, drawn]
+        assert answer["drafts"] > 0
+        assert answer["compilations"] == 0
+
+
+def test_the_bytes_on_the_wire_of_a_draft_head_are_those_of_the_compiled_program(
+    families: Path, tmp_path: Path
+) -> None:
+    model, tensor = with_draft_head(families / "deepseek-v3", tmp_path / "model"), 4
+    text, (computed, draws, sums) = asked_of_child(
+        ("program", model, tensor, "xla", 1, True), ("wire_bytes", model, tensor, True)
+    )
+    assert bytes_sent(text, tensor) == (computed, draws)
+    assert text.count(" all-reduce(") <= sums, "the compiler may join some"

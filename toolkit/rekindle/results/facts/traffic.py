@@ -29,7 +29,7 @@ class Wire:
 
     @classmethod
     def of(cls, config: ModelConfig, devices: int) -> "Wire":
-        """Return the traffic of this model: a token's embedding, its branches in each layer, and its logits."""
+        """Return the traffic of this model: embeddings of tokens, branches of layers, and logits."""
         if devices == 1:
             return cls(1, 0, 0, 0)
         means = 0
@@ -39,14 +39,16 @@ class Wire:
                 means += 2 * (2 if norm.norm.centred else 1)
         means += 2 * sum(map(_is_sparse, config.layers))  # the mean and the deviation
         cut = [each.groups for each in map(_mamba, config.layers) if each is not None and each.divides_groups(devices)]
-        branches = sum(_branches(layer) for layer in config.layers) + (0 if config.positions is None else 1)
+        branches = sum(map(_branches, config.all_layers)) + (0 if config.positions is None else 1)
+        heads = 1 if config.draft_head is None else 2  # the draft head embeds a token, and computes logits
         embedding = config.hidden_size if config.embedding_size is None else config.embedding_size
         features = 0 if config.features is None else config.features.size * config.num_layers
         rows, elements = (
             -(-config.vocab_size // devices),
-            branches * config.hidden_size + embedding + features + means + sum(cut),
+            branches * config.hidden_size + heads * embedding + features + means + sum(cut),
         )
-        return cls(devices, 1 + branches + means + len(cut) + (1 if features else 0), elements, devices * rows)
+        sums = heads + branches + means + len(cut) + (1 if features else 0)
+        return cls(devices, sums, elements, heads * devices * rows)
 
     @property
     def per_token(self) -> int:
