@@ -2,15 +2,17 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from anyio import to_thread
 from PIL import Image
+from safetensors.numpy import load_file, save_file
 
 import rekindle
-from rekindle import InvalidRequest, RequestCancelled, Session, Steering
+from rekindle import InvalidRequest, RequestCancelled, Session, Steering, UnsupportedModel
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.images.prompts import ProcessedImage
 from rekindle_kernels.cpu.library import unavailable_reason
@@ -188,3 +190,31 @@ async def test_a_damaged_image_fails_its_requests_alone(session: Session, monkey
                 await handle
         assert len((await beside).token_ids) == 16
     assert len((await session.generate(question("0?", image), **GREEDY)).token_ids) == 16
+
+
+@pytest.mark.wide
+async def test_new_weights_have_the_same_tower_and_change_the_text_model_alone(tmp_path: Path) -> None:
+    arrays = load_file(GOLDEN / "model.safetensors")
+    mixed = {name: np.roll(array, 1, 0) if ".mlp.down_proj" in name else array for name, array in arrays.items()}
+    tower = next(name for name in arrays if "vision_model" in name and name.endswith("fc1.weight"))
+    changed = {**arrays, tower: arrays[tower] + 1}
+    with rekindle.open_sync(GOLDEN, precompile="lazy", **SETTINGS) as session:
+        cases: Any = ((GOLDEN, True), (mixed, False), (arrays, True))
+        for weights, is_same in cases:
+            await session.update_weights(weights)
+            answer = await session.generate(messages_of(0), **GREEDY)
+            assert (list(answer.token_ids) == NUMBERS["0_greedy_new"].tolist()) == is_same
+        assert session.stats.scheduler.embedded_pictures == 1, "embeddings do not depend on the text model"
+        other = tmp_path / "other"
+        other.mkdir()
+        for path in GOLDEN.glob("*.json"):
+            (other / path.name).write_bytes(path.read_bytes())
+        save_file(changed, other / "model.safetensors")
+        others: Any = (changed, other)
+        for weights in others:
+            with pytest.raises(UnsupportedModel, match=r"fc1\.weight of the vision tower differs"):
+                await session.update_weights(weights)
+        await session.sleep()
+        await session.wake(GOLDEN)
+        answer = await session.generate(messages_of(0), **GREEDY)
+        assert list(answer.token_ids) == NUMBERS["0_greedy_new"].tolist()

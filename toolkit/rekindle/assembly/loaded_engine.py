@@ -44,7 +44,7 @@ from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.scheduler.stats import total
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
-from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of, weights_digest
+from rekindle.formats.checkpoints.weights import Weights, check_tower, opened_weights, tensors_of, weights_digest
 from rekindle.formats.families.reading import Family
 from rekindle.formats.lora import Lora
 from rekindle.formats.weight_file import Stamp
@@ -322,6 +322,7 @@ class LoadedEngine:
             return self.checkpoint.tensors, self.weights_digest, self.checkpoint.stamps
         source = opened_weights(weights, self.family)
         tensors = tensors_of(source, self.model, self.deployment.form)
+        check_tower(source, self.checkpoint.vision)
         if isinstance(source, Mapping):
             return tensors, weights_digest(tensors), {}
         return tensors, weights_digest(source), source.stamps

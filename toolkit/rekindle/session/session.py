@@ -447,7 +447,8 @@ class Session:
                 arrays of another dtype, projections computed together, packed matrices of CPUs, and all on TPUs.
 
         Raises:
-            ModelError: the weights cannot be read or have another structure; the old weights stay in use.
+            ModelError: the weights cannot be read, have another structure or another vision tower; the old weights stay
+                in use.
             HostRefused: another process cannot read the weights or has different ones; the old weights stay in use.
             InvalidRequest: `weights` or `in_flight` is invalid, or `in_flight` is "keep" and `deterministic=True` rules
                 out other programs for a request on these devices.

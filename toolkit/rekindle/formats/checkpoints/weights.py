@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -14,10 +15,11 @@ from rekindle.core.models.decoder import expected_shapes, transposed_names
 from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.formats.array_digests import arrays_digest
-from rekindle.formats.checkpoints.checkpoint import Checkpoint, check_shapes
+from rekindle.formats.checkpoints.checkpoint import Checkpoint, TowerFiles, check_shapes
 from rekindle.formats.checkpoints.huggingface.names import stored_names
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.tied import has_separate_head
+from rekindle.formats.checkpoints.vision.tensors import own_names, tower_files
 from rekindle.formats.families.reading import Family
 
 Weights = str | PathLike[str] | Mapping[str, Any]
@@ -79,6 +81,24 @@ def tensors_of(weights: Checkpoint | Mapping[str, Any], config: ModelConfig, for
     return weights.tensors
 
 
+def check_tower(weights: Checkpoint | Mapping[str, Any], tower: TowerFiles | None) -> None:
+    """Check the vision tower of new weights, if any: it must be that of the open model.
+
+    Raises:
+        UnsupportedModel: they have another tower.
+        CheckpointError: a tensor of the tower is missing or has a wrong shape.
+    """
+    other = _other_tower(weights, tower)
+    if tower is None or other is None:
+        return
+    for name, tensor in tower.tensors.items():
+        if other.config != tower.config or not np.array_equal(_numbers(other.tensors[name]), _numbers(tensor)):
+            raise UnsupportedModel(
+                f"update_weights changes the text model alone, and {name} of the vision tower differs from the open "
+                "model's: open that model instead, or leave out the tensors of the tower"
+            )
+
+
 def weights_digest(weights: Checkpoint | Mapping[str, Any]) -> str:
     """Return the digest of a model's weights: of samples of its files, or of all numbers of arrays.
 
@@ -108,3 +128,20 @@ def _check_same(config: ModelConfig, other: ModelConfig, source: str) -> None:
                 f"update_weights needs a model of the same structure: expected {field.name} {expected!r}, and "
                 f"{source} has {actual!r}. Open it instead"
             )
+
+
+def _other_tower(weights: Checkpoint | Mapping[str, Any], tower: TowerFiles | None) -> TowerFiles | None:
+    """Return the tower in new weights for a model with a tower; None without one."""
+    if not isinstance(weights, Mapping):
+        return weights.vision
+    names = {} if tower is None else own_names(tower.config, weights)
+    arrays = {name: weights[name] for name in names.values() if name in weights}
+    if tower is None or not arrays:
+        return None
+    shapes = {name: np.shape(array) for name, array in arrays.items()}
+    loaders = {name: partial(np.asarray, array) for name, array in arrays.items()}
+    return tower_files(tower.config, names, shapes, loaders, "the given weights")
+
+
+def _numbers(tensor: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.asarray(tensor, np.float32)
