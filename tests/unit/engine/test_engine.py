@@ -36,6 +36,7 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine
+from rekindle.testing.device import FakeOutputs
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +76,7 @@ async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> N
     assert isinstance(plan, Plan)
     assert started == Started(7, prompt, 5, CachedTokens())
     (dispatched,) = said_by(actors.stepper, plan)
-    assert dispatched == Dispatched(1, (SampleRow(7, 0, None),), (), [first])
+    assert dispatched == Dispatched(1, (SampleRow(7, 0, None),), (), FakeOutputs([first], {}))
     (result,) = await settler.handle(dispatched)
     assert result == Settled(1, ((7, first),))
     plan, output = said_by(actors.scheduler, result)
