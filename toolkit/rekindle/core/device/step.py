@@ -133,14 +133,8 @@ def _tick(
     positions = jnp.concatenate([block_positions.reshape(-1), row_positions])
     lengths = jnp.concatenate([jnp.repeat(inputs.block_length, QUERY_BLOCK), inputs.row_length])
     mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation)
-    tap = None
-    if interventions is not None:
-        of_rows = jnp.concatenate([jnp.repeat(inputs.block_slot, QUERY_BLOCK), inputs.row_slot])
-        tap = RowInterventions(interventions, of_rows, positions)
-    pictures = None
-    if embeddings is not None:
-        of_rows = jnp.full(bucket.decode_rows, -1, jnp.int32)
-        pictures = Embedded(embeddings, jnp.concatenate([inputs.embedded, of_rows])).put_into
+    tap = None if interventions is None else _interventions(interventions, inputs, positions)
+    pictures = None if embeddings is None else _embedded(embeddings, inputs, bucket.decode_rows).put_into
     hidden, memory = decoder(tokens, positions, LayerMemory(pages, slots.states), mixer, lengths, tap, pictures)
     pages, slots = memory.pages, replace(slots, states=memory.states)
 
@@ -173,6 +167,20 @@ def _tick(
         proposals=proposals,
     )
     return pages, slots, outputs
+
+
+def _interventions(
+    interventions: Interventions, inputs: TickInputs[jax.Array], positions: jax.Array
+) -> RowInterventions:
+    """Return the changes of activations for each token of a tick."""
+    of_rows = jnp.concatenate([jnp.repeat(inputs.block_slot, QUERY_BLOCK), inputs.row_slot])
+    return RowInterventions(interventions, of_rows, positions)
+
+
+def _embedded(embeddings: jax.Array, inputs: TickInputs[jax.Array], decode_rows: int) -> Embedded:
+    """Return the embeddings of images for the tokens of a tick; decode rows have none."""
+    of_rows = jnp.full(decode_rows, -1, jnp.int32)
+    return Embedded(embeddings, jnp.concatenate([inputs.embedded, of_rows]))
 
 
 def _several_steps(
