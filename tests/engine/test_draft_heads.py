@@ -129,7 +129,7 @@ def test_a_restart_compiles_nothing_and_finds_pages_with_those_of_the_head(
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
     expected = facts_of(session, prompts, draft=False)
     for is_warm in (False, True):
-        with rekindle.open_sync(model, progress=False, draft="mtp", **SMALL) as again:
+        with rekindle.open_sync(model, progress=False, draft="mtp", precompile="all", **SMALL) as again:
             assert facts_of(again, prompts) == expected
             assert again.stats.scheduler.drafts > 0
             again.save_sync(progress=False)
