@@ -31,7 +31,7 @@ ROOT: Final = Path(__file__).parents[1]
 UNIT: Final = "tests/unit"
 TESTS: Final = {
     "core/scheduler/cache": "prefix_* scheduler_cache tier_room writeback cached_tokens host_tier disk_tier",
-    "core/scheduler": "scheduler scheduler_* config budget tier_room writeback cached_tokens late_masks hidden_states",
+    "core/scheduler": "scheduler scheduler_* budget tier_room writeback cached_tokens late_masks hidden_states",
     "core/store": "storage snapshot_store snapshot_key program_key program_store disk_tier cli_cache snapshot_crashes",
     "core/device/sampling": "distribution scores processing masks sampling noise",
     "core/device/programs": "program_* executables",
@@ -41,7 +41,7 @@ TESTS: Final = {
     "server": "server_reading server_connections server_responses server server_*",
     "core/concurrency": "waits feed collector threads interrupts actor",
     "core/engine": "actor engine conductor* loop tokenizing host_tier disk_tier",
-    "assembly": "loop tokenizing hosts* budget choosing",
+    "assembly": "loop tokenizing hosts* budget choosing settings",
     "core/request": "request* constraints values_property",
     "views": "tick_log trace* pages watching",
     "notebook": "board* progress show* explorer map*",

@@ -1,6 +1,6 @@
 """Settings of an engine with two steps, and so with six programs."""
 
-from rekindle.core.config import SettingsOptions
+from rekindle.settings.engine import SettingsOptions
 
 SETTINGS: SettingsOptions = {
     "precompile": "all",

@@ -492,11 +492,11 @@ assert max(sizes) == 3
 # makes the same plans, down to the last page number. So a bug that was seen once can be replayed as often as you like.
 
 # %%
-from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.assembly.limits.resolution import resolve_limits
 from rekindle.core.scheduler.scheduler import Scheduler
 
 settings = rekindle.Settings(**{name: value for name, value in SMALL.items() if name != "progress"})
-limits = EngineLimits.of(settings, open_checkpoint("smollm2-135m-instruct").config, itemsize=4)
+limits = resolve_limits(settings, open_checkpoint("smollm2-135m-instruct").config, itemsize=4)
 again = Scheduler(limits)
 replayed = [again.handle(message) for message, _ in tap.record]
 print(f"{len(replayed)} messages replayed, {again.stats.ticks} ticks planned")

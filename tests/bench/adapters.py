@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 import rekindle
-from rekindle.core.config import Dtype
 from rekindle.core.models.adapters.products import products_of
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.settings.engine import Dtype
 from tests.bench.machine import describe
 from tests.bench.workload import MODEL
 

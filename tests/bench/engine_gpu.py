@@ -18,7 +18,6 @@ import numpy as np
 from flax import nnx
 
 from rekindle.core.buckets import Bucket
-from rekindle.core.config import Settings
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.state import Pages, Slots, empty_pages, empty_slots
 from rekindle.core.device.step import TickOutputs, step
@@ -28,6 +27,7 @@ from rekindle.core.models.decoder import Decoder, expected_shapes
 from rekindle.core.models.shard import WHOLE
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.weights.requests import JoinedTensors
+from rekindle.settings.engine import Settings
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.kernels_gpu import copy_rate

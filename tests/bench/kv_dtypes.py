@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.assembly.weights.load import load_decoder
-from rekindle.core.config import KvDtype
 from rekindle.core.device.state import empty_pages
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.settings.engine import KvDtype
 from rekindle_kernels.api import choose
 from tests.bench.machine import describe
 from tests.bench.prose import prose

@@ -23,9 +23,9 @@ import numpy as np
 
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import load
-from rekindle.core.config import Dtype, Settings
 from rekindle.core.device.place import Place
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.settings.engine import Dtype, Settings
 from tests.bench.say import say
 
 HIDDEN, WIDTH, VOCABULARY = 2048, 8192, 32_000

@@ -20,7 +20,7 @@ class OursServed:
 
     def __init__(self, dtype: Literal["float32", "bfloat16"]) -> None:
         # "off" keeps no pages on disk either: the prompts of every run are the same, and would hit.
-        self._session = rekindle.open_sync(MODEL, dtype=dtype, precompile="all", restore="off")
+        self._session = rekindle.open_sync(MODEL, dtype=dtype, weights="dequantized", precompile="all", restore="off")
         self._server = self._session.serve_sync(port=0, name=MODEL)
 
     def about(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 
 import rekindle
-from rekindle.core.config import SettingsOptions
+from rekindle.settings.engine import SettingsOptions
 from tests.bench import machine
 from tests.bench.report import NOISY_CORES
 from tests.bench.say import say, waiting

@@ -12,7 +12,6 @@ import numpy as np
 from rekindle.assembly.loading.huge_pages import collapse, spans_of
 from rekindle.assembly.weights.load import load_weights
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
-from rekindle.core.config import Settings
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs
@@ -21,6 +20,7 @@ from rekindle.core.device.state import Sizes, empty_pages, empty_slots
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.settings.engine import Settings
 from rekindle_kernels.blocks import Tensor
 from tests.bench import costs
 from tests.bench.workload import MODEL

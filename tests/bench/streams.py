@@ -14,8 +14,9 @@ from time import perf_counter, process_time
 from typing import get_args
 
 import rekindle
-from rekindle.core.config import SettingsOptions, Ticks
 from rekindle.core.messages import Settled
+from rekindle.core.policy import Ticks
+from rekindle.settings.engine import SettingsOptions
 from tests.bench.say import say, waiting
 from tests.bench.workload import FIRST_ORDINARY, MODEL, NEW_TOKENS, VOCABULARY, batch_prompts
 

@@ -14,9 +14,9 @@ import anyio
 
 from rekindle.assembly.building import build
 from rekindle.assembly.loaded_engine import LoadedEngine
-from rekindle.core.config import Settings
 from rekindle.core.engine.actor import Actor
 from rekindle.core.messages import Chunk, Copy, Drop, Fetch, Fetched, Message, Offload, Offloaded, Onload, Plan
+from rekindle.settings.engine import Settings
 from tests.bench import limits
 from tests.bench.workload import MODEL
 

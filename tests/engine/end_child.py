@@ -16,11 +16,11 @@ from anyio import to_thread
 
 import rekindle
 from rekindle.core.concurrency import threads
-from rekindle.core.config import SettingsOptions
 from rekindle.core.device.programs.lowering import Program, Programs
 from rekindle.core.engine.actor import Actor, answers
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.messages import Message
+from rekindle.settings.engine import SettingsOptions
 from tests.engine.restart_child import SETTINGS, asked
 from tests.waiting import PATIENCE, until_blocking
 

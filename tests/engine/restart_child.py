@@ -19,11 +19,11 @@ import numpy as np
 
 import rekindle
 from rekindle.core.concurrency import threads
-from rekindle.core.config import SettingsOptions
 from rekindle.core.device.programs.functions import ALLOW, ENTER, GATHER, SCATTER, Key
 from rekindle.core.device.programs.lowering import Program
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.store.snapshot_store import SnapshotStore
+from rekindle.settings.engine import SettingsOptions
 from tests.compilations import COMPILED, listen
 from tests.waiting import PATIENCE
 

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import jax
 
 import rekindle
-from rekindle.core.config import SettingsOptions
+from rekindle.settings.engine import SettingsOptions
 
 SETTINGS: SettingsOptions = {
     "num_pages": 6,

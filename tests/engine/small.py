@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-from rekindle.core.config import SettingsOptions
+from rekindle.settings.engine import SettingsOptions
 
 
 class Shapes(TypedDict):

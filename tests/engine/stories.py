@@ -21,9 +21,9 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 import rekindle
-from rekindle.core.config import SettingsOptions
 from rekindle.core.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.core.store import entries
+from rekindle.settings.engine import SettingsOptions
 
 BASE: SettingsOptions = {
     "num_pages": 9,

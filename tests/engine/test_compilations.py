@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions, Ticks
+from rekindle.core.policy import Ticks
+from rekindle.settings.engine import SettingsOptions
 from tests.compilations import COMPILED
 from tests.waiting import PATIENCE
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import rekindle
-from rekindle.core.config import Dtype, SettingsOptions
+from rekindle.settings.engine import Dtype, SettingsOptions
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.cpu.library import unavailable_reason
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions
+from rekindle.settings.engine import SettingsOptions
 from tests.sentence_models import END, MEAN, QUERY, classifier, embedding_model
 
 FEW: SettingsOptions = {

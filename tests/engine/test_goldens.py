@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions
+from rekindle.settings.engine import SettingsOptions
 from tests.engine.small import FEW_PAGES, SMOLLM2
 from tests.families import COVERING, MODELS
 

@@ -10,9 +10,9 @@ import pytest
 
 import rekindle
 from rekindle.assembly.weights.load import load_decoder
-from rekindle.core.config import SettingsOptions
 from rekindle.core.models.mixing import LayerMemory, ScoreOptions
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.settings.engine import SettingsOptions
 
 pytestmark = pytest.mark.wide
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.config import Implementation, SettingsOptions
 from rekindle.core.device.programs.functions import DeviceProgram
 from rekindle.core.errors import ConfigError
 from rekindle.core.scheduler.limits import EXTRA_PROGRAMS
 from rekindle.core.store.snapshot_key import content_fingerprint
+from rekindle.settings.engine import Implementation, SettingsOptions
 from rekindle_kernels import api
 from tests.compilations import programs_of
 from tests.engine.settings_child import opened

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions
 from rekindle.core.engine.actors.host_tier import HostTier
 from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.settings.engine import SettingsOptions
 from tests.engine.sampled import MIXED, SEEDED
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE

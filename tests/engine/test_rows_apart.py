@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions
+from rekindle.settings.engine import SettingsOptions
 from rekindle_kernels.cpu.library import unavailable_reason
 from tests.families import MODELS
 

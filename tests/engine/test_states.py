@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions
+from rekindle.settings.engine import SettingsOptions
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rekindle.assembly.building import build
-from rekindle.core.config import Settings
 from rekindle.core.engine.actor import Actor
 from rekindle.core.messages import (
     Chunk,
@@ -29,6 +28,7 @@ from rekindle.core.messages import (
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
+from rekindle.settings.engine import Settings
 from tests.engine.small import SMALL
 
 pytestmark = pytest.mark.anyio

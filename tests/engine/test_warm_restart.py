@@ -29,7 +29,6 @@ from safetensors.numpy import load_file, save_file
 import rekindle
 from rekindle.assembly.programs.restore_report import part_label
 from rekindle.core.buckets import Bucket
-from rekindle.core.config import SettingsOptions
 from rekindle.core.device.programs.functions import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, program_name
 from rekindle.core.device.programs.lowering import Program
 from rekindle.core.device.programs.store import ProgramCatalog, ProgramStore
@@ -39,6 +38,7 @@ from rekindle.core.store import entries as store_entries
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.snapshots import SnapshotCatalog
 from rekindle.session.operations import engine as operations
+from rekindle.settings.engine import SettingsOptions
 from tests.engine.restart_child import (
     CACHED,
     PAGE,

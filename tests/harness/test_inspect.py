@@ -37,12 +37,12 @@ from inspect_ai.util import json_schema
 from pydantic import BaseModel
 
 import rekindle
-from rekindle.core.config import SettingsOptions
 from rekindle.formats.response import MessageForm, Response
 from rekindle.formats.response import ToolCall as SessionToolCall
 from rekindle.session.inspect_ai import options, shared
 from rekindle.session.inspect_ai.messages import conversation
 from rekindle.session.inspect_ai.outputs import output_of
+from rekindle.settings.engine import SettingsOptions
 from tests.harness.popularity import popularity
 from tests.sentence_models import chat_model
 from tests.unit.scripted import Script, scripted_session

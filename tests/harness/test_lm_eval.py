@@ -13,8 +13,8 @@ from lm_eval.api.registry import get_model, model_registry
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.core.config import SettingsOptions
 from rekindle.session.lm_eval import RekindleLM
+from rekindle.settings.engine import SettingsOptions
 from tests.sentence_models import END, embedding_model
 
 SMALL: SettingsOptions = {

@@ -15,7 +15,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import numpy as np
 
 import rekindle
-from rekindle.core.config import KvDtype, SettingsOptions
+from rekindle.settings.engine import KvDtype, SettingsOptions
 from tests.engine.reports import report_of
 from tests.engine.sampled import MIXED, SEEDED
 from tests.engine.small import FEW_PAGES

@@ -28,7 +28,6 @@ from rekindle.assembly import devices  # noqa: E402
 from rekindle.assembly.loading import budget, planning  # noqa: E402
 from rekindle.assembly.loading.blueprint import Blueprint  # noqa: E402
 from rekindle.core.buckets import Bucket  # noqa: E402
-from rekindle.core.config import Implementation, KvDtype, Settings, SettingsOptions  # noqa: E402
 from rekindle.core.device.place import Place  # noqa: E402
 from rekindle.core.device.programs.executables import Executables  # noqa: E402
 from rekindle.core.device.programs.functions import EMPTY, GATHER  # noqa: E402
@@ -41,6 +40,7 @@ from rekindle.core.scheduler.drafts.gain import Chances  # noqa: E402
 from rekindle.formats.checkpoints.open import open_checkpoint  # noqa: E402
 from rekindle.results.facts.traffic import Wire  # noqa: E402
 from rekindle.session.about import SessionCard  # noqa: E402
+from rekindle.settings.engine import Implementation, KvDtype, Settings, SettingsOptions  # noqa: E402
 from tests.engine.pictured import GREEDY, messages_of  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402
 from tests.engine.small import FEW_PAGES  # noqa: E402

@@ -10,7 +10,6 @@ import anyio
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle
 from rekindle.client.submission import Submission
-from rekindle.core.config import SettingsOptions
 from rekindle.core.engine.actor import Actor, answers
 from rekindle.core.engine.actors.grammars import Grammars
 from rekindle.core.engine.actors.tokenizing import Tokenizing
@@ -19,6 +18,7 @@ from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.core.request.request import Pooling, Request
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.settings.engine import SettingsOptions
 from rekindle.testing import constrained, fake_limits, fake_loaded_engine
 
 Choose = Callable[[int], int]

@@ -83,11 +83,11 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.results.scores.questions import Choice, Score, YesNo
         from rekindle.results.scores.ranking import Ranking
         from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
-        from rekindle.server_settings import ServerSettings
         from rekindle.session.opening import open, open_sync
         from rekindle.session.prefix import Prefix
         from rekindle.session.serving import serve, serve_sync
         from rekindle.session.session import Session
+        from rekindle.settings.server import ServerSettings
         from rekindle.views.cache.view import CachedPath, CacheView
         from rekindle.views.explanation import Explanation
 

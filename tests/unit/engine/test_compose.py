@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions
 from rekindle.core.engine.actor import Actor, answers
 from rekindle.core.engine.wiring import Actors, Compose, composed
 from rekindle.core.errors import (
@@ -33,6 +32,7 @@ from rekindle.formats.families import llama, qwen2, qwen3
 from rekindle.formats.families.reading import Family
 from rekindle.formats.families.registry import FAMILIES
 from rekindle.session.session import Session
+from rekindle.settings.engine import SettingsOptions
 from rekindle.testing import expected_tokens, fake_limits, fake_loaded_engine, fake_session
 
 PROMPT = [3, 1, 4]

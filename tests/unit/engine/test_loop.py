@@ -15,10 +15,10 @@ import jax
 import numpy as np
 import pytest
 
+from rekindle.assembly.limits.resolution import resolve_limits
 from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing.preparer import QUICK, Preparer
 from rekindle.assembly.preparing.prompt_reader import PromptReader
-from rekindle.core.config import Policy, Settings
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.functions import Key
@@ -39,12 +39,13 @@ from rekindle.core.messages import (
     UseWeights,
     WeightsUsed,
 )
+from rekindle.core.policy import Policy
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.settings.engine import Settings
 from rekindle.testing import FAKE_MODEL, fake_limits
 from tests import watchdog as watchdogs
 from tests.watchdog import LIMIT_SECONDS, REPEATED, Watchdog
@@ -150,7 +151,7 @@ class ByItself:
     def __init__(self, watchdog: Watchdog, policy: Policy):
         model = replace(FAKE_MODEL, max_context=2 * LONG)
         settings = Settings(policy=policy, num_pages=4 * LONG // 64, host_cache_bytes=0, restore="off")
-        self.limits = EngineLimits.of(settings, model, itemsize=4)
+        self.limits = resolve_limits(settings, model, itemsize=4)
         self.scheduler = Scheduler(self.limits)
         self.plans: list[Plan] = []
         self._watchdog = watchdog

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions
 from rekindle.core.messages import NewWeights
 from rekindle.formats.weight_file import stamps_of
 from rekindle.session.session import Session
+from rekindle.settings.engine import SettingsOptions
 from rekindle.testing import ByHand, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import until
 

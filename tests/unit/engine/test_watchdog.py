@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from anyio import to_thread
 
-from rekindle.core.config import Settings
 from rekindle.core.engine.watchdog import ACCELERATOR_SECONDS, CPU_SECONDS, Watchdog, timeout_of
 from rekindle.core.errors import ConfigError, EngineFailed, SessionClosed, StepTimeout
 from rekindle.core.messages import (
@@ -30,6 +29,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.session.operations import engine as engine_operations
 from rekindle.session.session import Session
+from rekindle.settings.engine import Settings
 from rekindle.testing.by_hand import fake_limits
 from rekindle.testing.device import FakeSettler, FakeStepper
 from rekindle.testing.session import fake_loaded_engine, fake_session

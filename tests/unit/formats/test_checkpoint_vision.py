@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rekindle.core.config import Settings
 from rekindle.core.errors import CheckpointError, ConfigError, ModelNotFound, UnsupportedModel
 from rekindle.core.models.config import AttentionConfig, FeedForwardConfig, LayerConfig, Norm
 from rekindle.core.models.vision.tower import tower_shapes
@@ -23,6 +22,7 @@ from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.vision.mmproj import open_tower
 from rekindle.formats.families.towers import tower_config
+from rekindle.settings.engine import Settings
 from tests.gguf_models.files import write_model
 from tests.gguf_models.mmproj import write_mmproj
 from tests.vision import SMOLVLM, SMOLVLM_256M, Array, RunningTower, golden, patches_of

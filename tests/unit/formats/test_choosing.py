@@ -10,8 +10,8 @@ from rekindle.__main__ import main
 from rekindle.assembly.loading import choosing
 from rekindle.assembly.loading.choosing import Machine, candidates, choose, suitable_models
 from rekindle.cli.models.table import rows
-from rekindle.core.config import Settings
 from rekindle.formats.checkpoints.hub import HubModel
+from rekindle.settings.engine import Settings
 
 GB = 10**9
 SIZES = {size.name: size for row in rows() for size in row.sizes}

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.config import Settings
+from rekindle.assembly.limits.resolution import resolve_limits
 from rekindle.core.errors import ConfigError, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.config.scaling import Llama3Scaling
-from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.formats.families.registry import parse_config
+from rekindle.settings.engine import Settings
 
 SIZES = {
     "vocab_size": 512,
@@ -107,6 +107,6 @@ def test_what_a_family_lacks_is_refused_by_name(model_type: str, changes: dict[s
 def test_pages_do_not_lie_across_chunks_unless_no_request_is_longer_than_one() -> None:
     model = read("llama4_text", **LLAMA4, attention_chunk_size=96)
     with pytest.raises(ConfigError, match=r"page_size must divide 96, .* got 64; or pass a max_context of at most 96"):
-        EngineLimits.of(Settings(page_size=64), model, 4)
-    EngineLimits.of(Settings(page_size=32), model, 4)
-    EngineLimits.of(Settings(page_size=64, max_context=96), model, 4)
+        resolve_limits(Settings(page_size=64), model, 4)
+    resolve_limits(Settings(page_size=32), model, 4)
+    resolve_limits(Settings(page_size=64, max_context=96), model, 4)

@@ -17,7 +17,6 @@ from tokenizers import Tokenizer as Backend
 from rekindle.assembly.loading.forms import weight_form
 from rekindle.assembly.weights.load import load_weights
 from rekindle.core.concurrency.progress import Progress, silent
-from rekindle.core.config import Quantize, Settings
 from rekindle.core.device.place import Place
 from rekindle.core.errors import CheckpointError, ConfigError, StorageError, UnsupportedModel
 from rekindle.core.models.decoder import abstract_decoder
@@ -32,6 +31,7 @@ from rekindle.formats.saving import output, tensors
 from rekindle.formats.saving.gguf_names import stored_numbers
 from rekindle.formats.saving.gguf_vocabulary import check_tokens, vocabulary_of
 from rekindle.formats.saving.saving import save_model
+from rekindle.settings.engine import Quantize, Settings
 from tests.gguf_models.files import UNSAID, said_directory, write_model
 from tests.unit.formats.test_gguf_sentencepiece import metadata_of, trained
 

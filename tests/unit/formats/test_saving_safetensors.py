@@ -12,12 +12,12 @@ from safetensors.numpy import load_file
 
 from rekindle.assembly.loading.forms import weight_form
 from rekindle.core.concurrency.progress import Progress, silent
-from rekindle.core.config import Quantize, Settings
 from rekindle.core.device.place import Place
 from rekindle.core.errors import StorageError, UnsupportedModel
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.saving.saving import save_model
+from rekindle.settings.engine import Quantize, Settings
 from rekindle_kernels.encode import encode
 from rekindle_kernels.quantized import Quantized
 from rekindle_kernels.storage import BlockRows

@@ -15,7 +15,6 @@ import pytest
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.forms import weight_form
 from rekindle.assembly.weights.load import load_decoder, load_weights
-from rekindle.core.config import Settings
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError, UnsupportedModel
 from rekindle.core.models.decoder import abstract_decoder, expected_shapes, transposed_names
@@ -26,6 +25,7 @@ from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.gguf.kinds import kind_of
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.weights import tensors_of
+from rekindle.settings.engine import Settings
 from rekindle_kernels.api import operations_of
 from rekindle_kernels.blocks import Array, Blocks, Tensor
 from rekindle_kernels.storage import Activations, Stored

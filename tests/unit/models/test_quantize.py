@@ -17,7 +17,6 @@ from rekindle.assembly.loading.joining import join
 from rekindle.assembly.loading.kinds import large_groups, quantized_kinds
 from rekindle.assembly.weights import load
 from rekindle.assembly.weights.load import load_decoder, load_weights
-from rekindle.core.config import Quantize, Settings
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.decoder import AbstractDecoder, abstract_decoder, expected_shapes
@@ -27,6 +26,7 @@ from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle.formats.checkpoints.huggingface.quantized.parts.tables import E4M3
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.weights import tensors_of
+from rekindle.settings.engine import Quantize, Settings
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array
 from rekindle_kernels.encode import encode

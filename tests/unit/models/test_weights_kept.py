@@ -5,9 +5,9 @@ from itertools import count
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions
 from rekindle.core.messages import KeepWeights, NewWeights, Plan, Settled, Submit, UseWeights
 from rekindle.core.messages.record import MessageRecord
+from rekindle.settings.engine import SettingsOptions
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_session
 
 SHARED = list(range(48))

@@ -16,7 +16,7 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import _parser
-from rekindle.core.config import Settings
+from rekindle.settings.engine import Settings
 from tests.documents import DOCUMENTS, GUIDES, PAGES, ROOT, anchors, blocks, commands, links, name, prose
 from tests.prose import MOST_IN_GUIDES, Prose
 

@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
-from rekindle.core.config import Settings
 from rekindle.server.routing import ANTHROPIC_ANSWERS
-from rekindle.server_settings import ServerSettings
+from rekindle.settings.engine import Settings
+from rekindle.settings.server import ServerSettings
 
 GUIDE: Final = Path(__file__).parents[3] / "tutorials" / "guides" / "limits.md"
 

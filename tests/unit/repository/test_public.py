@@ -9,10 +9,10 @@ import pytest
 import rekindle
 from rekindle import SamplingParams, ServerSettings, Settings
 from rekindle.core import errors
-from rekindle.core.config import SettingsOptions
 from rekindle.core.request.accepted import CHECKS
 from rekindle.core.request.params import SamplingOptions
-from rekindle.server_settings import ServerOptions
+from rekindle.settings.engine import SettingsOptions
+from rekindle.settings.server import ServerOptions
 
 PUBLIC = """
 Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Choice

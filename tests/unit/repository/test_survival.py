@@ -11,7 +11,6 @@ import pytest
 
 import rekindle
 import rekindle_kernels
-from rekindle.core.config import Settings
 from rekindle.core.content import content_digest
 from rekindle.core.device.programs import key
 from rekindle.core.device.sampling.processing import LogitsProcessor
@@ -31,6 +30,7 @@ from rekindle.mapping.items import Item
 from rekindle.mapping.shaping import Shaping
 from rekindle.replicas.recipe import Recipe, content_of
 from rekindle.session.session import Session
+from rekindle.settings.engine import Settings
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle_kernels.cpu import build
 

@@ -21,7 +21,6 @@ import rekindle
 from rekindle.__main__ import main
 from rekindle.assembly.devices import places_over
 from rekindle.core.concurrency.progress import Progress, silent
-from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device.orders import SharedWeights, StateOrder
 from rekindle.core.device.programs.functions import GATHER
 from rekindle.core.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage
@@ -35,6 +34,7 @@ from rekindle.hosts.members import Members
 from rekindle.hosts.opening import require_shareable, weights_request
 from rekindle.hosts.secret import shared_secret
 from rekindle.hosts.wire import order_of
+from rekindle.settings.engine import Settings, SettingsOptions
 from tests.engine.small import FEW_PAGES
 from tests.waiting import PATIENCE, until_blocking
 

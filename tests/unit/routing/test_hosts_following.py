@@ -12,7 +12,6 @@ import pytest
 from rekindle.assembly.devices import places_over
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.buckets import Bucket
-from rekindle.core.config import Settings
 from rekindle.core.device.orders import DeviceState, Order, StateOrder, TickOrder, Use
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.functions import ALLOW, ENTER, GATHER, SCATTER, Key
@@ -27,6 +26,7 @@ from rekindle.hosts.agreement import differences
 from rekindle.hosts.link import Link
 from rekindle.hosts.opening import ModelShard, model_request, weights_request
 from rekindle.hosts.wire import frame_of, order_of
+from rekindle.settings.engine import Settings
 from rekindle.testing import fake_limits
 from tests.engine.small import FEW_PAGES
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.errors import ConfigError, EngineFailed, WeightsChanged
 from rekindle.core.messages import Dispatched, Message
 from rekindle.core.messages.record import MessageRecord
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
+from rekindle.settings.engine import Settings, SettingsOptions
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.cards import picture
 from tests.waiting import PATIENCE, until

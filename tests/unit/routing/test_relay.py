@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.errors import ConfigError, StepTimeout
 from rekindle.core.messages import (
     Admit,
@@ -40,6 +39,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.routing.relay import DECODE, PREFILL, Relay
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
+from rekindle.settings.engine import Settings, SettingsOptions
 from rekindle.testing import FakeGrammar, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.asks import ASK, Asks, check
 from tests.unit.machines import run, run_deep

@@ -21,7 +21,6 @@ from rekindle.__main__ import main
 from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.assembly.replicas import ReadWeights
 from rekindle.core.concurrency.progress import Report
-from rekindle.core.config import Settings
 from rekindle.core.engine.wiring import Compose
 from rekindle.core.messages import Admit, Cancel, Dispatched, Message, Plan
 from rekindle.core.request.constraint import Constraint
@@ -34,6 +33,7 @@ from rekindle.replicas.group import ReplicaGroup
 from rekindle.replicas.recipe import Recipe
 from rekindle.replicas.remote import RemoteLane, SentPages
 from rekindle.session.session import Session
+from rekindle.settings.engine import Settings
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from rekindle.testing.device import settle_tick
 from tests.unit.asks import ASK, Asks, check

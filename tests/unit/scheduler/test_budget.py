@@ -15,7 +15,6 @@ from rekindle.assembly.loading import budget, planning
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.planning import plan
 from rekindle.assembly.weights.load import load_weights
-from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs, temporary_bytes
 from rekindle.core.errors import ConfigError, ModelTooLarge, NotRestored
@@ -23,6 +22,7 @@ from rekindle.core.store.directory import cache_dir
 from rekindle.core.words import size_text
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.settings.engine import Settings, SettingsOptions
 from tests.compilations import programs_of
 
 CPU = jax.devices("cpu")[0]

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from rekindle.core.buckets import MAX_STEPS, Bucket
-from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError, LogitsNotFinite
 from rekindle.core.messages import Admit, Message, Outputs, Plan, Rejected, Settled
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.settings.engine import Settings
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_session
 from rekindle.testing.by_hand import fake_limits
 

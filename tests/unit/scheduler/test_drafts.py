@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.core.config import Settings
+from rekindle.assembly.limits.resolution import resolve_limits
 from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.messages import Plan, Withdraw
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.scheduler.drafts.gain import LEAST_GAIN, Chances, Times, best_room, counts_of
 from rekindle.core.scheduler.drafts.index import GAP, MOST_DRAFT, TokenIndex
 from rekindle.core.scheduler.drafts.memory import MOST_NAMESPACES, MOST_TOKENS, FinishedOutputs
-from rekindle.core.scheduler.limits import EngineLimits
+from rekindle.settings.engine import Settings
 from rekindle.testing import (
     FAKE_MODEL,
     FAKE_STATE_MODEL,
@@ -287,9 +287,9 @@ async def test_requests_choose_among_the_drafts_of_a_session_with_a_head() -> No
 
 def test_a_head_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="its files have no draft head that is supported"):
-        EngineLimits.of(Settings(draft="mtp"), FAKE_MODEL, 4)
+        resolve_limits(Settings(draft="mtp"), FAKE_MODEL, 4)
     with pytest.raises(ConfigError, match='whose layers keep a state, got "mtp"'):
-        EngineLimits.of(Settings(draft="mtp"), FAKE_STATE_MODEL, 4)
+        resolve_limits(Settings(draft="mtp"), FAKE_STATE_MODEL, 4)
 
 
 def test_another_value_is_refused() -> None:

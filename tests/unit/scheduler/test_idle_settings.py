@@ -10,11 +10,11 @@ import pytest
 
 import rekindle
 from rekindle.client.calls.options import GenerateOptions
-from rekindle.core.config import Settings
 from rekindle.core.request.params import SamplingParams
-from rekindle.server_settings import ServerSettings
 from rekindle.session.operations.idle_settings import idle_settings
 from rekindle.session.session import Session
+from rekindle.settings.engine import Settings
+from rekindle.settings.server import ServerSettings
 from rekindle.testing import fake_session
 
 Case = tuple[Mapping[str, Any], str]

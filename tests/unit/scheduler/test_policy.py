@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.core.config import Policy, Settings
 from rekindle.core.errors import ConfigError
-from rekindle.core.policy import Candidate, Order, longest_prefix
+from rekindle.core.policy import Candidate, Order, Policy, longest_prefix
 from rekindle.core.scheduler.requests import waiting
 from rekindle.core.scheduler.requests.waiting import CONSIDERED
+from rekindle.settings.engine import Settings
 from rekindle.testing import ByHand, expected_tokens, fake_session
 from tests.waiting import PATIENCE
 

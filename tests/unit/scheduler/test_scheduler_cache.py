@@ -4,13 +4,14 @@ import sys
 
 import pytest
 
-from rekindle.core.config import SettingsOptions, Ticks
 from rekindle.core.errors import PromptTooLong
 from rekindle.core.messages import NewWeights, Offloaded, Plan, Withdraw
 from rekindle.core.page import NULL_PAGE
+from rekindle.core.policy import Ticks
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.requests import waiting
 from rekindle.core.scheduler.requests.waiting import CONSIDERED
+from rekindle.settings.engine import SettingsOptions
 from rekindle.testing import ByHand, expected_tokens
 
 SHARED = list(range(48))

@@ -6,8 +6,8 @@ from typing import Unpack
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions
 from rekindle.core.messages import Plan, SaveCache, Stopped
+from rekindle.settings.engine import SettingsOptions
 from rekindle.testing import FAKE_STATE_MODEL, VOCAB_SIZE, ByHand, expected_tokens, fake_limits
 
 PAGE = 16

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from rekindle.core.config import Policy
-from rekindle.core.policy import Order
+from rekindle.core.policy import Order, Policy
 from rekindle.testing import ByHand
 
 PAGE = 16

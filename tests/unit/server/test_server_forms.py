@@ -8,7 +8,7 @@ from rekindle.server import app
 from rekindle.server.common.errors import ApiError, error_object, shutdown_error
 from rekindle.server.http.access import Access
 from rekindle.server.http.guards import LocalNames
-from rekindle.server_settings import ServerSettings
+from rekindle.settings.server import ServerSettings
 from rekindle.testing import fake_session
 from tests.unit.asgi import ask
 

@@ -18,8 +18,8 @@ from anyio import to_thread
 import rekindle
 from rekindle.core.errors import ConfigError
 from rekindle.server.listening.running import bind, check_certificate
-from rekindle.server_settings import ServerSettings
 from rekindle.session.session import Session
+from rekindle.settings.server import ServerSettings
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.unit.sessions import assert_all_ends_free, assert_all_is_free, submitted
 from tests.unit.sockets import ask, asking, connected

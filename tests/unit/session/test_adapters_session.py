@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.core.config import SettingsOptions
 from rekindle.core.request.request import AdapterUse, namespace_of
 from rekindle.session.session import Session
+from rekindle.settings.engine import SettingsOptions
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session
 from tests.waiting import until
 

@@ -10,11 +10,11 @@ import pytest
 
 from rekindle.assembly.loading import blueprint
 from rekindle.assembly.loading.blueprint import Blueprint
-from rekindle.core.config import Settings
 from rekindle.core.device.place import Place
 from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.core.store.validity import code_digest
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.settings.engine import Settings
 from tests.unit.stored_snapshots import snapshot_key
 
 

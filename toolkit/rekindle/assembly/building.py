@@ -22,7 +22,6 @@ from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.assembly.programs.starts import ColdStarts
 from rekindle.core.concurrency.progress import Progress, Report
-from rekindle.core.config import Settings
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
@@ -49,6 +48,7 @@ from rekindle.formats.checkpoints.defaults import sampling_defaults
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.families.reading import Family
 from rekindle.formats.responses.reading.turns import AnswerTurns
+from rekindle.settings.engine import Settings
 
 
 def build(

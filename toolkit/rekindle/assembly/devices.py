@@ -11,10 +11,10 @@ import numpy as np
 from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import Mesh
 
-from rekindle.core.config import AXES, Settings
 from rekindle.core.device.jax_settings import default_device, with_overrides
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError
+from rekindle.settings.engine import AXES, Settings
 
 _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Linux files with the memory limit of a container, in bytes."""

@@ -9,9 +9,9 @@ import jax
 
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.concurrency.progress import Report
-from rekindle.core.config import Settings
 from rekindle.core.device.orders import Order, Use
 from rekindle.formats.checkpoints.weights import Weights
+from rekindle.settings.engine import Settings
 
 
 class Followers(AbstractContextManager[Any], Protocol):

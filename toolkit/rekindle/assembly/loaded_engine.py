@@ -22,7 +22,6 @@ from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.replicas import LaneState, ProgramsView, ReadWeights, Replicas
 from rekindle.assembly.stats import Stats
 from rekindle.core.concurrency.feed import Feed
-from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import overrides
 from rekindle.core.device.orders import AwakeWeights
 from rekindle.core.device.place import Place
@@ -48,6 +47,7 @@ from rekindle.formats.checkpoints.weights import Weights, check_tower, opened_we
 from rekindle.formats.families.reading import Family
 from rekindle.formats.lora import Lora
 from rekindle.formats.weight_file import Stamp
+from rekindle.settings.engine import Settings
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from rekindle.assembly.counts import parameters
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import broken
-from rekindle.core.config import Settings
 from rekindle.core.models.config import (
     AttentionConfig,
     DeltaNet,
@@ -47,6 +46,7 @@ from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.responses.formats import format_of
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.results.facts.traffic import Wire
+from rekindle.settings.engine import Settings
 from rekindle_kernels.api import choose, describe
 
 Rows = Iterator[tuple[str, str]]

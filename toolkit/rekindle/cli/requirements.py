@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from rekindle.cli.models.targets import LARGER, known_targets
 from rekindle.cli.units import parse_size
-from rekindle.core.config import DraftSource, Implementation, KvDtype, Quantize, SettingsOptions, Ticks, check_axes
+from rekindle.core.policy import DraftSource, Ticks
 from rekindle.formats.checkpoints.embedded import NAME
+from rekindle.settings.engine import Implementation, KvDtype, Quantize, SettingsOptions, check_axes
 
 if TYPE_CHECKING:
     from rekindle.formats.checkpoints.hub import HubModel

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import rekindle
 from rekindle.cli import requirements
-from rekindle.core.config import DraftSource, Precompile
+from rekindle.core.policy import DraftSource
 from rekindle.core.request.params import SamplingOptions, SamplingParams
+from rekindle.settings.engine import Precompile
 
 if TYPE_CHECKING:
     from rekindle.session.session import Session

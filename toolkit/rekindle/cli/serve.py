@@ -17,8 +17,8 @@ from rekindle.core.concurrency.collector import leave_out
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.formats.checkpoints.embedded import NAME
-from rekindle.server_settings import ServerOptions, ServerSettings
 from rekindle.session.serving import KEEP_ALIVE_SECONDS, models_in
+from rekindle.settings.server import ServerOptions, ServerSettings
 
 if TYPE_CHECKING:
     from rekindle.server.listening.running import Server

@@ -5,7 +5,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from rekindle.core.concurrency.warning import trace_of, warn_again
 from rekindle.core.request.request import Request
@@ -48,6 +48,11 @@ class Candidate:
 
 Order = Callable[[Candidate], Any]
 """Sort key of a candidate, as for `sorted`: the lowest key is first, and equal keys keep the order of arrival."""
+Policy = Literal["fcfs", "longest-prefix", "dfs-weight", "longest-output", "random"] | Order
+Ticks = Literal["alternate", "prefill-first", "combined"]
+"""Schedule by which prompts and decode rows share the device."""
+DraftSource = Literal["lookup", "mtp"]
+"""Source of guesses of the next tokens."""
 
 
 def longest_prefix(candidate: Candidate) -> tuple[bool, int]:

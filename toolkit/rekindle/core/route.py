@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rekindle.core.concurrency.warning import trace_of, warn_again
 from rekindle.core.request.request import Request
@@ -37,6 +38,7 @@ class LaneLoad:
 Choose = Callable[[Request, Sequence[LaneLoad]], int]
 """A function from a request and the loads of lanes to the number of one. Lost lanes are left out, and stuck lanes while
 another serves."""
+Route = Literal["prefix", "round-robin", "shortest-queue"] | Choose
 
 
 def prefix(request: Request, lanes: Sequence[LaneLoad]) -> int:

@@ -10,13 +10,13 @@ import jax
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.concurrency.progress import Progress, Report, silent
-from rekindle.core.config import Settings
 from rekindle.core.device.orders import Order, SharedWeights, Use
 from rekindle.core.errors import HostLost, HostRefused, SessionClosed
 from rekindle.formats.checkpoints.weights import Weights
 from rekindle.hosts.members import Members
 from rekindle.hosts.opening import model_request, weights_request
 from rekindle.hosts.wire import frame_of
+from rekindle.settings.engine import Settings
 
 POLL_SECONDS = 0.1
 """Seconds between checks, in a wait for followers, that the session is still open."""

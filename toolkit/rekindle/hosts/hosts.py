@@ -4,7 +4,6 @@ import atexit
 import threading
 
 from rekindle.core.concurrency.progress import Report
-from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError
 from rekindle.core.keywords import hinted
 from rekindle.core.words import quantity
@@ -14,6 +13,7 @@ from rekindle.hosts.meeting import meet
 from rekindle.hosts.members import Members
 from rekindle.hosts.opening import require_shareable
 from rekindle.hosts.secret import shared_secret
+from rekindle.settings.engine import Settings
 
 
 @hinted

@@ -14,7 +14,6 @@ from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import collapse_later, fill, place_new_weights
 from rekindle.assembly.loading.stores import open_programs, require_all, store_directory
 from rekindle.core.concurrency.progress import silent
-from rekindle.core.config import Settings
 from rekindle.core.device.jax_settings import JaxSettings, overrides
 from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
@@ -24,6 +23,7 @@ from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of
 from rekindle.hosts.agreement import differences, model_facts
+from rekindle.settings.engine import Settings
 
 PLAIN: Final = (bool, int, float, str, type(None))
 """Types of the JAX settings sent to followers; settings of other types stay here."""

@@ -14,7 +14,6 @@ from rekindle.assembly.loaded_engine import Lane, LoadedEngine
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.core.concurrency.progress import Progress, Report
-from rekindle.core.config import Settings
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
@@ -32,6 +31,7 @@ from rekindle.replicas.recipe import Recipe, content_of, resolve_model
 from rekindle.replicas.remote import RemoteLane, SentPages
 from rekindle.replicas.replica import Replica
 from rekindle.replicas.status import AttachReply
+from rekindle.settings.engine import Settings
 
 
 def build_over(

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rekindle.core.config import RemoteReplicas
 from rekindle.core.errors import ConfigError
 from rekindle.core.keywords import hinted
+from rekindle.settings.engine import RemoteReplicas
 
 
 @hinted

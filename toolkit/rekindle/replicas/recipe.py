@@ -9,7 +9,6 @@ from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 
-from rekindle.core.config import Settings
 from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import ConfigError
 from rekindle.core.store.snapshot_key import content_fingerprint
@@ -17,6 +16,7 @@ from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.formats.families.reading import Family
 from rekindle.replicas.ray import Ray
+from rekindle.settings.engine import Settings
 
 SESSION_ONLY = ("replicas", "route", "max_waiting")
 """Settings of the session without effect on a replica."""

@@ -17,7 +17,6 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from rekindle.core.concurrency.waits import blocked
-from rekindle.core.config import SettingsOptions
 from rekindle.core.content import short_digest
 from rekindle.core.errors import ConfigError
 from rekindle.core.text.tokenizer import Tokenizer
@@ -25,6 +24,7 @@ from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.scoring.computing import ScoredSequence, ScoringBar, score_all, scores_of
 from rekindle.session.opening import open_sync
 from rekindle.session.session import Session
+from rekindle.settings.engine import SettingsOptions
 
 TORCH_DEFAULTS = ("cuda", "cuda:0")
 """Default devices of lm-eval."""

@@ -18,7 +18,6 @@ from rekindle.core.concurrency.progress import Report
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.concurrency.warning import hold
-from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.engine.wiring import Compose
 from rekindle.core.errors import ConfigError, InvalidRequest, ModelError, warn
@@ -34,6 +33,7 @@ from rekindle.replicas.ray import Ray
 from rekindle.session.operations.adapters import AdapterSource, with_room_for
 from rekindle.session.operations.idle_settings import idle_settings
 from rekindle.session.session import Session
+from rekindle.settings.engine import Settings, SettingsOptions
 
 PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."
 """Message below the progress bars of `open` while programs are still being compiled."""

@@ -16,14 +16,14 @@ from rekindle.assembly.loading.planning import fewest, plan
 from rekindle.client.concurrency.twins import blocking
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import silent
-from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.core.keywords import spelled_out
 from rekindle.core.store.directory import cache_dir
 from rekindle.replicas.ray import Ray
-from rekindle.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.session import opening
 from rekindle.session.session import Session
+from rekindle.settings.engine import Settings, SettingsOptions
+from rekindle.settings.server import SERVER_DEFAULTS, ServerOptions, ServerSettings
 
 if TYPE_CHECKING:
     from rekindle.server.listening.running import PendingServer

@@ -64,7 +64,6 @@ from rekindle.results.generation import Generation
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.lens import LogitLens
 from rekindle.scoring import classifying, deciding, embedding, likelihood, ranking
-from rekindle.server_settings import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.session import bench as benching
 from rekindle.session import comparing
 from rekindle.session import prefix as prefixes
@@ -76,6 +75,7 @@ from rekindle.session.operations.adapters import AdapterOperations, AdapterSourc
 from rekindle.session.operations.engine import Operations
 from rekindle.session.operations.inspecting import Inspections
 from rekindle.session.operations.saving import save_quantized
+from rekindle.settings.server import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.tools.tool import AnyTool
 from rekindle.views.cache.view import CacheView, merge_lanes, view
 from rekindle.views.tick_log import TickLog

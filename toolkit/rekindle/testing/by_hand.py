@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Unpack, cast
 
-from rekindle.core.config import Settings, SettingsOptions
+from rekindle.assembly.limits.resolution import resolve_limits
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
 from rekindle.core.messages import (
     Admit,
@@ -43,6 +43,7 @@ from rekindle.core.request.tokens import EndReason, StateSum
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.text.masks import SerialMasks
+from rekindle.settings.engine import Settings, SettingsOptions
 from rekindle.testing.device import FakeStepper, settle_tick
 from rekindle.testing.grammar import FakeGrammar, constrained
 from rekindle.testing.model import FAKE_MODEL
@@ -285,4 +286,4 @@ class ByHand:
 def fake_limits(model: ModelConfig = FAKE_MODEL, **settings: Unpack[SettingsOptions]) -> EngineLimits:
     """Return the limits of the fake model with these settings; with `draft="mtp"`, the model has a draft head."""
     model = replace(model, draft_head=model.layers[0]) if settings.get("draft") == "mtp" else model
-    return EngineLimits.of(Settings(**cast(dict[str, Any], settings)), model, itemsize=4)
+    return resolve_limits(Settings(**cast(dict[str, Any], settings)), model, itemsize=4)

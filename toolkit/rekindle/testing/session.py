@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from rekindle.assembly.deployment import Deployment
+from rekindle.assembly.limits.resolution import resolve_settings
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
@@ -16,7 +17,6 @@ from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.assembly.replicas import ReadWeights
 from rekindle.assembly.thread import EngineThread
 from rekindle.client.engine_client import EngineClient
-from rekindle.core.config import Settings, SettingsOptions
 from rekindle.core.content import content_digest
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
@@ -37,6 +37,7 @@ from rekindle.formats.checkpoints.weights import Weights
 from rekindle.formats.lora import Lora
 from rekindle.formats.responses.reading.turns import AnswerTurns
 from rekindle.session.session import Session
+from rekindle.settings.engine import Settings, SettingsOptions
 from rekindle.testing.by_hand import CheckedScheduler, fake_limits
 from rekindle.testing.device import FakeSettler, FakeStepper
 from rekindle.testing.model import FAKE_MODEL
@@ -96,7 +97,7 @@ def fake_loaded_engine(
     return _FakeLoadedEngine(
         checkpoint=checkpoint,
         family=None,
-        settings=replace(limits.resolve(Settings()), device="cpu:0"),
+        settings=replace(resolve_settings(Settings(), limits), device="cpu:0"),
         limits=limits,
         deployment=Deployment("int", WeightForm(np.dtype(np.float32)), "xla", 0).over(places),
         defaults={"processor_args": ()} if limits.processes_logits else {},

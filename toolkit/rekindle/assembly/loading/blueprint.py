@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import jax.numpy as jnp
 
+from rekindle.assembly.limits.resolution import resolve_limits, resolve_settings
 from rekindle.assembly.loading.budget import Budget
 from rekindle.assembly.loading.forms import weight_form
 from rekindle.core.buckets import Bucket
-from rekindle.core.config import Dtype, KvDtype, Precompile, Settings, WeightsChoice
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.functions import (
     ADAPT,
@@ -41,6 +41,7 @@ from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.core.store.validity import code_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.settings.engine import Dtype, KvDtype, Precompile, Settings, WeightsChoice
 from rekindle_kernels.api import Implementation, describe, is_batch_invariant, library_of
 
 LOADED_AT_ONCE = 3
@@ -83,13 +84,13 @@ class Blueprint:
         config = checkpoint.config
         dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
         kv_dtype = kv_dtype_of(settings, dtype, place.first.platform)
-        limits = EngineLimits.of(settings, config, kv_dtype.itemsize)
+        limits = resolve_limits(settings, config, kv_dtype.itemsize)
         form = weight_form(checkpoint, settings, dtype, place)
         vision = vision_sizes(checkpoint, settings)
         programs = _programs(config, replace(settings, logits_processor=None), limits, (form, kv_dtype), place, vision)
         adapters = programs.shapes.adapter_bytes if limits.expects_adapters else 0
         budget = Budget.of(programs, config, limits, place, workspace, adapters + programs.shapes.vision_bytes)
-        limits = EngineLimits.of(
+        limits = resolve_limits(
             settings,
             config,
             kv_dtype.itemsize,
@@ -126,7 +127,7 @@ class Blueprint:
             "tensor": self.place.tensor,
         }
         return replace(
-            self.limits.resolve(settings),
+            resolve_settings(settings, self.limits),
             **({} if settings.mesh is not None or settings.prefill is not None else devices),
             implementation=self.programs.shapes.implementation,
             dtype=cast(Dtype, self.dtype.name),

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from rekindle.assembly.devices import memory_of, shares_memory
+from rekindle.assembly.limits.resolution import DEFAULT_POOL_BYTES
 from rekindle.core.buckets import QUERY_BLOCK
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.errors import ConfigError, ModelTooLarge
 from rekindle.core.models.config import DualConfig, ExpertsConfig, FeedForwardConfig, ModelConfig
-from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits
+from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.waiting import STAGED_PART
 from rekindle.core.words import size_text
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from rekindle.assembly.devices import device_of, memory_of, shares_memory
 from rekindle.assembly.loading.budget import KEPT_FREE
-from rekindle.core.config import Settings
 from rekindle.core.errors import ModelNotFound
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.formats.checkpoints.hub import HubModel, is_cached, is_reachable
+from rekindle.settings.engine import Settings
 
 AUTO: Final = "auto"
 """The name of a model to choose."""

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 
 from rekindle.assembly.devices import reads_floats, shares_memory
 from rekindle.assembly.loading.kinds import large_groups, quantized_kinds
-from rekindle.core.config import Settings
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
@@ -14,6 +13,7 @@ from rekindle.core.models.decoder import abstract_decoder, expected_shapes, tran
 from rekindle.core.models.shard import Shard
 from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.settings.engine import Settings
 from rekindle_kernels.api import Implementation, choose_for_all
 from rekindle_kernels.storage import Activations
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from time import monotonic
 
 from rekindle.assembly.devices import shares_memory
+from rekindle.assembly.limits.resolution import DEFAULT_POOL_BYTES
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.stores import open_programs, require_all
 from rekindle.core.concurrency.progress import Progress, Report, silent
 from rekindle.core.concurrency.threads import compiling
-from rekindle.core.config import Settings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.lowering import temporary_bytes
 from rekindle.core.device.programs.store import ProgramStore
-from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
+from rekindle.settings.engine import Settings
 
 MEASURING = "measuring the largest step"
 

@@ -9,7 +9,6 @@ from typing import Final
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.programs.restore_report import RestoreReport, difference_text, part_label
 from rekindle.core.concurrency.warning import warn
-from rekindle.core.config import Restore, Settings
 from rekindle.core.device.programs.functions import Key, program_name
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.errors import NotRestored, StorageError, UnsafeStorage
@@ -17,6 +16,7 @@ from rekindle.core.page import StoredPage
 from rekindle.core.store.directory import cache_dir, require_private
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.validity import Difference, shorten
+from rekindle.settings.engine import Restore, Settings
 
 PROGRAMS: Final = "programs"
 SNAPSHOTS: Final = "snapshots"

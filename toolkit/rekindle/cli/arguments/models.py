@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from typing import Final, get_args
 
 from rekindle.cli.starting import deferred
-from rekindle.core.config import Dtype
+from rekindle.settings.engine import Dtype
 
 EXAMPLES: Final = (
     "rekindle models",

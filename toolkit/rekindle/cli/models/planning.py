@@ -15,12 +15,12 @@ from rekindle.assembly.loading.stores import PROGRAMS, program_store
 from rekindle.cli.models.targets import devices_of
 from rekindle.cli.requirements import settings_of
 from rekindle.core.concurrency.progress import Report
-from rekindle.core.config import Settings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.errors import ConfigError
 from rekindle.core.store.directory import cache_dir
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.settings.engine import Settings
 
 
 @dataclass(frozen=True, slots=True)

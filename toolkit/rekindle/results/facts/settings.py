@@ -4,22 +4,22 @@ from dataclasses import fields
 from typing import Any
 
 from rekindle import markup
-from rekindle.core import config
 from rekindle.core.request import params
+from rekindle.settings import engine
 
 
-class Settings(config.Settings):
-    __doc__ = config.Settings.__doc__
+class Settings(engine.Settings):
+    __doc__ = engine.Settings.__doc__
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
         """Compare the values, also with a record of the core, without a table."""
-        return isinstance(other, config.Settings) and _values(self) == _values(other)
+        return isinstance(other, engine.Settings) and _values(self) == _values(other)
 
-    __hash__ = config.Settings.__hash__
+    __hash__ = engine.Settings.__hash__
 
     @classmethod
-    def of(cls, settings: config.Settings) -> "Settings":
+    def of(cls, settings: engine.Settings) -> "Settings":
         """Return settings with their table."""
         return settings if isinstance(settings, cls) else cls(**_values(settings))
 
@@ -49,5 +49,5 @@ class SamplingParams(params.SamplingParams):
         printer.text(repr(self) if printer.indentation else self._repr_mimebundle_()["text/plain"])
 
 
-def _values(record: config.Settings | params.SamplingParams) -> dict[str, Any]:
+def _values(record: engine.Settings | params.SamplingParams) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in fields(record)}

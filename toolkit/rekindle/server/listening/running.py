@@ -26,7 +26,7 @@ from rekindle.server.listening.connections import Connection, Uvicorn, UvicornAp
 from rekindle.server.models.gate import Gate
 from rekindle.server.models.served import Models
 from rekindle.server.openai.responses.kept import KeptResponses
-from rekindle.server_settings import ServerSettings, check_number
+from rekindle.settings.server import ServerSettings, check_number
 
 BACKLOG = 2048
 """Maximum length of the queue of connections not accepted yet."""

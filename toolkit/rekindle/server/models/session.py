@@ -6,11 +6,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from rekindle.client.handle import Handle
-from rekindle.core.config import Settings
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.notebook.board.board import BoardSource
 from rekindle.results.scores.ranking import Ranking
+from rekindle.settings.engine import Settings
 
 
 class ServedSession(Protocol):

@@ -18,7 +18,6 @@ from inspect_ai.solver._task_state import sample_state
 from inspect_ai.tool import ToolChoice, ToolInfo
 from inspect_ai.util import display_type
 
-from rekindle.core.config import SettingsOptions
 from rekindle.core.errors import ConfigError, PromptTooLong, RekindleError
 from rekindle.formats.response import MessageForm
 from rekindle.formats.responses.formats import format_of
@@ -28,6 +27,7 @@ from rekindle.session.inspect_ai.options import MAX_TOKENS, for_template, of_epo
 from rekindle.session.inspect_ai.outputs import output_of, record_of
 from rekindle.session.inspect_ai.shared import SharedSession, share
 from rekindle.session.session import Session
+from rekindle.settings.engine import SettingsOptions
 
 
 class RekindleAPI(ModelAPI):  # type: ignore[misc]  # inspect-ai may not be installed

@@ -12,7 +12,6 @@ from rekindle.assembly.thread import EngineThread
 from rekindle.client.adapters import AdapterInfo
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread, unless, until_closed
-from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.messages import PutAdapter
 from rekindle.core.request import checks
@@ -20,6 +19,7 @@ from rekindle.core.request.accepted import LONGEST_NAME
 from rekindle.core.scheduler.limits import DEFAULT_ADAPTERS, DEFAULT_RANK
 from rekindle.formats.checkpoints.peft import config_of, given_adapter, rank_of, read_adapter
 from rekindle.formats.lora import Lora
+from rekindle.settings.engine import Settings
 
 AdapterSource = str | PathLike[str]
 """The directory of an adapter."""

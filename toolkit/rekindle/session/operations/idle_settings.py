@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Final
 
-from rekindle.core.config import Settings
+from rekindle.settings.engine import Settings
 
 _DEFAULTS: Final = {each.name: each.default for each in fields(Settings)}
 

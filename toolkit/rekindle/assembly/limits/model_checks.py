@@ -1,8 +1,8 @@
 """Checks of settings against a model."""
 
-from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
+from rekindle.settings.engine import Settings
 
 
 def check_model(settings: Settings, model: ModelConfig) -> None:

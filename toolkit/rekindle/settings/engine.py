@@ -8,23 +8,19 @@ from typing import Any, Final, Literal, TypedDict, get_args
 from rekindle.core import buckets
 from rekindle.core.errors import ConfigError
 from rekindle.core.keywords import hinted
-from rekindle.core.policy import POLICIES, Order
-from rekindle.core.route import ROUTES, Choose
+from rekindle.core.policy import POLICIES, DraftSource, Policy, Ticks
+from rekindle.core.route import ROUTES, Route
 from rekindle.core.words import bytes_in
 
 Dtype = Literal["float32", "bfloat16"]
 KvDtype = Literal["float32", "bfloat16", "int8"]
 Implementation = Literal["xla", "reference", "cpu", "tpu", "gpu"]
-Ticks = Literal["alternate", "prefill-first", "combined"]
-Policy = Literal["fcfs", "longest-prefix", "dfs-weight", "longest-output", "random"] | Order
-Route = Literal["prefix", "round-robin", "shortest-queue"] | Choose
 Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
 WeightsChoice = Literal["auto", "packed", "dequantized"]
 Activations = Literal["int16", "int8", "bfloat16", "exact"]
 Quantize = Literal["int8", "int4"]
-DraftSource = Literal["lookup", "mtp"]
 DEFAULT_CHUNK: Final = 512
 AXES: Final = ("data", "tensor")
 """Axis names of a device mesh."""

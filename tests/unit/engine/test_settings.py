@@ -12,12 +12,12 @@ import pytest
 
 import rekindle
 from rekindle.assembly.devices import places_of
+from rekindle.assembly.limits.resolution import DEFAULT_POOL_BYTES, check_sizes, resolve_limits, resolve_settings
 from rekindle.assembly.loading.blueprint import kv_dtype_of
 from rekindle.core.buckets import Bucket
-from rekindle.core.config import Settings
 from rekindle.core.errors import ConfigError
-from rekindle.core.scheduler.limits import DEFAULT_POOL_BYTES, EngineLimits, check_sizes
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.settings.engine import Settings
 from rekindle.testing import FAKE_MODEL, fake_limits
 
 MULTIPLES = ["page_size", "max_prefill_tokens", "prefill_chunk"]
@@ -119,11 +119,11 @@ def test_a_deterministic_session_has_one_shape(more: dict[str, Any]) -> None:
 
 def test_a_deterministic_session_has_many_shapes_if_the_kernels_keep_rows_apart() -> None:
     settings = Settings(deterministic=True, max_running=8, max_prefill_tokens=64)
-    limits = EngineLimits.of(settings, FAKE_MODEL, 4, rows_apart=True)
+    limits = resolve_limits(settings, FAKE_MODEL, 4, rows_apart=True)
     assert (limits.one_shape, limits.decode_buckets) == (False, fake_limits(max_running=8).decode_buckets)
-    assert limits.resolve(settings).deterministic
+    assert resolve_settings(settings, limits).deterministic
     with_processor = replace(settings, logits_processor=lambda logits, row: logits)
-    assert EngineLimits.of(with_processor, FAKE_MODEL, 4, rows_apart=True).one_shape, "it need not keep rows apart"
+    assert resolve_limits(with_processor, FAKE_MODEL, 4, rows_apart=True).one_shape, "it need not keep rows apart"
 
 
 def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
@@ -179,16 +179,16 @@ def test_the_default_pool_serves_all_running_requests_in_full_unless_that_is_too
     layer = replace(FAKE_MODEL.layers[0], attention=replace(FAKE_MODEL.attentions[0], kv_heads=8, head_dim=128))
     wide = replace(FAKE_MODEL, layers=(layer,) * 30)
     page_bytes = 2 * 30 * 8 * 128 * 64 * 2
-    assert EngineLimits.of(Settings(), wide, itemsize=2).pool.num_pages == 1 + DEFAULT_POOL_BYTES // page_bytes
+    assert resolve_limits(Settings(), wide, itemsize=2).pool.num_pages == 1 + DEFAULT_POOL_BYTES // page_bytes
     huge = replace(wide, layers=(layer,) * 10**6)
-    assert EngineLimits.of(Settings(), huge, itemsize=2).pool.num_pages == 2, "one page is needed to serve anything"
+    assert resolve_limits(Settings(), huge, itemsize=2).pool.num_pages == 2, "one page is needed to serve anything"
 
 
 def test_pages_of_int8_are_refused_for_latents_and_named(families: Path) -> None:
     model = open_checkpoint(families / "deepseek-v3").config
     with pytest.raises(ConfigError, match=r'kv_dtype must not be "int8" .* latent attention.*pass "bfloat16"'):
-        EngineLimits.of(Settings(kv_dtype="int8"), model, 1)
-    EngineLimits.of(Settings(kv_dtype="bfloat16"), model, 2)
+        resolve_limits(Settings(kv_dtype="int8"), model, 1)
+    resolve_limits(Settings(kv_dtype="bfloat16"), model, 2)
 
 
 def test_pages_of_int8_are_refused_where_they_have_no_kernels() -> None:

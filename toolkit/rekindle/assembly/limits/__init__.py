@@ -1,0 +1,1 @@
+"""The settings of `open`, resolved for one model."""

@@ -1,0 +1,1 @@
+"""Settings of an engine, the keywords of `open`, and of a server."""
