@@ -3,11 +3,13 @@
 The packed form of a weight depends on the implementation.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array, Tensor
@@ -25,13 +27,15 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype | Storage, *, implementation
 
     Returns:
         A `jax.ShapeDtypeStruct`; of a storage (bytes,) uint8, or a tree of them for codes with arrays of their own.
+        Of an ordered storage, this and (in,) int32, the input of each of its columns.
 
     Raises:
         ValueError: the storage does not fit the shape, or the implementation does not support it or is unknown.
     """
     if isinstance(dtype, Storage):
         dtype.check(shape)
-        return operations_of(implementation).packed(shape, dtype)
+        blocks = operations_of(implementation).packed(shape, replace(dtype, ordered=False))
+        return (blocks, jax.ShapeDtypeStruct(shape[1:], jnp.int32)) if dtype.ordered else blocks
     return operations_of(implementation).packed(shape, jnp.dtype(dtype))
 
 
@@ -73,7 +77,27 @@ def pack_blocks(
     form = packed(shape, storage, implementation=implementation)
     if not _has_form(into, form):
         raise ValueError(f"a weight {shape} has the form {_text(form)}, but `into` is {_text(into)}")
-    operations_of(implementation).pack_blocks(pieces_of(parts, storage, inputs), into, storage)
+    blocks, order = into if storage.ordered else (into, None)
+    pieces = pieces_of(_with_order(parts, order), storage, inputs)
+    operations_of(implementation).pack_blocks(pieces, blocks, replace(storage, ordered=False))
+
+
+def _with_order(parts: Iterable[BlockRows], order: Array | None) -> Iterator[BlockRows]:
+    """Yield the parts, and write the order of their inputs.
+
+    Raises:
+        ValueError: the parts have several orders, or one that the storage does not keep.
+    """
+    for index, part in enumerate(parts):
+        if order is not None and part.order is not None and index == 0:
+            order[:] = part.order
+        if part.order is None or order is None:
+            is_same = part.order is order
+        else:
+            is_same = np.array_equal(part.order, order)
+        if not is_same:
+            raise ValueError("matrices are joined only if all have the same order of inputs, which the storage keeps")
+        yield part
 
 
 def linear(
@@ -104,7 +128,18 @@ def linear(
     _check(weight, (outputs, inputs), implementation)
     if onto is not None and onto.shape != (rows, outputs):
         raise ValueError(f"a product {(rows, outputs)} cannot be added to {onto.shape}")
+    if isinstance(weight, Stored) and weight.storage.ordered:
+        x, weight = _columns(materialize(x, implementation=implementation), weight.data[1]), weight.blocks()
     return operations_of(implementation).linear(x, weight, outputs, onto)
+
+
+def _columns(x: jax.Array, order: jax.Array) -> jax.Array:
+    """Return (rows, in) with the columns in an order, (in,) for all rows or (rows, in)."""
+    if order.ndim == 1 and len(x) == 1:
+        return x.at[:, order].get(mode="promise_in_bounds", unique_indices=True)
+    # Of several rows, XLA takes half as long to gather single numbers as columns.
+    places = jnp.arange(len(x), dtype=order.dtype)[:, None] * x.shape[1] + jnp.broadcast_to(order, x.shape)
+    return x.reshape(-1).at[places].get(mode="promise_in_bounds", unique_indices=True)
 
 
 def materialize(x: Input, *, implementation: Implementation) -> jax.Array:
@@ -129,6 +164,8 @@ def linear_columns(x: jax.Array, weight: Weight, outputs: int, *, implementation
         (outputs, rows) float32.
     """
     _check(weight, (outputs, x.shape[1]), implementation)
+    if isinstance(weight, Stored) and weight.storage.ordered:
+        x, weight = _columns(x, weight.data[1]), weight.blocks()
     return operations_of(implementation).linear_columns(x, weight, outputs)
 
 
@@ -155,6 +192,10 @@ def grouped_linear(
     groups = len(weight) if counts is None else len(counts)
     if not _has_form(data, form, (groups,)) or (counts is None and len(x) % groups):
         raise ValueError(f"{groups} weights have the form {_text(form)} each, got {_text(data)} for {x.shape}")
+    if isinstance(weight, Stored) and weight.storage.ordered:
+        sizes = len(x) // groups if counts is None else counts
+        group_of = jnp.repeat(jnp.arange(groups), sizes, total_repeat_length=len(x))
+        x, weight = _columns(x, weight.data[1][group_of]), weight.blocks()
     return operations_of(implementation).grouped_linear(x, counts, weight, outputs)
 
 
@@ -211,6 +252,9 @@ def look_up(weight: Weight, ids: jax.Array, shape: tuple[int, int], *, implement
         ValueError: the arguments do not fit together, or the implementation is unknown.
     """
     _check(weight, shape, implementation)
+    if isinstance(weight, Stored) and weight.storage.ordered:
+        rows = operations_of(implementation).look_up(weight.blocks(), ids, shape[1])
+        return jnp.zeros_like(rows).at[:, weight.data[1]].set(rows, unique_indices=True)
     return operations_of(implementation).look_up(weight, ids, shape[1])
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from rekindle_kernels.blocks import Array, Bytes, Packed, Tensor
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+Indices = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 _NF4: Final = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -44,6 +45,8 @@ class Codes:
         dtype: the dtype of the numbers, to which each step is rounded: float32, float16 or bfloat16.
         zeros: (rows, groups) float32 subtracted from the codes' numbers, or None.
         biases: (rows, groups) float32 added after the scale, or None.
+        places: (inputs,), the group of each number of a row, if groups are not consecutive numbers (act-order), or
+            None.
     """
 
     data: Bytes
@@ -54,6 +57,17 @@ class Codes:
     dtype: np.dtype[Any]
     zeros: Floats | None = None
     biases: Floats | None = None
+    places: Indices | None = None
+
+    def one_by_one(self) -> "Codes":
+        """Return the codes with a scale for each number, if groups are not consecutive numbers; else themselves."""
+        if self.places is None:
+            return self
+        scales, zeros, biases = (
+            None if a is None else a[:, self.places] for a in (self.scales, self.zeros, self.biases)
+        )
+        assert scales is not None, "codes have scales"
+        return replace(self, group=1, scales=scales, zeros=zeros, biases=biases, places=None)
 
     def widen(self) -> Array:
         """Return the numbers, (rows, inputs), in their dtype."""
@@ -81,6 +95,8 @@ class Codes:
 
     def _spread(self, groups: Floats) -> Floats:
         """Return a number for each input, from one for each group."""
+        if self.places is not None:
+            return groups[:, self.places]
         return groups if groups.shape[1] == 1 else np.repeat(groups, self.group, axis=1)[:, : self.inputs]
 
 

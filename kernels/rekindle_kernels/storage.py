@@ -4,10 +4,13 @@ A *kind* is a name of ggml, such as "Q4_K", or codes of safetensors files with f
 a scale for each 128 numbers of a row. ":zero" and ":least" after it stand for zero points and least numbers. The codes
 of "float8:128" are floats of 8 bits, E4M3; of "float4:32", "nf4:64" and "fp4:64" floats of 4 bits: E2M1 as in MXFP4,
 and those of bitsandbytes.
+
+A group of act-order has inputs that are not consecutive. Its weight is kept in an order of inputs in which they are,
+with this order beside the blocks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import jax
@@ -103,10 +106,12 @@ class Storage:
     Attributes:
         runs: the kind and the number of rows of each run of rows, since joined weights may be of several kinds.
         activations: the numbers that are multiplied with the codes.
+        ordered: whether the inputs are in an order of their own, kept beside the blocks.
     """
 
     runs: tuple[tuple[str, int], ...]
     activations: Activations = "int16"
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         if not self.runs or any(rows < 1 for _, rows in self.runs):
@@ -140,7 +145,8 @@ class Stored:
     """A packed weight in quantized blocks, for use in place of an array. A pytree with a static storage.
 
     Attributes:
-        data: an array or several, in the form of `layers.packed`; with a first axis of groups, or without.
+        data: an array or several, in the form of `layers.packed`; with a first axis of groups, or without. Of an
+            ordered storage, the blocks and the order.
         storage: its description.
     """
 
@@ -155,6 +161,10 @@ class Stored:
         one: Stored = jax.tree.map(lambda array: array[group], self)
         return one
 
+    def blocks(self) -> "Stored":
+        """Return the blocks of an ordered storage alone."""
+        return Stored(self.data[0], replace(self.storage, ordered=False))
+
 
 Weight = jax.Array | Stored
 """A packed weight."""
@@ -167,10 +177,12 @@ class BlockRows:
     Attributes:
         kind: the kind of the blocks.
         data: (rows, bytes) uint8, as in a file.
+        order: (inputs,), the input of each number of a row, if they are in another order, or None.
     """
 
     kind: str
     data: Bytes | FileArray
+    order: Indices | None = None
 
     @classmethod
     def of(cls, matrix: Tensor) -> "BlockRows":
@@ -203,14 +215,14 @@ class BlockRows:
 
     def rows(self, indices: Indices | slice) -> "BlockRows":
         """Return some rows: a view for a slice, else a copy."""
-        return BlockRows(
-            self.kind, self.data[indices] if isinstance(indices, slice) else np.asarray(self.data)[indices]
-        )
+        data = self.data[indices] if isinstance(indices, slice) else np.asarray(self.data)[indices]
+        return replace(self, data=data)
 
     def columns(self, indices: Indices) -> "BlockRows":
         """Return some inputs in whole blocks, as a copy; blocks of zeros for -1. See `in_blocks`."""
         blocks = in_blocks(indices, self.kind)
         assert blocks is not None, "the inputs are whole blocks"
+        assert self.order is None, "blocks in another order have no consecutive inputs"
         each = np.asarray(self.data).reshape(len(self), -1, layout_of(self.kind).size)
         some = each[:, blocks]
         some[:, blocks < 0] = 0
@@ -229,13 +241,15 @@ def in_blocks(indices: Indices, kind: str) -> Indices | None:
     return blocks if np.where(first < 0, each < 0, is_whole).all() else None
 
 
-def storage_of(kinds: Sequence[tuple[str, int]], activations: Activations = "int16") -> Storage:
+def storage_of(
+    kinds: Sequence[tuple[str, int]], activations: Activations = "int16", *, ordered: bool = False
+) -> Storage:
     """Return the storage of joined matrices, given the kind and the rows of each, at least one."""
     runs: list[tuple[str, int]] = []
     for kind, rows in kinds:
         before = runs.pop()[1] if runs and runs[-1][0] == kind else 0
         runs.append((kind, before + rows))
-    return Storage(tuple(runs), activations)
+    return Storage(tuple(runs), activations, ordered)
 
 
 class Piece(NamedTuple):
@@ -288,12 +302,27 @@ def _blocks_of_codes(codes: Codes) -> BlockRows:
         raise ValueError(
             f"codes are packed in whole groups of {GROUP} or a multiple, not {codes.group} of {codes.inputs}"
         )
+    if codes.places is not None:
+        order = np.argsort(codes.places, kind="stable")
+        return replace(_blocks_of_codes(_consecutive(codes, order)), order=order.astype(np.int32))
     if np.array_equal(codes.table, _E4M3, equal_nan=True):
         return _of_floats(codes)
     for name, table in TABLES.items():
         if codes.table.tobytes() == table.tobytes():
             return _of_table(name, codes)
     return _of_integers(codes)
+
+
+def _consecutive(codes: Codes, order: Indices) -> Codes:
+    """Return codes with their numbers in an order in which groups are consecutive."""
+    assert codes.places is not None, "the codes have groups by place"
+    if not np.array_equal(codes.places[order], np.arange(codes.inputs) // codes.group):
+        raise ValueError(f"codes are packed in groups of equal size, and not all of these have {codes.group} numbers")
+    if len(codes.table) != 16:
+        return replace(codes, data=codes.data[:, order], places=None)
+    pairs = np.stack([codes.data & np.uint8(15), codes.data >> np.uint8(4)], axis=-1).reshape(len(codes.data), -1)
+    some = pairs[:, order]
+    return replace(codes, data=some[:, ::2] | some[:, 1::2] << np.uint8(4), places=None)
 
 
 def _of_floats(codes: Codes) -> BlockRows:

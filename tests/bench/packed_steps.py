@@ -30,7 +30,7 @@ REPEATS: Final = 8
 
 def forms_of(checkpoint: Checkpoint) -> dict[str, WeightForm]:
     """Return the forms to compare, by name."""
-    kinds, wide = kinds_in(checkpoint.tensors, expected_shapes(checkpoint.config), ()), jnp.dtype("float32")
+    (kinds, _), wide = kinds_in(checkpoint.tensors, expected_shapes(checkpoint.config), ()), jnp.dtype("float32")
     return {
         "float32": WeightForm(wide),
         "bfloat16": WeightForm(jnp.dtype("bfloat16")),

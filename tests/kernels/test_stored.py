@@ -40,7 +40,8 @@ def numbers_of(parts: Sequence[Tensor]) -> Array:
 def stored(parts: Sequence[Tensor], implementation: Implementation, activations: Activations = "int16") -> Stored:
     """Return joined matrices in their own blocks."""
     matrices = [BlockRows.of(part) for part in parts]
-    storage = storage_of([(matrix.kind, len(matrix)) for matrix in matrices], activations)
+    is_ordered = matrices[0].order is not None
+    storage = storage_of([(matrix.kind, len(matrix)) for matrix in matrices], activations, ordered=is_ordered)
     shape = (storage.outputs, matrices[0].inputs)
     form = layers.packed(shape, storage, implementation=implementation)
     into = jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), form)
@@ -100,6 +101,20 @@ def with_fields(matrix: Quantized, **fields: Any) -> Quantized:
     return replace(matrix, reader=read)
 
 
+def act_order(matrix: Quantized, seed: int = 0) -> Quantized:
+    """Return a matrix of codes with its groups at random places."""
+    codes = matrix.codes()
+    assert isinstance(codes, Codes)
+    places = np.random.default_rng(seed).permutation(codes.inputs) // codes.group
+    return with_fields(matrix, places=places)
+
+
+def columns_of(parts: Sequence[Tensor], numbers: Array) -> Array:
+    """Return inputs, or numbers of weights, in the order in which parts are stored."""
+    order = BlockRows.of(parts[0]).order
+    return numbers if order is None else numbers[:, order]
+
+
 def _some(codes: Codes, rows: slice) -> Codes:
     zeros, biases = (None if a is None else a[rows] for a in (codes.zeros, codes.biases))
     return Codes(
@@ -121,11 +136,16 @@ def all_parts() -> dict[str, list[Tensor]]:
     beside: list[Tensor] = [blocks("Q4_K", 33), codes_of("float8:128", 40), blocks("Q8_0", 7)]
     mixed: list[Tensor] = [blocks(kind, rows) for kind, rows in zip(MIXED, (33, 64, 7, 40), strict=True)]
     small: list[Tensor] = [codes_of("float4:32", 40), codes_of("nf4:64", 33), codes_of("fp4:64", 7), blocks("Q4_0", 33)]
-    return single | coded | {"mixed": mixed, "floats beside": beside, "tables": small}
+    ordered: list[Tensor] = [act_order(codes_of("4:128:0:zeros", rows)) for rows in (45, 33)]
+    small_groups: list[Tensor] = [act_order(codes_of("8:32:-128:", 40)), act_order(codes_of("4:32:-8:", 7))]
+    joined = {"mixed": mixed, "floats beside": beside, "tables": small} | {
+        "act-order": ordered, "act-order of two kinds": small_groups
+    }  # fmt: skip
+    return single | coded | joined
 
 
 PARTS = all_parts()
-FIRST = ("Q4_1", "Q6_K", "4:64:-8:zeros", "float8:32", "float4:32", "mixed", "floats beside", "tables")
+FIRST = ("Q4_1", "Q6_K", "4:64:-8:zeros", "float8:32", "float4:32", "mixed", "floats beside", "tables", "act-order")
 NAMES = [name if name in FIRST else pytest.param(name, marks=pytest.mark.wide) for name in PARTS]
 
 
@@ -192,14 +212,14 @@ def test_codes_with_large_groups_are_multiplied_with_bfloat16(
     assert np.abs(np.asarray(grouped(jnp.asarray(x), jnp.asarray(counts), every)) - expected).max() < limit
 
 
-@pytest.mark.parametrize("name", ["mixed", "floats beside", "tables"])
+@pytest.mark.parametrize("name", ["mixed", "floats beside", "tables", "act-order"])
 @pytest.mark.parametrize("rows", [1, 5, 100])
 def test_exact_products_are_those_of_float32_weights(implementation: Implementation, name: str, rows: int) -> None:
-    parts, x = PARTS[name], jnp.asarray(random(rows, INPUTS))
+    parts, x = PARTS[name], random(rows, INPUTS)
     outputs = sum(map(len, parts))
-    y = layers.linear(x, stored(parts, implementation, "exact"), outputs, implementation=implementation)
-    wide = packed_form([numbers_of(parts)], "float32", implementation)
-    expected = layers.linear(x, wide, outputs, implementation=implementation)
+    y = layers.linear(jnp.asarray(x), stored(parts, implementation, "exact"), outputs, implementation=implementation)
+    wide = packed_form([columns_of(parts, numbers_of(parts))], "float32", implementation)
+    expected = layers.linear(jnp.asarray(columns_of(parts, x)), wide, outputs, implementation=implementation)
     np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(expected).view(np.int32))
 
 
@@ -207,20 +227,21 @@ def test_exact_products_are_those_of_float32_weights(implementation: Implementat
 def test_native_products_with_bfloat16_are_those_of_bfloat16_weights(name: str) -> None:
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
-    parts, x = PARTS[name], jnp.asarray(random(100, INPUTS))
-    outputs, narrow = sum(map(len, parts)), packed_form([numbers_of(parts)], "bfloat16", "cpu")
+    parts, x = PARTS[name], random(100, INPUTS)
+    in_order = jnp.asarray(columns_of(parts, x))
+    outputs, narrow = sum(map(len, parts)), packed_form([columns_of(parts, numbers_of(parts))], "bfloat16", "cpu")
     weight, onto = stored(parts, "cpu", "bfloat16"), jnp.asarray(random(100, outputs))
     for rows in (1, 2, 5, 13, 37, 100):
         for each in (None, onto[:rows]):
-            y = layers.linear(x[:rows], weight, outputs, implementation="cpu", onto=each)
-            expected = layers.linear(x[:rows], narrow, outputs, implementation="cpu", onto=each)
+            y = layers.linear(jnp.asarray(x[:rows]), weight, outputs, implementation="cpu", onto=each)
+            expected = layers.linear(in_order[:rows], narrow, outputs, implementation="cpu", onto=each)
             np.testing.assert_array_equal(np.asarray(y).view(np.int32), np.asarray(expected).view(np.int32))
-        columns = layers.linear_columns(x[:rows], weight, outputs, implementation="cpu")
-        expected = layers.linear_columns(x[:rows], narrow, outputs, implementation="cpu")
+        columns = layers.linear_columns(jnp.asarray(x[:rows]), weight, outputs, implementation="cpu")
+        expected = layers.linear_columns(in_order[:rows], narrow, outputs, implementation="cpu")
         np.testing.assert_array_equal(np.asarray(columns).view(np.int32), np.asarray(expected).view(np.int32))
     ids = jnp.arange(outputs)
     found, expected = (layers.look_up(each, ids, (outputs, INPUTS), implementation="cpu") for each in (weight, narrow))
-    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+    np.testing.assert_array_equal(columns_of(parts, np.asarray(found)), np.asarray(expected))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +252,7 @@ def test_rows_of_native_products_do_not_depend_on_the_rows_beside_them(activatio
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     x = jnp.asarray(random(99, INPUTS))
-    for name in ("mixed", "Q4_1", "floats beside", "tables"):
+    for name in ("mixed", "Q4_1", "floats beside", "tables", "act-order"):
         weight, outputs = stored(PARTS[name], "cpu", activations), sum(map(len, PARTS[name]))
         alone = np.concatenate([
             np.asarray(layers.linear(x[row : row + 1], weight, outputs, implementation="cpu"))
@@ -315,9 +336,36 @@ def test_rows_are_multiplied_with_the_blocks_of_their_group(implementation: Impl
     assert np.abs(np.asarray(even) - expected).max() < 1e-4 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("counts", [(0, 3, 1, 50), None])
+def test_each_group_has_an_order_of_inputs_of_its_own(
+    implementation: Implementation, counts: tuple[int, ...] | None
+) -> None:
+    matrices = [act_order(codes_of("4:64:-8:", 40 + seed)[:40], seed) for seed in range(4)]
+    each = [stored([matrix], implementation) for matrix in matrices]
+    weight = Stored(jax.tree.map(lambda *some: jnp.stack(some), *(one.data for one in each)), each[0].storage)
+    x = random(56 if counts is None else 54, INPUTS)
+    sizes = None if counts is None else jnp.asarray(counts, jnp.int32)
+    grouped = jax.jit(lambda x, weight: layers.grouped_linear(x, sizes, weight, 40, implementation=implementation))
+    numbers = np.stack([np.asarray(matrix) for matrix in matrices]).astype(np.float64)
+    group_of = np.repeat(np.arange(4), 14 if counts is None else counts)
+    expected = np.einsum("ri,roi->ro", x.astype(np.float64), numbers[group_of])
+    assert np.abs(np.asarray(grouped(jnp.asarray(x), weight)) - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_matrices_with_several_orders_of_inputs_are_not_joined(implementation: Implementation) -> None:
+    first, other = (act_order(codes_of("4:64:-8:", 8), seed) for seed in range(2))
+    for parts in ([first, other], [first, codes_of("4:64:-8:", 8)], [codes_of("4:64:-8:", 8), first]):
+        with pytest.raises(ValueError, match="only if all have the same order of inputs, which the storage keeps"):
+            stored(parts, implementation)
+    uneven = with_fields(first, places=np.arange(INPUTS) // 64 * 0)
+    with pytest.raises(ValueError, match="packed in groups of equal size, and not all of these have 64 numbers"):
+        BlockRows.of(uneven)
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "act-order"])
 @pytest.mark.parametrize("rows", [1, 100])
-def test_products_read_what_stands_for_their_input(implementation: Implementation, rows: int) -> None:
-    weight = stored(PARTS["Q4_1"], implementation)
+def test_products_read_what_stands_for_their_input(implementation: Implementation, name: str, rows: int) -> None:
+    weight, outputs = stored(PARTS[name], implementation), sum(map(len, PARTS[name]))
     inputs = (
         Normed(jnp.asarray(random(rows, INPUTS)), jnp.asarray(random(INPUTS)), 1e-5),
         Normed(jnp.asarray(random(rows, INPUTS)), jnp.ones(INPUTS), 1e-5, centred=True, bias=jnp.ones(INPUTS)),
@@ -325,8 +373,8 @@ def test_products_read_what_stands_for_their_input(implementation: Implementatio
     )
     for x in inputs:
         array = layers.materialize(x, implementation=implementation)
-        expected = layers.linear(array, weight, 45, implementation=implementation)
-        y = layers.linear(x, weight, 45, implementation=implementation)
+        expected = layers.linear(array, weight, outputs, implementation=implementation)
+        y = layers.linear(x, weight, outputs, implementation=implementation)
         np.testing.assert_array_equal(np.asarray(y), np.asarray(expected))
 
 

@@ -73,6 +73,7 @@ def pack(parts: Sequence[Tensor], into: Array) -> None:
 
 
 def _pack_codes(write: Any, codes: Codes, into: ctypes.c_void_p, first: ctypes.c_int64) -> None:
+    codes = codes.one_by_one()
     data = codes.data if codes.data.strides[-1] == 1 else np.ascontiguousarray(codes.data)
     numbers = [
         None if a is None else np.ascontiguousarray(a) for a in (codes.table, codes.scales, codes.zeros, codes.biases)

@@ -97,7 +97,7 @@ PACKED = {
 def test_floats_of_8_bits_are_packed_with_the_numbers_of_the_library(case: str, implementation: Implementation) -> None:
     assert {each for each in CASES if "fp8" in each} == set(PACKED)
     (name, tensor), ((_, expected),) = *load_case(case)[0].items(), load_case(case)[1].items()
-    kinds = kinds_in({name: tensor}, [name], ())
+    kinds, _ = kinds_in({name: tensor}, [name], ())
     assert kinds == (() if PACKED[case] is None else ((name, PACKED[case]),))
     if not kinds:
         return
@@ -118,7 +118,7 @@ PACKED_INTEGERS = {
 def test_integers_of_at_most_4_bits_are_packed_in_4(case: str, implementation: Implementation) -> None:
     ((name, tensor),) = load_case(case)[0].items()
     expected = () if PACKED_INTEGERS[case] is None else ((name, PACKED_INTEGERS[case]),)
-    assert kinds_in({name: tensor}, [name], ()) == expected
+    assert kinds_in({name: tensor}, [name], ()) == (expected, ())
     assert isinstance(tensor, Quantized)
     codes = tensor.codes()
     assert isinstance(codes, Codes)
@@ -139,7 +139,7 @@ PACKED_TABLES = {
 @pytest.mark.parametrize("case", PACKED_TABLES)
 def test_floats_of_4_bits_are_packed_with_the_numbers_of_the_library(case: str, implementation: Implementation) -> None:
     (name, tensor), ((_, expected),) = *load_case(case)[0].items(), load_case(case)[1].items()
-    kinds = kinds_in({name: tensor}, [name], ())
+    kinds, _ = kinds_in({name: tensor}, [name], ())
     assert kinds == (() if PACKED_TABLES[case] is None else ((name, PACKED_TABLES[case]),))
     if kinds:
         assert equal(unpacked_rows(tensor, implementation).astype(expected.dtype), expected)
@@ -147,7 +147,7 @@ def test_floats_of_4_bits_are_packed_with_the_numbers_of_the_library(case: str, 
 
 def test_the_form_of_floats_of_4_bits_tells_what_is_multiplied() -> None:
     checkpoint = open_checkpoint(GOLDENS / "bitsandbytes-nf4")
-    kinds, wide = kinds_in(checkpoint.tensors, checkpoint.tensors, ()), np.dtype(np.float32)
+    (kinds, _), wide = kinds_in(checkpoint.tensors, checkpoint.tensors, ()), np.dtype(np.float32)
     assert str(WeightForm(wide, kinds)) == "nf4:64 with float32 activations"
     assert str(WeightForm(wide, kinds, "bfloat16")) == "nf4:64 with bfloat16 activations"
     assert str(WeightForm(wide, (("x", "float4:32"),))) == "float4:32 with int16 activations"
@@ -155,7 +155,7 @@ def test_the_form_of_floats_of_4_bits_tells_what_is_multiplied() -> None:
 
 def test_awq_is_packed_as_gptq_with_the_numbers_of_its_file(implementation: Implementation) -> None:
     checkpoint = open_checkpoint(GOLDENS / "awq")
-    kinds = dict(kinds_in(checkpoint.tensors, checkpoint.tensors, ()))
+    kinds = dict(kinds_in(checkpoint.tensors, checkpoint.tensors, ())[0])
     assert {*kinds.values()} == {"int4:32:zero"}
     for name in kinds:
         expected = np.asarray(checkpoint.tensors[name]).astype(np.float32)

@@ -73,8 +73,8 @@ def dequantized(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
 
 def packed_form(checkpoint: Checkpoint, activations: Activations = "int16") -> WeightForm:
     """Return the form with all blocks packed."""
-    kinds = kinds_in(checkpoint.tensors, checkpoint.tensors, transposed_names(checkpoint.config))
-    return WeightForm(FLOAT32, kinds, activations)
+    kinds, orders = kinds_in(checkpoint.tensors, checkpoint.tensors, transposed_names(checkpoint.config))
+    return WeightForm(FLOAT32, kinds, activations, orders=orders)
 
 
 def numbers_of(request: JoinedTensors, array: jax.Array, form: WeightForm) -> Array:

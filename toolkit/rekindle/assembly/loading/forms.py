@@ -11,7 +11,7 @@ from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import abstract_decoder, expected_shapes, transposed_names
 from rekindle.core.models.shard import Shard
-from rekindle.core.models.weights.form import WeightForm, kinds_in
+from rekindle.core.models.weights.form import WeightForm, kept_orders, kinds_in
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.settings.engine import Settings
 from rekindle_kernels.api import Implementation, choose_for_all
@@ -32,9 +32,9 @@ def weight_form(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype, pl
         _activations(settings, dtype, place)  # checks the setting, which is idle here
         return wide
     shapes = expected_shapes(checkpoint.config)
-    kinds = kinds_in(checkpoint.tensors, shapes, transposed_names(checkpoint.config))
+    kinds, orders = kinds_in(checkpoint.tensors, shapes, transposed_names(checkpoint.config))
     kinds = large_groups(kinds, shapes, floats=reads_floats(place.first)) if is_accelerator else kinds
-    form = WeightForm(dtype, kinds, _activations(settings, dtype, place))
+    form = WeightForm(dtype, kinds, _activations(settings, dtype, place), orders=kept_orders(orders, kinds))
     problem = ""
     if not kinds:
         groups = ", with a scale for at least 128 numbers" if is_accelerator else ""

@@ -111,12 +111,17 @@ def weights_digest(weights: Checkpoint | Mapping[str, Any]) -> str:
 def _check_kinds(tensors: Mapping[str, Any], config: ModelConfig, form: WeightForm, source: str) -> None:
     if form.quantize is not None:  # numbers of any form are quantized as they are read
         return
-    kinds = dict(kinds_in(tensors, form.kind_of, transposed_names(config)))
+    kinds, order_of = map(dict[str, str], kinds_in(tensors, form.kind_of, transposed_names(config)))
     for name, kind in form.kinds:
         if kinds.get(name) != kind:
             raise UnsupportedModel(
                 f"the open model keeps {name} packed as {kind}, and in {source} it is {kinds.get(name, 'not packed')}: "
                 'open the model with weights="dequantized" to give it other numbers'
+            )
+        if order_of.get(name) != form.order_of.get(name):
+            raise UnsupportedModel(
+                f"the open model joins {name} with others by the order of its inputs (act-order), and in {source} "
+                'others have the same: open the model with weights="dequantized" to give it other numbers'
             )
 
 

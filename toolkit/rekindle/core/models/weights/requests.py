@@ -67,11 +67,14 @@ class JoinedTensors:
         parts = self._parts(form.kind_of) if form.quantize is None else self._quantized_parts(form.kind_of)
         kinds = {kind for kind, _ in parts}
         is_whole = all(self.inputs is None or in_blocks(self.inputs, kind) is not None for kind in kinds)
+        orders = self._orders(form.order_of)
+        if len(orders) > 1 or None in orders or (True in orders and self.inputs is not None):
+            return None
         if not parts or not is_whole or any(self.plain[-1] % layout_of(kind).numbers for kind in kinds):
             return None
         if self.order is not None and form.quantize is None:
             parts = _reordered(parts, self.order)
-        storage = storage_of(parts, form.activations)
+        storage = storage_of(parts, form.activations, ordered=orders == {True})
         return storage if len(storage.runs) <= MOST_RUNS else None
 
     def _parts(self, kind_of: Mapping[str, str]) -> list[tuple[str, int]]:
@@ -83,6 +86,13 @@ class JoinedTensors:
         if not each:  # the rows of all groups, one after the other
             return [(kind, rows // self.groups) for kind, rows in parts]
         return parts[:each] if parts == parts[:each] * self.groups else []
+
+    def _orders(self, order_of: Mapping[str, str]) -> set[bool | None]:
+        """Return True for matrices with their own order of inputs, False for others, and None for those of several."""
+        names = list(self.shapes)
+        each = max(1, len(names) // max(1, self.groups))
+        matrices = ({order_of.get(name) for name in names[at : at + each]} for at in range(0, len(names), each))
+        return {None if len(orders) > 1 else orders != {None} for orders in matrices}
 
     def _quantized_parts(self, kind_of: Mapping[str, str]) -> list[tuple[str, int]]:
         """Return the kind and the rows of a matrix to be quantized; nothing if its tensors have several kinds."""

@@ -105,13 +105,14 @@ def _load(
     bits, data, factors = scheme.bits, codes(), scales()
     half, dtype = np.float32(1 << bits - 1), factors.dtype
     less = None if zeros is None else unpacked(np.ascontiguousarray(zeros().T), bits, outputs).T
-    group = by_inputs(None if places is None else places(), scheme.group or inputs, inputs)
+    size = scheme.group or inputs
+    groups = by_inputs(None if places is None else places(), size)
 
     def read(rows: slice) -> Codes:
         table: Floats = (tables.UINT4 if bits <= 4 else tables.UINT8) - half
         stream = stored_codes(np.asarray(data[rows]), bits, inputs)
-        offsets = None if less is None else group.spread(less[rows].astype(np.float32) - half)
-        scale = group.spread(factors[rows].astype(np.float32))
-        return Codes(stream, inputs, table, group.size, scale, dtype, offsets)
+        offsets = None if less is None else less[rows].astype(np.float32) - half
+        scale = factors[rows].astype(np.float32)
+        return Codes(stream, inputs, table, size, scale, dtype, offsets, places=groups)
 
     return Quantized(inputs, range(outputs), read)

@@ -112,13 +112,14 @@ def _load(
             f"{source}: {name} has inputs of the groups {order.min()} to {order.max()} by its g_idx, expected 0 to "
             f"{len(factors) - 1}. Fetch the model again"
         )
-    group = by_inputs(order, size, inputs)
+    groups = by_inputs(order, size)
 
     def read(rows: slice) -> Codes:
         stream = np.ascontiguousarray(data[:, rows].T).view(np.uint8)
         table = tables.UINT4 if bits <= 4 else tables.UINT8
-        less, scale = (group.spread(each[:, rows].T.astype(np.float32)) for each in (offsets, factors))
-        return Codes(stored_codes(stream, bits, inputs), inputs, table, group.size, scale, factors.dtype, less)
+        less, scale = (each[:, rows].T.astype(np.float32) for each in (offsets, factors))
+        codes = stored_codes(stream, bits, inputs)
+        return Codes(codes, inputs, table, size, scale, factors.dtype, less, places=groups)
 
     return Quantized(inputs, range(outputs), read)
 
