@@ -29,6 +29,8 @@ IMAGES = [GOLDEN / f"image-{index}.png" for index in range(3)]
 FILE = base64.b64encode(IMAGES[0].read_bytes()).decode()
 URL = f"data:image/png;base64,{FILE}"
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+SPACED: dict[str, Any] = {"temperature": 0, "max_tokens": 40, "regex": " [a-z]{12}[.]"}
+"""Answers that begin with a space, as those of SmolVLM."""
 BODY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 
 
@@ -67,6 +69,40 @@ async def test_later_turns_of_a_chat_see_its_images(session: Session) -> None:
     assert third.prompt_token_ids != second.prompt_token_ids, "its image has another size"
     streamed = [piece.text async for piece in chat.fork().stream("Again?", images=[IMAGES[2]])]
     assert "".join(streamed)
+
+
+@pytest.mark.parametrize("images", [(IMAGES[0], None, IMAGES[1], None), (None, IMAGES[0], None)])
+async def test_a_turn_is_computed_from_its_new_tokens_on(session: Session, images: tuple[Path | None, ...]) -> None:
+    """The template writes a space before answers, and the answers begin with one, as those of SmolVLM."""
+    chat = session.chat(**SPACED)
+    known: tuple[int, ...] = ()
+    for number, image in enumerate(images):
+        before = session.stats.scheduler.embedded_pictures
+        answer = await chat.say(f"Question {number}?", images=None if image is None else [image])
+        assert answer.prompt_token_ids[: len(known)] == known
+        assert answer.cached_tokens >= (len(known) - 1) // 16 * 16
+        assert session.stats.scheduler.embedded_pictures - before <= (image is not None)
+        assert answer.text.startswith(" ")
+        assert chat.messages[-1]["content"] == answer.text.strip()
+        text = session.decode(answer.prompt_token_ids).replace("<image>", "")
+        shown = re.sub("(<fake_token[^>]*>|<row[^>]*>|<global[^>]*>|\n)+", "", text)
+        rendered = session.render(chat.messages[:-1]).replace("<image>", "").replace("\n", "")
+        assert shown == rendered
+        alone = await session.generate(chat.messages[:-1], cache_salt="alone", **SPACED)
+        assert alone.usage.image_tokens == answer.usage.image_tokens
+        known = answer.prompt_token_ids + answer.token_ids
+
+
+async def test_edited_turns_keep_the_tokens_of_their_own_images(session: Session) -> None:
+    chat = session.chat(**SPACED)
+    first = await chat.say("What is it?", images=[IMAGES[0]])
+    await chat.say("And why?")
+    chat.undo()
+    chat.undo()
+    other = await chat.say("What is it?", images=[IMAGES[1]])
+    again = await session.chat(**SPACED).say("What is it?", images=[IMAGES[1]])
+    assert other.prompt_token_ids == again.prompt_token_ids
+    assert other.prompt_token_ids != first.prompt_token_ids
 
 
 async def test_a_chat_shows_thumbnails_and_sizes(session: Session) -> None:

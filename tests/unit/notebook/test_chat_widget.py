@@ -1,11 +1,14 @@
 """A box in a cell talks to the model: Enter starts a turn, its answer is drawn as it comes, and errors are shown."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from io import BytesIO
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from rekindle.chats.chat import Chat
 from rekindle.chats.widget import ChatWidget
@@ -65,7 +68,8 @@ def widget(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatWidget]:
 def parts(widget: ChatWidget) -> tuple[Any, Any, Any]:
     """Return the box, the button to send and the button to stop."""
     assert widget._inputs is not None
-    box, send, stop = widget._inputs._root.children
+    row, _ = widget._inputs._root.children
+    box, send, stop = row.children
     return box, send, stop
 
 
@@ -132,39 +136,148 @@ def test_without_widgets_or_a_notebook_it_is_the_conversation(chat: Chat, monkey
     assert widget._repr_mimebundle_() == chat._repr_mimebundle_()
 
 
-def test_chosen_images_are_sent_with_the_next_message(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Chat, "takes_images", property(lambda chat: True))
-    Output.instances = []
-    monkeypatch.setattr(front_end, "kernel", object)
-    monkeypatch.setattr(front_end, "CellOutput", Output)
-    turns: list[Any] = []
-    turn = chat._turn
+class Pictured:
+    """The widget of a chat whose model takes images, and its parts.
 
-    def noted(text: Any, options: Any, *others: Any) -> Any:
-        turns.append((text, options))
-        return turn(text, {}, *others)
+    Attributes:
+        turns: the texts and the options of its turns.
+    """
 
-    monkeypatch.setattr(chat, "_turn", noted)
-    widget = chat.widget()
-    widget._ipython_display_()
-    assert widget._inputs is not None
-    box, files, send, _ = widget._inputs._root.children
-    (button,) = files.children
+    def __init__(self, chat: Chat, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(Chat, "takes_images", property(lambda chat: True))
+        monkeypatch.setattr(front_end, "kernel", object)
+        monkeypatch.setattr(front_end, "CellOutput", Output)
+        Output.instances = []
+        self.turns: list[Any] = []
+        turn = chat._turn
+
+        def noted(text: Any, options: Any, *others: Any) -> Any:
+            self.turns.append((text, options))
+            return turn(text, {}, *others)
+
+        monkeypatch.setattr(chat, "_turn", noted)
+        self.widget = chat.widget()
+        self.widget._ipython_display_()
+        assert self.widget._inputs is not None
+        self.attachments = self.widget._inputs._attachments
+        self.box, self.chooser, self.send, _ = self.widget._inputs._root.children[0].children
+
+    @property
+    def html(self) -> str:
+        """The HTML of the tray."""
+        return "".join(each.value for each in self._all(self.attachments.tray) if hasattr(each, "placeholder"))
+
+    def remove(self, name: str) -> None:
+        """Click on the button that removes an image."""
+        (button,) = [
+            each for each in self._all(self.attachments.tray) if getattr(each, "tooltip", "") == f"Remove {name}"
+        ]
+        button.click()
+
+    def drop(self, name: str, data: bytes, part: int = 100) -> None:
+        """Send a file as the front end does, in parts."""
+        for start in range(0, max(1, len(data)), part):
+            content = {"name": name, "size": len(data), "start": start}
+            self.message(content, [memoryview(data[start : start + part])])
+
+    def message(self, content: Mapping[str, Any], buffers: list[Any]) -> None:
+        """Send a message to the drop zone."""
+        self.attachments._zone._handle_custom_msg(content, buffers)
+
+    def say(self, text: str) -> None:
+        self.box.value = f"{text}\n"
+        until_blocking(lambda: not self.send.disabled, "the turn had ended")
+
+    def _all(self, widget: Any) -> list[Any]:
+        return [widget, *(each for child in getattr(widget, "children", ()) for each in self._all(child))]
+
+
+@pytest.fixture
+def pictured(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pictured]:
+    pictured = Pictured(chat, monkeypatch)
+    yield pictured
+    pictured.widget.close()
+
+
+def png(width: int, height: int = 6) -> bytes:
+    file = BytesIO()
+    Image.new("RGB", (width, height), "orange").save(file, "PNG")
+    return file.getvalue()
+
+
+def test_chosen_images_are_sent_with_the_next_message(pictured: Pictured) -> None:
+    (button,) = pictured.chooser.children
     assert (button.accept, button.multiple, button.description) == ("image/*", True, "Images")
     changed = datetime.now(UTC)
-    file = {"name": "a.png", "type": "image/png", "size": 3, "content": memoryview(b"abc"), "last_modified": changed}
+    file = {"name": "a.png", "type": "image/png", "size": 3, "content": memoryview(png(8)), "last_modified": changed}
     button.value = (file,)
-    box.value = "\n"
-    assert files.children == (button,), "images wait for a text"
+    assert pictured.chooser.children != (button,), "the new button counts from zero"
+    pictured.box.value = "\n"
+    assert "say something about the images" in pictured.html
     for text in ("What is it?", "And why?"):
-        box.value = f"{text}\n"
-        until_blocking(lambda: not send.disabled, "the turn had ended")
-    assert turns == [("What is it?", {"images": [b"abc"]}), ("And why?", {})]
-    assert files.children != (button,)
-    assert any("[1 image]" in bundle["text/plain"] for output in Output.instances for bundle in output.bundles)
-    widget.close()
+        pictured.say(text)
+    (image,) = pictured.turns[0][1]["images"]
+    assert image.data == png(8)
+    assert pictured.turns == [("What is it?", {"images": [image]}), ("And why?", {})]
+    bundles = [bundle for output in Output.instances for bundle in output.bundles]
+    turn = next(bundle for bundle in bundles if "[image of 8 x 6 pixels]" in bundle["text/plain"])
+    assert '<img src="data:image/jpeg;base64,' in turn["text/html"]
 
 
-def test_a_model_of_text_alone_has_no_button_for_images(chat: Chat, widget: ChatWidget) -> None:
+def test_dropped_images_have_thumbnails_and_can_be_removed(pictured: Pictured) -> None:
+    pictured.drop("one.png", png(8))
+    pictured.drop("two.png", png(9), part=1 << 20)
+    assert pictured.html.count("<img ") == 2
+    assert "two.png, image of 9 x 6 pixels" in pictured.html
+    pictured.remove("one.png")
+    assert pictured.html.count("<img ") == 1
+    pictured.say("What is it?")
+    (image,) = pictured.turns[0][1]["images"]
+    assert image.size == (6, 9)
+    assert pictured.html == "", "sent images leave the tray"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("notes.txt", b"only text", "notes.txt: an image must be PNG, JPEG, WebP or GIF"),
+        ("none.png", b"", "none.png: .*an empty file"),
+        ("half.png", png(64, 64)[:90], "half.png: .*damaged"),
+    ],
+)
+def test_files_that_are_no_images_are_refused_with_the_reason(
+    pictured: Pictured, name: str, data: bytes, reason: str
+) -> None:
+    pictured.drop(name, data)
+    assert 'role="alert"' in pictured.html
+    assert re.search(reason, pictured.html)
+    assert pictured.attachments.images == []
+    pictured.drop("good.png", png(8))
+    assert "alert" not in pictured.html
+
+
+def test_files_out_of_bounds_and_folders_are_refused_without_their_bytes(pictured: Pictured) -> None:
+    assert pictured.attachments._zone.most_bytes == 20 << 20
+    pictured.message({"name": "film.png", "size": 21 << 20, "start": 0}, [])
+    assert "film.png: an image may have 20 MiB, got 21.0 MiB" in pictured.html
+    pictured.message({"name": "a folder", "error": "a file or directory could not be found"}, [])
+    assert "a folder: it cannot be read (a file or directory" in pictured.html
+    pictured.message({"name": "<b>", "error": "no"}, [])
+    assert "<b>:" not in pictured.html
+
+
+def test_a_model_of_text_alone_says_so_of_a_dropped_image(chat: Chat, widget: ChatWidget) -> None:
     assert not chat.takes_images
     assert len(parts(widget)) == 3
+    assert widget._inputs is not None
+    attachments = widget._inputs._attachments
+    attachments._zone._handle_custom_msg({"name": "a.png", "size": 5, "start": 0}, [b"bytes"])
+    assert "a.png: the model takes no images" in attachments.tray.children[0].value
+
+
+def test_without_anywidget_images_are_chosen_by_the_button(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    pictured = Pictured(chat, monkeypatch)
+    assert pictured.attachments.tray.children == ()
+    assert len(pictured.chooser.children) == 1
+    pictured.widget.close()

@@ -216,9 +216,11 @@ class Chat:
         """Return a box to talk to the model, for a notebook: `chat.widget()` as the last line of a cell.
 
         Enter, or the button "Send", starts a turn as `say` does, with tools. The answer appears as it arrives, and the
-        kernel is free meanwhile. For a model that takes images, the button "Images" chooses files for the next message.
-        Each answer has its figures, and a bar with the part of its prompt that came from the
-        prefix cache. "Stop" ends an answer and keeps its text. An error appears below the conversation.
+        kernel is free meanwhile. Images for the next message are pasted into the box, dropped on it or on the
+        conversation, or chosen by the button "Images"; each has a thumbnail and a button to remove it. Pasting and
+        dropping need anywidget (the extra `vision`). Each answer has its figures, and a bar with the part of its prompt
+        that came from the prefix cache. "Stop" ends an answer and keeps its text. An error appears below the
+        conversation, and the reason why a file is not taken below the box.
 
         The turns are those of this object, so other cells can read or continue the conversation. A saved notebook has
         the conversation without the box.
@@ -273,7 +275,8 @@ class Chat:
         return messages, Turn(self._requests, [tool.schema for tool in tools], turn_options, state.turn_tokens)
 
     def _add(self, messages: Sequence[Mapping[str, Any]], answer: Generation, turn: Turn) -> None:
-        self._states.append(State((*messages, self._message(answer)), turn.turn_tokens))
+        message = turn.message(messages, self._message(answer))
+        self._states.append(State((*messages, message), turn.turn_tokens))
 
     @property
     def _now(self) -> State:

@@ -1,8 +1,11 @@
 """Input box of a chat in a notebook, with its buttons."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from rekindle.chats.attachments import Attachments, close
+from rekindle.chats.dropping import ZONE
+from rekindle.formats.images.sources import ImageFile
 from rekindle.notebook import front_end
 
 HINT = "Say something, and press Enter"
@@ -14,15 +17,17 @@ class Inputs:
     A front end sends changes of one widget in order, so the end of the line comes with the whole line.
 
     Args:
-        send: sends a text with the files of its images; returns False if it cannot be sent now.
+        send: sends a text with its images; returns False if it cannot be sent now.
         stop: stops the answer.
-        takes_images: whether there is a button for files of images.
+        takes_images: whether the model takes images.
     """
 
-    def __init__(self, send: Callable[[str, Sequence[bytes]], bool], stop: Callable[[], None], *, takes_images: bool):
-        from ipywidgets import Button, HBox, Layout, Textarea
+    def __init__(
+        self, send: Callable[[str, Sequence[ImageFile]], bool], stop: Callable[[], None], *, takes_images: bool
+    ):
+        from ipywidgets import Button, HBox, Layout, Textarea, VBox
 
-        self._files = _Files() if takes_images else None
+        self._attachments = Attachments(takes_images=takes_images)
         self._send, self._output = send, front_end.CellOutput()
         narrow = Layout(width="auto", flex="0 0 auto")
         self._box = Textarea(
@@ -34,9 +39,11 @@ class Inputs:
         self._box.observe(self._on_text, "value")
         self._sender.on_click(lambda _: self._submit())
         self._stopper.on_click(lambda _: stop())
-        row = Layout(display="flex", flex_flow="row wrap", align_items="center", max_width="72em")
-        files = [] if self._files is None else [self._files.root]
-        self._root = HBox([self._box, *files, self._sender, self._stopper], layout=row)
+        wrapped = Layout(display="flex", flex_flow="row wrap", align_items="center")
+        files = [] if self._attachments.chooser is None else [self._attachments.chooser]
+        row = HBox([self._box, *files, self._sender, self._stopper], layout=wrapped)
+        self._root = VBox([row, self._attachments.tray], layout=Layout(max_width="72em"))
+        self._root.add_class(ZONE)
 
     def show(self) -> None:
         """Draw the input in the running cell."""
@@ -50,10 +57,8 @@ class Inputs:
     def close(self) -> None:
         """Remove the input."""
         self._output.draw(front_end.EMPTY)
-        for widget in (self._box, self._sender, self._stopper, self._root):
-            _close(widget)
-        if self._files is not None:
-            self._files.close()
+        self._attachments.close()
+        close(self._root)
 
     def _on_text(self, change: Any) -> None:
         if change["new"].endswith("\n"):
@@ -61,53 +66,12 @@ class Inputs:
 
     def _submit(self) -> None:
         text: str = self._box.value
-        files = () if self._files is None else self._files.contents
-        is_sent = bool(text.strip()) and self._send(text.strip(), files)
-        if is_sent and self._files is not None:
-            self._files.clear()
+        images = tuple(self._attachments.images)
+        is_sent = bool(text.strip()) and self._send(text.strip(), images)
+        if is_sent:
+            self._attachments.clear()
+        elif images and not text.strip():
+            self._attachments.complain("say something about the images, and press Enter")
         rest = "" if is_sent else text.rstrip("\n")
         if rest != text:
             self._box.value = rest
-
-
-class _Files:
-    """Button to choose the files of images for the next message.
-
-    Attributes:
-        root: the widget with the button.
-    """
-
-    def __init__(self) -> None:
-        from ipywidgets import HBox
-
-        self.root = HBox()
-        self._button: Any = None
-        self.clear()
-
-    @property
-    def contents(self) -> tuple[bytes, ...]:
-        """The chosen files."""
-        value = self._button.value
-        files = value.values() if isinstance(value, Mapping) else value  # ipywidgets 7 has a dict by name
-        return tuple(bytes(file["content"]) for file in files)
-
-    def clear(self) -> None:
-        """Forget the chosen files. A new button takes the place of the old one: no version resets its count alike."""
-        from ipywidgets import FileUpload, Layout
-
-        old, narrow = self._button, Layout(width="auto", flex="0 0 auto")
-        self._button = FileUpload(accept="image/*", multiple=True, description="Images", layout=narrow)
-        self.root.children = (self._button,)
-        _close(old)
-
-    def close(self) -> None:
-        """Remove the button."""
-        _close(self._button)
-        _close(self.root)
-
-
-def _close(widget: Any) -> None:
-    """Close a widget with its style and layout, if there is one."""
-    for part in (widget, getattr(widget, "layout", None), getattr(widget, "style", None)):
-        if part is not None:
-            part.close()

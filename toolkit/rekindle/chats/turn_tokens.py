@@ -1,13 +1,33 @@
 """Tokens of earlier turns, so that the next turn of a conversation continues exactly the same tokens."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from rekindle.core.messages import Continued, Prompt
+from rekindle.core.messages import Continued, Illustrated, KnownTokens, Prompt
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
 
 MOST = 64
 """Maximum number of stored prefixes: two per turn for the latest 32 turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Beginning of a conversation with its tokens.
+
+    Attributes:
+        text: the text with special tokens, and a placeholder for each image.
+        images: the images with their details.
+        token_ids: the tokens of both.
+    """
+
+    text: str
+    images: tuple[tuple[Any, str], ...]
+    token_ids: tuple[int, ...]
+
+    def begins(self, rendered: str, images: tuple[tuple[Any, str], ...]) -> bool:
+        """Return True if a conversation, of a text and images, begins with this."""
+        return rendered.startswith(self.text) and images[: len(self.images)] == self.images
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +40,37 @@ class TurnTokens:
     differently later, such as without their reasoning, the longest stored prefix that still matches is used.
 
     Attributes:
-        prefixes: pairs of (text with special tokens, token ids), oldest first.
+        prefixes: the prefixes, oldest first.
     """
 
-    prefixes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    prefixes: tuple[Prefix, ...] = ()
 
-    def prompt(self, rendered: str) -> Prompt | None:
+    def prompt(self, rendered: str, images: tuple[tuple[Any, str], ...] = ()) -> Prompt | None:
         """Return the prompt of a rendered conversation with the tokens of its longest stored prefix; None without one.
 
         Args:
-            rendered: the text of the conversation.
+            rendered: the text of the conversation, with a placeholder for each image.
+            images: the images with their details.
         """
-        matches = [prefix for prefix in self.prefixes if rendered.startswith(prefix[0])]
+        matches = [prefix for prefix in self.prefixes if prefix.begins(rendered, images)]
         if not matches:
             return None
-        text, token_ids = max(matches, key=lambda prefix: len(prefix[1]))
-        return Continued(token_ids, rendered[len(text) :])
+        known = max(matches, key=lambda prefix: len(prefix.token_ids))
+        more, new_images = rendered[len(known.text) :], images[len(known.images) :]
+        return Continued(
+            KnownTokens(known.token_ids, known.images) if known.images else known.token_ids,
+            Illustrated(more, new_images) if new_images else more,
+        )
 
-    def with_turn(self, rendered: str, answer: Generation, tokenizer: Tokenizer) -> "TurnTokens":
+    def with_turn(
+        self, rendered: str, images: tuple[tuple[Any, str], ...], answer: Generation, tokenizer: Tokenizer
+    ) -> "TurnTokens":
         """Return the stored prefixes, with a rendered conversation and the same with its answer added."""
         text = rendered + tokenizer.decode(answer.token_ids, skip_special_tokens=False)
-        new = ((rendered, answer.prompt_token_ids), (text, answer.prompt_token_ids + answer.token_ids))
+        new = (
+            Prefix(rendered, images, answer.prompt_token_ids),
+            Prefix(text, images, answer.prompt_token_ids + answer.token_ids),
+        )
         return TurnTokens((*self.prefixes, *new)[-MOST:])
 
 

@@ -6,13 +6,17 @@ from functools import partial
 from typing import Any, cast
 
 from rekindle import markup
+from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, PromptOptions
 from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits
+from rekindle.core.messages import Conversation
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.params import SamplingOptions
+from rekindle.formats.images.parts import images_in
+from rekindle.formats.images.sources import ImageSource
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import Cell
 from rekindle.notebook.showing import show_one
@@ -76,6 +80,7 @@ class Turn:
         self.turn_tokens = turn_tokens
         self.handle: Handle | None = None
         self._rendered, self._is_plain = "", True
+        self._images: tuple[tuple[ImageSource, str], ...] = ()
         self._choice = options.get("tool_choice", "auto")  # only for the first answer; later ones choose freely
 
     def ask(self, messages: Sequence[Mapping[str, Any]]) -> Handle:
@@ -84,30 +89,62 @@ class Turn:
         Raises:
             InvalidRequest: the messages or the options are invalid.
         """
-        prompt_options: PromptOptions[Any] = {"chat_template_kwargs": self._options.get("chat_template_kwargs")}
-        if self._tools:
-            prompt_options["tools"] = self._tools
         choice, self._choice = self._choice, "auto"
-        prompt_options["tool_choice"] = choice
-        prompt_options["parallel_tool_calls"] = self._options.get("parallel_tool_calls", True)
-        chat = self._requests.conversation(messages, prompt_options)
-        self._is_plain = self._requests.loaded_engine.preparer.prompts.is_plain(chat)
+        chat = self._conversation(messages, choice)
+        self._images = tuple(images_in(chat.messages))
+        self._is_plain = self._prompts.is_plain(chat)
         self._rendered = self._requests.render(chat) if self._is_plain else ""
-        prompt = self.turn_tokens.prompt(self._rendered) if self._is_plain else None
+        prompt = self.turn_tokens.prompt(self._rendered, self._images) if self._is_plain else None
         options = cast(GenerateOptions[Any], {**self._options, "tool_choice": choice})
         self.handle = self._requests.answer(chat, options, prompt)
         return self.handle
 
     def take(self, answer: Generation) -> None:
-        """Record the tokens of the latest answer, unless its prompt has images, or was cut: a later one is cut anew."""
-        if not self._is_plain:
+        """Record the tokens of the latest answer, unless its prompt was cut, since a later one is cut anew.
+
+        Tokens of images among words are not recorded either: in the text, they are like images.
+        """
+        images, tokenizer = self._prompts.images, self._requests.tokenizer
+        if not self._is_plain or (images is not None and images.placeholder in answer.token_ids):
             return
-        tokenizer = self._requests.tokenizer
         assert tokenizer is not None, "rendering a conversation needs a tokenizer"
         may_cut = self._options.get("truncate_prompt_tokens") is not None
         if may_cut and tokenizer.decode(answer.prompt_token_ids, skip_special_tokens=False) != self._rendered:
             return
-        self.turn_tokens = self.turn_tokens.with_turn(self._rendered, answer, tokenizer)
+        self.turn_tokens = self.turn_tokens.with_turn(self._rendered, self._images, answer, tokenizer)
+
+    def message(self, messages: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the message of the latest answer, without spaces before it that the chat template writes itself.
+
+        The next prompt then continues the tokens of the answer.
+
+        Args:
+            messages: the conversation before the answer.
+            answer: its message.
+        """
+        content, prefixes = answer.get("content"), self.turn_tokens.prefixes
+        if not self._is_plain or not prefixes or not isinstance(content, str) or not content.startswith(" "):
+            return answer
+        stripped = {**answer, "content": content.lstrip(" ")}
+        for each in (answer, stripped):
+            if self._requests.render(self._conversation([*messages, each])).startswith(prefixes[-1].text):
+                return each
+        return answer
+
+    def _conversation(self, messages: Sequence[Mapping[str, Any]], choice: str = "auto") -> Conversation:
+        """Return messages with the tools and the template variables of the turn."""
+        options: PromptOptions[Any] = {
+            "chat_template_kwargs": self._options.get("chat_template_kwargs"),
+            "tool_choice": choice,
+            "parallel_tool_calls": self._options.get("parallel_tool_calls", True),
+        }
+        if self._tools:
+            options["tools"] = self._tools
+        return self._requests.conversation(messages, options)
+
+    @property
+    def _prompts(self) -> PromptReader:
+        return self._requests.loaded_engine.preparer.prompts
 
     def take_interrupted(self) -> Generation | None:
         """Return the text so far of an interrupted answer, and record its tokens; None if no answer has begun."""

@@ -16,6 +16,7 @@ from rekindle.core.concurrency.threads import ending, soon
 from rekindle.core.concurrency.waits import Waits, blocked
 from rekindle.core.errors import RequestCancelled
 from rekindle.core.words import quantity, seconds
+from rekindle.formats.images.sources import ImageSource
 from rekindle.notebook import front_end
 from rekindle.notebook.live_parts import GrowingParts, PartReader
 from rekindle.notebook.live_text import REDRAW_SECONDS, draw_record
@@ -24,6 +25,8 @@ from rekindle.results.tool_run import ToolStep
 
 ENDS = {"stop": None, "repetition": "because it repeated itself"}
 """Words for the ends of answers; None for the usual end."""
+NO_MESSAGE = markup.bundle("", "")
+"""The message of the user between the answers of a turn with tools."""
 
 
 class Conversation(Protocol):
@@ -59,21 +62,21 @@ class ChatWidget:
         self._inputs: Inputs | None = None
         self._history, self._current = front_end.CellOutput(), front_end.CellOutput()
 
-    def send(self, text: str, files: Sequence[bytes] = ()) -> bool:
+    def send(self, text: str, images: Sequence[ImageSource] = ()) -> bool:
         """Start a turn with a user message on a thread; return False if another turn is running.
 
         Args:
             text: the text of the message.
-            files: the files of its images.
+            images: its images.
         """
         with self._lock:
             if self._is_busy:
                 return False
             self._is_busy = True
         self._show_busy()
-        line = "\n".join([f"[{quantity(len(files), 'image')}]", text]) if files else text
-        self._current.draw(_turn_bundle(line, "", "waiting", ""))
-        soon(partial(front_end.context_of_threads().run, self._run, text, files, line), "chat")
+        user = _user_message(text, images)
+        self._current.draw(_turn_bundle(user, "", "waiting", ""))
+        soon(partial(front_end.context_of_threads().run, self._run, text, images, user), "chat")
         return True
 
     def stop(self) -> None:
@@ -116,32 +119,32 @@ class ChatWidget:
             self._inputs = inputs
         self._show_busy()
 
-    def _run(self, text: str, files: Sequence[bytes], line: str) -> None:
+    def _run(self, text: str, images: Sequence[ImageSource], user: markup.Bundle) -> None:
         """Run a turn to its end, on a thread of its own; an error is displayed.
 
         Args:
-            text, files: as in `send`.
-            line: the message in the display of the turn, with the number of images: thumbnails come at its end.
+            text, images: as in `send`.
+            user: the message in the display of the turn.
         """
         before, why = len(self._chat.messages), ""
-        options: SayOptions = {"images": list(files)} if files else {}
+        options: SayOptions = {"images": list(images)} if images else {}
         try:
-            answer = blocked(self._chat._turn(text, options, partial(self._draw, line), self._draw_results))
+            answer = blocked(self._chat._turn(text, options, partial(self._draw, user), self._draw_results))
             self.answers[len(self._chat.messages) - 1] = answer
         except Exception as error:
             if ending():  # a kernel at shutdown has no sockets
                 return
             why = f"{type(error).__name__}: {error}"
         self._history.draw(self._history_bundle())
-        self._current.draw(_error_bundle(line, why) if len(self._chat.messages) == before and why else front_end.EMPTY)
+        self._current.draw(_error_bundle(user, why) if len(self._chat.messages) == before and why else front_end.EMPTY)
         with self._lock:
             self._is_busy, self._handle = False, None
         self._show_busy()
 
-    def _draw(self, text: str, handle: Handle) -> Waits[Generation]:
+    def _draw(self, user: markup.Bundle, handle: Handle) -> Waits[Generation]:
         """Draw one answer of the turn to its end; return it, or its part if it was stopped."""
         self._handle = handle
-        yield from draw_record(handle.record, _Screen(text, handle.record, self._current))
+        yield from draw_record(handle.record, _Screen(user, handle.record, self._current))
         with suppress(RequestCancelled):
             handle.record.result()
         return handle.record.so_far()
@@ -149,7 +152,7 @@ class ChatWidget:
     def _draw_results(self, step: ToolStep) -> None:
         """Draw the turn during the calls of an answer; the next answer replaces this."""
         calls = ", ".join(f"{result.call.name}()" for result in step.results)
-        self._current.draw(_turn_bundle("", "", f"called {calls}", ""))
+        self._current.draw(_turn_bundle(NO_MESSAGE, "", f"called {calls}", ""))
 
     def _history_bundle(self) -> markup.Bundle:
         return history_bundle(self._chat.messages, self.answers)
@@ -168,8 +171,8 @@ class _Screen:
 
     seconds: float = REDRAW_SECONDS
 
-    def __init__(self, text: str, record: Record, output: front_end.CellOutput):
-        self._text, self._record, self._output = text, record, output
+    def __init__(self, user: markup.Bundle, record: Record, output: front_end.CellOutput):
+        self._user, self._record, self._output = user, record, output
         self._position = 0
         self._reader, self._parts = PartReader(record), GrowingParts()
 
@@ -179,7 +182,7 @@ class _Screen:
         self._position += len(new)
         self._parts.take(self._reader.push(new))
         facts = markup.facts(self._record.facts)
-        self._output.draw(_turn_bundle(self._text, self._parts.html, self._record.state, facts, self._parts.text))
+        self._output.draw(_turn_bundle(self._user, self._parts.html, self._record.state, facts, self._parts.text))
 
     def close(self) -> None:
         """Leave the last state; the conversation takes its place."""
@@ -219,18 +222,23 @@ def _figures(answer: Generation) -> str:
     return f'<div style="max-width:16em">{bar}</div>{markup.facts(facts)}'
 
 
-def _turn_bundle(text: str, html: str, state: str, facts: str, plain: str = "") -> markup.Bundle:
+def _user_message(text: str, images: Sequence[ImageSource]) -> markup.Bundle:
+    """Return a new message of the user with thumbnails, which are drawn only once."""
+    parts = [{"type": "image", "image": image} for image in images]
+    message = {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
+    return markup.bundle(f"user: {content(message)}", _message_html(message, None))
+
+
+def _turn_bundle(user: markup.Bundle, html: str, state: str, facts: str, plain: str = "") -> markup.Bundle:
     """Return the current turn as text and as HTML: the user message, and the answer so far."""
-    user = _message_html({"role": "user", "content": text}, None) if text else ""
     answer = f'<div style="margin:0.6em 0 0 0">{markup.note(f"assistant{markup.BETWEEN}{state}")}{html}{facts}</div>'
-    return markup.bundle(f"user: {text}\nassistant: {plain} [{state}]", markup.frame(user + answer))
-
-
-def _error_bundle(text: str, why: str) -> markup.Bundle:
-    """Return the turn that an error has ended; the conversation is unchanged."""
-    user, note = (
-        _message_html({"role": "user", "content": text}, None),
-        "this turn failed; the conversation is as before",
+    return markup.bundle(
+        f"{user['text/plain']}\nassistant: {plain} [{state}]", markup.frame(user["text/html"] + answer)
     )
-    html = f'<div role="alert" style="margin:0.6em 0 0 0">{markup.note(note)}{markup.passage(why)}</div>'
-    return markup.bundle(f"user: {text}\n[{why}]", markup.frame(user + html))
+
+
+def _error_bundle(user: markup.Bundle, why: str) -> markup.Bundle:
+    """Return the turn that an error has ended; the conversation is unchanged."""
+    note = markup.note("this turn failed; the conversation is as before")
+    html = f'<div role="alert" style="margin:0.6em 0 0 0">{note}{markup.passage(why)}</div>'
+    return markup.bundle(f"{user['text/plain']}\n[{why}]", markup.frame(user["text/html"] + html))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Continued, Conversation, Illustrated, PicturedTokens, Prompt, Verbatim
+from rekindle.core.messages import Continued, Conversation, Illustrated, KnownTokens, PicturedTokens, Prompt, Verbatim
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.picture import Picture
 from rekindle.core.request.request import check_count, check_token_ids
@@ -134,7 +134,7 @@ class PromptReader:
         return self._template_text(chat)
 
     def is_plain(self, chat: Conversation) -> bool:
-        """Return True if a conversation has the tokens of its rendered text: no image, and no text of its tokens."""
+        """Return True if the placeholders in the text of a conversation are its images, and none are words in it."""
         return self.images is None or self.images.is_plain((chat.messages, chat.tools, chat.variables))
 
     def _read(self, prompt: Prompt, params: SamplingParams | None) -> PicturedTokens:
@@ -150,6 +150,12 @@ class PromptReader:
             case str():
                 encoded = self._encoded(prompt, not isinstance(prompt, Verbatim), params)
                 return self._without_images(check_token_ids("prompt", encoded, self.vocab_size))
+            case KnownTokens(ids, images):
+                if self.images is None:
+                    raise _no_images()
+                pictures = self.images.pictures(check_token_ids("prompt", ids, self.vocab_size), images)
+                self._check_sizes(pictures)
+                return PicturedTokens(ids, pictures)
         return self._with_images(prompt, params)
 
     def _with_images(self, prompt: Conversation | Illustrated, params: SamplingParams | None) -> PicturedTokens:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Continued, Conversation, Illustrated, PicturedTokens, Prompt
+from rekindle.core.messages import Continued, Conversation, Illustrated, KnownTokens, PicturedTokens, Prompt
 from rekindle.core.request.checks import preview
 
 
@@ -25,7 +25,7 @@ def with_sources(messages: list[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
 def has_images(prompt: Prompt) -> bool:
     """Return True for a prompt with images."""
     match prompt:
-        case Illustrated() | PicturedTokens():
+        case Illustrated() | KnownTokens() | PicturedTokens():
             return True
         case Conversation(messages):
             return _are_illustrated(messages)
@@ -37,7 +37,7 @@ def has_images(prompt: Prompt) -> bool:
 def images_of(prompt: Prompt | None) -> tuple[Any, ...]:
     """Return the images of a prompt in order, each as an `ImageSource`."""
     match prompt:
-        case Illustrated(_, images):
+        case Illustrated(_, images) | KnownTokens(_, images):
             return tuple(image for image, _ in images)
         case PicturedTokens(_, pictures):
             return tuple(picture.source.image for picture in pictures if hasattr(picture.source, "image"))

@@ -10,7 +10,7 @@ from typing import Any
 from rekindle.client.calls.images import with_images, with_sources
 from rekindle.client.calls.options import PromptOptions, ToolSchemas
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Continued, Conversation, Illustrated, PicturedTokens, Prompt, Verbatim
+from rekindle.core.messages import Continued, Conversation, Illustrated, KnownTokens, PicturedTokens, Prompt, Verbatim
 from rekindle.core.request.checks import boolean, preview
 from rekindle.core.request.request import check_token_ids
 from rekindle.formats.rendering.chat import (
@@ -184,14 +184,12 @@ def as_text(prompt: Prompt) -> str:
             return prompt
         case Illustrated():
             return prompt.text
-        case PicturedTokens():
+        case PicturedTokens() | KnownTokens():
             return " ".join(map(str, prompt.ids))
         case Conversation():
             return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in prompt.messages)
         case Continued():
             return f"{as_text(prompt.prefix)}{as_text(prompt.more)}"
-        case Illustrated(text):
-            return text
     return " ".join(map(str, prompt))
 
 
@@ -211,7 +209,7 @@ def label_of(prompt: Prompt | Exception, value: Any) -> PromptLabel:
             return label_of(prompt.more, value)
         case Illustrated():
             return prompt.text
-        case PicturedTokens():
+        case PicturedTokens() | KnownTokens():
             return prompt.ids
         case Exception():
             return value if isinstance(value, str) else preview(value)

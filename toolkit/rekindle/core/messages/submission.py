@@ -83,7 +83,23 @@ class PicturedTokens:
         return f"{quantity(len(self.ids), 'token')} with {quantity(len(self.pictures), 'image')}"
 
 
-Prompt = str | Conversation | tuple[int, ...] | Continued | Illustrated | PicturedTokens
+@dataclass(frozen=True, slots=True)
+class KnownTokens:
+    """Token ids of an earlier prompt, with its images.
+
+    Attributes:
+        ids: the token ids.
+        images: the images in order, as in `Illustrated`.
+    """
+
+    ids: tuple[int, ...]
+    images: tuple[tuple[Any, str], ...]
+
+    def __str__(self) -> str:
+        return f"{quantity(len(self.ids), 'token')} with {quantity(len(self.images), 'image')}"
+
+
+Prompt = str | Conversation | tuple[int, ...] | Continued | Illustrated | KnownTokens | PicturedTokens
 """Text, a conversation, token ids, a continued prefix, or text or token ids with images."""
 
 

@@ -14,7 +14,7 @@ from rekindle.core.request.picture import Picture
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.core.words import quantity
 from rekindle.formats.images.literals import Disguise, PrivateTokens
-from rekindle.formats.images.memory import ImageMemory
+from rekindle.formats.images.memory import ImageIdentity, ImageMemory
 from rekindle.formats.images.parts import images_in, with_places
 from rekindle.formats.images.processor import ImageProcessor
 from rekindle.formats.images.sources import ImageSource
@@ -92,9 +92,7 @@ class ImagePrompts:
         return PrivateTokens(self._tokenizer, self._texts)
 
     def is_plain(self, values: Values) -> bool:
-        """Return True for a conversation without images, and without texts of their tokens."""
-        if next(images_in(values[0]), None) is not None:
-            return False
+        """Return True for a conversation without texts of image tokens in its words."""
         return not Disguise(self._texts).is_needed(values)
 
     def rendered(self, values: Values, render: Callable[[Values], str]) -> CutText:
@@ -173,24 +171,44 @@ class ImagePrompts:
         Raises:
             InvalidRequest: a file is damaged.
         """
-        low = self._processor.at_low_detail()
-        sources = [ProcessedImage(image, low if detail == "low" else self._processor) for image, detail in images]
-        identities = [self.memory.identity(each.image, each.processor) for each in sources]
-        texts = [each.processor.text(*identity.size) for each, identity in zip(sources, identities, strict=True)]
+        processed = self._processed(images)
+        texts = [each.processor.text(*identity.size) for each, identity in processed]
         tokenizer = self._tokenizer
         if text.is_plain:
             tokenizer, texts = self._private.tokenizer, list(map(self._private.secret, texts))
         whole = "".join(map("".join, zip(text.pieces, [*texts, ""], strict=True)))
         ids = encode(tokenizer, whole)
-        counts = [each.processor.tokens(*identity.size) for each, identity in zip(sources, identities, strict=True)]
+        return ids, self._pictures(ids, processed)
+
+    def pictures(self, ids: Sequence[int], images: Sequence[tuple[ImageSource, str]]) -> tuple[Picture, ...]:
+        """Return images with the places of their tokens in a prompt of `tokens`.
+
+        Raises:
+            InvalidRequest: a file is damaged, or the tokens are those of other images.
+        """
+        return self._pictures(ids, self._processed(images))
+
+    def _processed(self, images: Sequence[tuple[ImageSource, str]]) -> list[tuple[ProcessedImage, ImageIdentity]]:
+        """Return images with their identities."""
+        low = self._processor.at_low_detail()
+        sources = [ProcessedImage(image, low if detail == "low" else self._processor) for image, detail in images]
+        return [(each, self.memory.identity(each.image, each.processor)) for each in sources]
+
+    def _pictures(
+        self, ids: Sequence[int], processed: Sequence[tuple[ProcessedImage, ImageIdentity]]
+    ) -> tuple[Picture, ...]:
+        counts = [each.processor.tokens(*identity.size) for each, identity in processed]
         places = np.flatnonzero(np.asarray(ids) == self.placeholder).astype(np.int32)
         if len(places) != sum(counts):
             raise InvalidRequest.of(
                 "prompt", f"the tokenizer made {len(places)} image tokens of {sum(counts)}: the model's files differ"
             )
-        ends = np.cumsum(counts)[:-1]
-        pictures = zip(identities, np.split(places, ends), sources, strict=True) if sources else ()
-        return ids, tuple(Picture(identity.digest, where, each) for identity, where, each in pictures)
+        if not processed:
+            return ()
+        split = np.split(places, np.cumsum(counts)[:-1])
+        return tuple(
+            Picture(identity.digest, where, each) for (each, identity), where in zip(processed, split, strict=True)
+        )
 
     def around(self, picture: Picture) -> tuple[int, int]:
         """Return the number of tokens of an image's text before its first embedding, and after its last one."""

@@ -106,8 +106,22 @@ def image_file(data: bytes) -> ImageFile:
         InvalidRequest: the file is too large, is no image of a supported format, or has too many pixels.
         ConfigError: Pillow is not installed.
     """
-    _check_length(len(data))
+    check_length(len(data))
     return ImageFile(data, size_of(data))
+
+
+def check_length(length: int) -> None:
+    """Check the number of bytes of an image's file.
+
+    Raises:
+        InvalidRequest: the file is empty, or larger than `MOST_BYTES`.
+    """
+    if length > MOST_BYTES:
+        raise InvalidRequest.of(
+            "prompt", f"an image may have {MOST_BYTES >> 20} MiB, got {length / (1 << 20):.1f} MiB; save it smaller"
+        )
+    if length <= 0:
+        raise InvalidRequest.of("prompt", f"an image must be {ACCEPTED}; got an empty file")
 
 
 def from_data_url(url: str) -> ImageFile:
@@ -132,7 +146,7 @@ def from_base64(text: str) -> ImageFile:
         InvalidRequest: the text is not base64, or the image is out of bounds.
         ConfigError: Pillow is not installed.
     """
-    _check_length(len(text) * 3 // 4 - 2)
+    check_length(len(text) * 3 // 4 - 2)
     try:
         data = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
@@ -142,7 +156,7 @@ def from_base64(text: str) -> ImageFile:
 
 def _from_path(path: Path) -> ImageFile:
     try:
-        _check_length(path.stat().st_size)
+        check_length(path.stat().st_size)
         return image_file(path.read_bytes())
     except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
         if isinstance(error, RekindleError):  # of the image, or of a missing Pillow
@@ -182,13 +196,3 @@ def _pil(array: np.ndarray) -> Any:
 def _own(array: np.ndarray) -> np.ndarray:
     """Return a copy in memory order, which nobody else changes."""
     return np.array(array, dtype=np.uint8, order="C")
-
-
-def _check_length(length: int) -> None:
-    """Refuse a file by its number of bytes."""
-    if length > MOST_BYTES:
-        raise InvalidRequest.of(
-            "prompt", f"an image may have {MOST_BYTES >> 20} MiB, got {length / (1 << 20):.1f} MiB; save it smaller"
-        )
-    if length <= 0:
-        raise InvalidRequest.of("prompt", f"an image must be {ACCEPTED}; got an empty file")
