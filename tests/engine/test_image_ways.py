@@ -73,7 +73,7 @@ async def test_later_turns_of_a_chat_see_its_images(session: Session) -> None:
 
 @pytest.mark.parametrize("images", [(IMAGES[0], None, IMAGES[1], None), (None, IMAGES[0], None)])
 async def test_a_turn_is_computed_from_its_new_tokens_on(session: Session, images: tuple[Path | None, ...]) -> None:
-    """The template writes a space before answers, and the answers begin with one, as those of SmolVLM."""
+    # The template writes a space before answers, and the answers begin with one, as those of SmolVLM.
     chat = session.chat(**SPACED)
     known: tuple[int, ...] = ()
     for number, image in enumerate(images):

@@ -55,10 +55,10 @@ class TurnTokens:
         matches = [prefix for prefix in self.prefixes if prefix.begins(rendered, images)]
         if not matches:
             return None
-        known = max(matches, key=lambda prefix: len(prefix.token_ids))
-        more, new_images = rendered[len(known.text) :], images[len(known.images) :]
+        longest = max(matches, key=lambda prefix: len(prefix.token_ids))
+        more, new_images = rendered[len(longest.text) :], images[len(longest.images) :]
         return Continued(
-            KnownTokens(known.token_ids, known.images) if known.images else known.token_ids,
+            KnownTokens(longest.token_ids, longest.images) if longest.images else longest.token_ids,
             Illustrated(more, new_images) if new_images else more,
         )
 
