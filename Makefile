@@ -1,5 +1,7 @@
 # Every target does its own set-up: `make demo` on a fresh checkout is all that is needed.
 PYTHON ?= python3
+# The Python of `make device`: a machine with an accelerator brings its own JAX, and is not to be changed.
+DEVICE_PYTHON ?= $(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/* tests/native/*
@@ -38,7 +40,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-harness test-tunix test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-harness test-tunix test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server device clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -76,6 +78,7 @@ help:
 	@echo "make film          the README's film of a restart"
 	@echo "make bench         speed against the peers (BENCH='--peers hf,llamacpp,vllm' for more)"
 	@echo "make bench-server  the server against its session and the peers' servers, with a load generator"
+	@echo "make device        nine minutes on a machine with a GPU: kernels, steps, a whole engine (DEVICE=--tiny for a CPU)"
 	@echo "make clean         remove what the other targets made here"
 
 demo: $(VENV)/.run
@@ -224,6 +227,9 @@ bench: $(VENV)/.run
 
 bench-server: $(VENV)/.server
 	@$(BIN)/python -m tests.bench.served $(BENCH)
+
+device:
+	@PYTHONPATH=toolkit:kernels:. $(DEVICE_PYTHON) -m tests.device $(DEVICE)
 
 clean:
 	rm -rf $(VENV) $(VENV)-* build dist toolkit/*.egg-info kernels/*.egg-info *.egg-info bench.json tests/browser/screenshots

@@ -1,4 +1,4 @@
-"""The GPU kernels, interpreted on CPU, hold to the reference in float64, however they are cut."""
+"""The GPU kernels hold to the reference in float64, however they are cut. Without a GPU, they are interpreted."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.wide
 
 @contextmanager
 def interpreted() -> Iterator[None]:
-    with unoptimized(), tracing_for(Target(interpret=True)):
+    with unoptimized(), tracing_for(Target(interpret=jax.default_backend() != "gpu")):
         yield
 
 

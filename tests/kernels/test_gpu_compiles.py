@@ -24,7 +24,7 @@ from rekindle.core.models.shard import WHOLE
 from rekindle.core.models.weights.form import Quantize, WeightForm
 from rekindle_kernels import api
 from rekindle_kernels.gpu.target import Target, tracing_for
-from tests.bench.engine_gpu import LLAMA_3_8B
+from tests.device.widths import LLAMA_8B, config_of
 from tests.kernels import narrow_programs, state_programs
 from tests.published import CONFIGS, published
 from tests.vision import published_program
@@ -68,6 +68,7 @@ platform_name: "CUDA" runtime_version { major: 13 } dnn_version_info { major: 9 
 device_description_str: "NVIDIA A100-SXM4-80GB"
 """
 TARGETS = {"NVIDIA H100 80GB HBM3": HOPPER, "NVIDIA A100-SXM4-80GB": AMPERE}
+LLAMA_3_8B = config_of(LLAMA_8B)
 INT32, BFLOAT16 = jnp.dtype(jnp.int32), jnp.dtype(jnp.bfloat16)
 PLAIN = WeightForm(BFLOAT16)
 

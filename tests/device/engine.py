@@ -1,0 +1,95 @@
+"""Measure a whole engine: cold and warm starts, memory, tokens a second, and the device's waits for the host."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.device.parts import ROOT, Rows, main
+from tests.device.widths import LLAMA_1B, TINY, write_checkpoint
+
+START = """
+import json, sys, time
+began = float(sys.argv[1])
+import rekindle
+session = rekindle.open_sync(sys.argv[2], progress=False, **json.loads(sys.argv[3]))
+opened = time.time()
+session.generate_sync(token_ids=list(range(2, 2 + int(sys.argv[4]))), max_tokens=1, ignore_eos=True)
+first = time.time()
+session.precompiled_sync(progress=False)
+stats = session.stats
+print(json.dumps({"opened, s": opened - began, "first token, s": first - began, "compiled": stats.compilations}))
+session.close_sync()
+"""
+BATCH = """
+import json, sys, time
+import jax
+import rekindle
+from rekindle.core.messages import Settled
+session = rekindle.open_sync(sys.argv[1], progress=False, **json.loads(sys.argv[2]))
+session.precompiled_sync(progress=False)
+memory = session.memory
+ticks = []
+for running in map(int, sys.argv[4].split(",")):
+    prompts = [[2 + number] * int(sys.argv[3]) for number in range(running)]
+    options = dict(max_tokens=int(sys.argv[5]), ignore_eos=True)
+    session.generate_sync(token_ids=prompts, **options)
+    seen = []
+    with session.watch(lambda record: seen.append(record.message) if isinstance(record.message, Settled) else None):
+        began = time.perf_counter()
+        session.generate_sync(token_ids=prompts, **options)
+        seconds = time.perf_counter() - began
+    full = [each for each in seen if each.rows]
+    ticks.append({
+        "running": running,
+        "tokens/s": running * int(sys.argv[5]) / seconds,
+        "tick, ms": 1e3 * sum(each.seconds for each in full) / max(1, len(full)),
+        "wait for the host, ms": 1e3 * sum(each.gap for each in full) / max(1, len(full)),
+    })
+used = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+print(json.dumps({"ticks": ticks, "planned": memory.weights + memory.workspace + memory.pool, "used": used}))
+"""
+
+
+def child(program: str, *arguments: str, limit: float) -> Mapping[str, Any]:
+    """Run a program in a process of its own; return its last line as JSON."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=max(1.0, limit), check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
+    figures: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def measure(rows: Rows) -> None:
+    """Start twice, then run batches."""
+    most, prompt, counts, new = (2, 20, "1,2", 8) if rows.tiny else (256, 512, "1,8,32,128,256", 128)
+    settings: dict[str, Any] = {"dtype": "bfloat16", "max_running": most}
+    with TemporaryDirectory() as directory:
+        model = str(write_checkpoint(TINY if rows.tiny else LLAMA_1B, Path(directory) / "model"))
+        for start in ("cold", "warm"):
+            rows.attempt(
+                f"{start} start",
+                lambda: child(
+                    START, str(time.time()), model, json.dumps(settings), str(prompt), limit=rows.seconds_left
+                ),
+            )
+        figures: dict[str, Any] = {}
+
+        def batches() -> dict[str, Any]:
+            figures.update(
+                child(BATCH, model, json.dumps(settings), str(prompt), counts, str(new), limit=rows.seconds_left)
+            )
+            return {"planned, GiB": figures["planned"] / 2**30, "used, GiB": figures["used"] / 2**30}
+
+        rows.attempt("memory", batches)
+    for tick in figures.get("ticks", ()):
+        rows.add(**{"": f"{tick.pop('running')} running", **tick})
+
+
+if __name__ == "__main__":
+    main(measure)
