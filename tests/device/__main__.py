@@ -76,10 +76,10 @@ def bring(lacking: list[str]) -> None:
     wheels = sorted(map(str, WHEELS.glob("*.whl")))
     if not wheels or str(SITE) in sys.path:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        platforms = " ".join(f"--platform manylinux{each}_x86_64" for each in ("2014", "_2_28", "_2_31"))
         sys.exit(
             f"missing here: {', '.join(lacking)}. Where there is a network, run\n  python3 -m pip download --no-deps "
-            f"--only-binary=:all: --python-version {version} --platform manylinux2014_x86_64 -d .whl "
-            f"{' '.join(lacking)}"
+            f"--only-binary=:all: --python-version {version} {platforms} -d .whl {' '.join(lacking)}"
         )
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--upgrade", "--target", str(SITE)]
     subprocess.run([*pip, *wheels], check=True)
