@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,9 +12,12 @@ import gguf
 import ml_dtypes
 import numpy as np
 import pytest
+from huggingface_hub import constants
 from safetensors.numpy import load_file, save_file
 
-from rekindle.core.errors import CheckpointError, ConfigError, ModelNotFound, UnsupportedModel
+from rekindle.assembly.preparing.prompt_reader import PromptReader
+from rekindle.core.errors import CheckpointError, ConfigError, InvalidRequest, ModelNotFound, UnsupportedModel
+from rekindle.core.messages import Illustrated
 from rekindle.core.models.config import AttentionConfig, FeedForwardConfig, LayerConfig, Norm
 from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.core.text.tokenizer import Tokenizer
@@ -170,6 +174,52 @@ def test_the_tower_beside_a_gguf_file_is_found(text_gguf: Path, name: str) -> No
     checkpoint = open_checkpoint(text_gguf)
     assert_same(tower_of(checkpoint))
     assert checkpoint.files == (text_gguf, path)
+
+
+@pytest.fixture
+def snapshot(text_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Lay out the cache of the hub with a model in two precisions, one of them in a folder, and its tower."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    commit, repository = "0123456789abcdef0123456789abcdef01234567", tmp_path / "hub" / "models--owner--SmolVLM-GGUF"
+    tower = write_mmproj(SMOLVLM, tmp_path / "tower.gguf")
+    files = {"SmolVLM-tiny-Q8_0.gguf": text_gguf, "BF16/SmolVLM-tiny-BF16.gguf": text_gguf, "mmproj-F16.gguf": tower}
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    (repository / "blobs").mkdir()
+    for name, source in files.items():
+        blob = repository / "blobs" / hashlib.sha256(source.read_bytes()).hexdigest()
+        shutil.copyfile(source, blob)
+        link = repository / "snapshots" / commit / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    return repository / "snapshots" / commit
+
+
+@pytest.mark.parametrize("file", ["SmolVLM-tiny-Q8_0.gguf", "BF16/SmolVLM-tiny-BF16.gguf"])
+def test_the_tower_in_a_snapshot_of_the_hub_is_found(snapshot: Path, file: str) -> None:
+    name = f"owner/SmolVLM-GGUF/{file}"
+    for model in (str(snapshot / file), name, f"{name}@main", f"huggingface:{name}"):
+        checkpoint = open_checkpoint(model)
+        assert_same(tower_of(checkpoint))
+        assert checkpoint.files[-1].name == "mmproj-F16.gguf"
+    (snapshot / "mmproj-F16.gguf").rename(snapshot / "tower.gguf")
+    assert open_checkpoint(name).vision is None
+    assert_same(tower_of(open_checkpoint(name, mmproj="owner/SmolVLM-GGUF/tower.gguf")))
+
+
+def test_a_tower_that_the_cache_has_lost_is_none(snapshot: Path) -> None:
+    (snapshot / "mmproj-F16.gguf").resolve().unlink()
+    assert open_checkpoint("owner/SmolVLM-GGUF/SmolVLM-tiny-Q8_0.gguf").vision is None
+
+
+@pytest.mark.parametrize("has_tower", [False, True])
+def test_an_image_for_a_gguf_file_without_its_tower_names_mmproj(text_gguf: Path, has_tower: bool) -> None:
+    if has_tower:  # of another model
+        write_mmproj(SMOLVLM, text_gguf.with_name("mmproj-f32.gguf"), change=edited("clip.vision.projection_dim", 64))
+    reader = PromptReader.of(open_checkpoint(text_gguf), 64, 64)
+    with pytest.raises(InvalidRequest, match=r"no mmproj file of a supported tower .* with mmproj="):
+        reader.read(Illustrated("What?", ((SMOLVLM / "image-0.png", "auto"),)))
 
 
 def test_of_several_towers_the_most_precise_of_the_model_is_taken(text_gguf: Path) -> None:

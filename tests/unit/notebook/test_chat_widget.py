@@ -144,7 +144,7 @@ class Pictured:
     """
 
     def __init__(self, chat: Chat, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(Chat, "takes_images", property(lambda chat: True))
+        monkeypatch.setattr(Chat, "_no_images", "")
         monkeypatch.setattr(front_end, "kernel", object)
         monkeypatch.setattr(front_end, "CellOutput", Output)
         Output.instances = []
@@ -266,8 +266,7 @@ def test_files_out_of_bounds_and_folders_are_refused_without_their_bytes(picture
     assert "<b>:" not in pictured.html
 
 
-def test_a_model_of_text_alone_says_so_of_a_dropped_image(chat: Chat, widget: ChatWidget) -> None:
-    assert not chat.takes_images
+def test_a_model_of_text_alone_says_so_of_a_dropped_image(widget: ChatWidget) -> None:
     assert len(parts(widget)) == 3
     assert widget._inputs is not None
     attachments = widget._inputs._attachments

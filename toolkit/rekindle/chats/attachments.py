@@ -11,14 +11,13 @@ from rekindle.formats.images.writing import description, thumbnails
 
 SIDE = 72
 """The most pixels of a side of a thumbnail."""
-NO_IMAGES = "the model takes no images: open one with a vision tower, such as SmolVLM2"
 
 
 class Attachments:
     """Images for the next message, each with its thumbnail and a button to remove it.
 
     Args:
-        takes_images: whether the model takes images; if not, each file is answered by the reason.
+        no_images: the reason why the model takes no images, in answer to each file; "" if it does.
 
     Attributes:
         images: the images, oldest first.
@@ -26,11 +25,12 @@ class Attachments:
         chooser: the widget with the button for files; None for a model without images.
     """
 
-    def __init__(self, *, takes_images: bool):
+    def __init__(self, no_images: str):
         from ipywidgets import HBox, Layout
 
         self.images: list[ImageFile] = []
-        self.chooser = HBox() if takes_images else None
+        self._no_images = no_images
+        self.chooser = None if no_images else HBox()
         self._button: Any = None
         self._cards: list[Any] = []
         self._zone = drop_zone(Files(self._add, self._refuse))
@@ -57,8 +57,8 @@ class Attachments:
 
     def _add(self, name: str, data: bytes) -> None:
         """Add the image of a file, or show the reason why it is none."""
-        if self.chooser is None:
-            self._refuse(name, NO_IMAGES)
+        if self._no_images:
+            self._refuse(name, self._no_images)
             return
         try:
             image = image_file(data)

@@ -94,9 +94,10 @@ class Chat:
         return copy_messages(self._now.messages)
 
     @property
-    def takes_images(self) -> bool:
-        """True for a model that takes images."""
-        return self._requests.loaded_engine.preparer.prompts.images is not None
+    def _no_images(self) -> str:
+        """The reason why the model takes no images; "" if it does."""
+        prompts = self._requests.loaded_engine.preparer.prompts
+        return prompts.no_images if prompts.images is None else ""
 
     @awaitable('await chat.say("...")')
     @spelled_out(SayOptions, SAY_DEFAULTS)

@@ -19,15 +19,13 @@ class Inputs:
     Args:
         send: sends a text with its images; returns False if it cannot be sent now.
         stop: stops the answer.
-        takes_images: whether the model takes images.
+        no_images: the reason why the model takes no images; "" if it does.
     """
 
-    def __init__(
-        self, send: Callable[[str, Sequence[ImageFile]], bool], stop: Callable[[], None], *, takes_images: bool
-    ):
+    def __init__(self, send: Callable[[str, Sequence[ImageFile]], bool], stop: Callable[[], None], *, no_images: str):
         from ipywidgets import Button, HBox, Layout, Textarea, VBox
 
-        self._attachments = Attachments(takes_images=takes_images)
+        self._attachments = Attachments(no_images)
         self._send, self._output = send, front_end.CellOutput()
         narrow = Layout(width="auto", flex="0 0 auto")
         self._box = Textarea(

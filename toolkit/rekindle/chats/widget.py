@@ -35,7 +35,7 @@ class Conversation(Protocol):
     @property
     def messages(self) -> list[Mapping[str, Any]]: ...
     @property
-    def takes_images(self) -> bool: ...
+    def _no_images(self) -> str: ...
     def _turn(self, new_messages: str, options: SayOptions, draw: Draw, on_step: Any = ...) -> Waits[Generation]: ...
     def _repr_mimebundle_(self) -> markup.Bundle: ...
 
@@ -106,7 +106,7 @@ class ChatWidget:
             raise NotImplementedError("a conversation can be typed only in a notebook")
         if self._inputs is None:
             try:
-                inputs = Inputs(self.send, self.stop, takes_images=self._chat.takes_images)
+                inputs = Inputs(self.send, self.stop, no_images=self._chat._no_images)
             except Exception as error:  # of any kind: IPython would print the traceback
                 raise NotImplementedError("an input needs ipywidgets") from error
         else:

@@ -94,7 +94,7 @@ def _implementation(
 
 def _is_packed_by_default(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype, place: Place) -> bool:
     """Return True for GGUF files with the native kernels of CPUs, which multiply their blocks faster than numbers."""
-    if settings.weights != "auto" or not any(path.suffix == ".gguf" for path in checkpoint.files):
+    if settings.weights != "auto" or not checkpoint.is_gguf:
         return False
     return _implementation(checkpoint, settings, dtype, place) == "cpu"
 

@@ -16,6 +16,11 @@ from rekindle.formats.rendering.chat import render
 
 ROOM = 256
 """Tokens of output beside a cut prompt, for output without a limit."""
+NO_IMAGES = "the model takes no images: give text alone, or open a model with a vision tower, such as SmolVLM2"
+NO_MMPROJ = (
+    "the model takes no images: the GGUF file is for text alone, and no mmproj file of a supported tower is beside it. "
+    "If the repository has one, open the model with mmproj=, a path or owner/name/mmproj-FILE.gguf"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,7 @@ class PromptReader:
         capacity: most tokens in one request, prompt and output together.
         images: prompts with images; None for a model that takes none.
         picture_rows: the most tokens of images on the device at a time.
+        no_images: the reason why the model takes no images, with a remedy.
     """
 
     tokenizer: Tokenizer | None
@@ -35,6 +41,7 @@ class PromptReader:
     capacity: int
     images: ImagePrompts | None = None
     picture_rows: int = 0
+    no_images: str = NO_IMAGES
 
     @classmethod
     def of(cls, model: Checkpoint, capacity: int, picture_rows: int = 0) -> "PromptReader":
@@ -42,7 +49,8 @@ class PromptReader:
         images = None
         if picture_rows and model.images is not None and model.tokenizer is not None:
             images = ImagePrompts(model.images, model.tokenizer)
-        return cls(model.tokenizer, model.config.vocab_size, capacity, images, picture_rows)
+        no_images = NO_MMPROJ if model.is_gguf else NO_IMAGES
+        return cls(model.tokenizer, model.config.vocab_size, capacity, images, picture_rows, no_images)
 
     def read(self, prompt: Prompt, params: SamplingParams | None = None) -> PicturedTokens:
         """Return the tokens of a prompt of any kind.
@@ -88,7 +96,7 @@ class PromptReader:
         return count or len(self.read(prompt).ids)
 
     def cut(self, prompt: PicturedTokens, params: SamplingParams) -> PicturedTokens:
-        """Return a prompt, cut to `truncate_prompt_tokens` if it is longer.
+        """Return a prompt, cut to at most `truncate_prompt_tokens`.
 
         An image stays or leaves as a whole, with its text.
 
@@ -130,11 +138,11 @@ class PromptReader:
         if self.images is not None:
             return self.images.joined(self._cut_text(chat))
         if next(images_in(chat.messages), None) is not None:
-            raise _no_images()
+            raise self._without_tower()
         return self._template_text(chat)
 
     def is_plain(self, chat: Conversation) -> bool:
-        """Return True if the placeholders in the text of a conversation are its images, and none are words in it."""
+        """Return True if all placeholders in the text of a conversation are images, and none are words."""
         return self.images is None or self.images.is_plain((chat.messages, chat.tools, chat.variables))
 
     def _read(self, prompt: Prompt, params: SamplingParams | None) -> PicturedTokens:
@@ -152,7 +160,7 @@ class PromptReader:
                 return self._without_images(check_token_ids("prompt", encoded, self.vocab_size))
             case KnownTokens(ids, images):
                 if self.images is None:
-                    raise _no_images()
+                    raise self._without_tower()
                 pictures = self.images.pictures(check_token_ids("prompt", ids, self.vocab_size), images)
                 self._check_sizes(pictures)
                 return PicturedTokens(ids, pictures)
@@ -162,7 +170,7 @@ class PromptReader:
         """Return the tokens of a prompt that may have images."""
         if self.images is None:
             if isinstance(prompt, Illustrated):
-                raise _no_images()
+                raise self._without_tower()
             ids = self._encoded(self.rendered(prompt), False, params)
             return PicturedTokens(check_token_ids("messages", ids, self.vocab_size), ())
         if isinstance(prompt, Conversation):
@@ -209,7 +217,7 @@ class PromptReader:
         return PicturedTokens(ids, ())
 
     def _cut_text(self, chat: Conversation) -> CutText:
-        """Return a conversation rendered by the chat template, cut at the places of its images."""
+        """Return a conversation rendered by the chat template, cut at the places of images."""
         assert self.images is not None, "the model takes images"
         return self.images.rendered(
             (chat.messages, chat.tools, chat.variables),
@@ -226,7 +234,7 @@ class PromptReader:
     def _encoded(
         self, text: str, adds_special: bool, params: SamplingParams | None, tokenizer: Tokenizer | None = None
     ) -> list[int]:
-        """Return the tokens of a text by a tokenizer, or those that `cut` will keep and some more.
+        """Return the tokens of a text by a tokenizer, or only the part for `cut` and some more.
 
         Raises:
             PromptTooLong: the text does not fit.
@@ -263,6 +271,10 @@ class PromptReader:
             chat.continue_final_message,
         )
 
+    def _without_tower(self) -> InvalidRequest:
+        """Return the error about an image for a model that takes none."""
+        return InvalidRequest.of("prompt", self.no_images)
+
     def _more(self, prompt: Prompt, params: SamplingParams | None) -> PicturedTokens:
         """Return the tokens of a continuation, without the tokenizer's tokens around a whole prompt."""
         if isinstance(prompt, str) and self.tokenizer is not None:
@@ -270,9 +282,3 @@ class PromptReader:
         if isinstance(prompt, Illustrated):
             prompt = replace(prompt, text=Verbatim(prompt.text))
         return self._read(prompt, params)
-
-
-def _no_images() -> InvalidRequest:
-    return InvalidRequest.of(
-        "prompt", "the model takes no images: give text alone, or open a model with a vision tower, such as SmolVLM2"
-    )

@@ -92,6 +92,11 @@ class Checkpoint:
     vision: TowerFiles | None = None
     draft_head: tuple[ModelConfig, Mapping[str, Tensor]] | None = None
 
+    @property
+    def is_gguf(self) -> bool:
+        """True for GGUF files, by their names."""
+        return any(path.suffix.lower() == ".gguf" for path in self.files)
+
     def with_draft_head(self) -> "Checkpoint":
         """Return the same model with its draft head, if it has one."""
         if self.draft_head is None:

@@ -37,11 +37,6 @@ _VERSION: Final = 2
 """The version of the layout of ggml's blocks."""
 
 
-def is_gguf(checkpoint: Checkpoint) -> bool:
-    """Return True for a model from GGUF files."""
-    return any(path.suffix.lower() == ".gguf" for path in checkpoint.files)
-
-
 def save_gguf(checkpoint: Checkpoint, kinds: Mapping[str, str], path: Path, report: Report, *, overwrite: bool) -> int:
     """Write a model with quantized weights as a GGUF file, and return its bytes.
 
@@ -58,9 +53,7 @@ def save_gguf(checkpoint: Checkpoint, kinds: Mapping[str, str], path: Path, repo
     """
     with new_file(path, overwrite=overwrite) as temporary:
         with collector_paused():  # a vocabulary and its merges are a hundred thousand objects
-            new = (
-                _from_file(checkpoint, kinds) if is_gguf(checkpoint) else _from_directory(checkpoint, kinds, path.stem)
-            )
+            new = _from_file(checkpoint, kinds) if checkpoint.is_gguf else _from_directory(checkpoint, kinds, path.stem)
         return write_gguf(temporary, new, f"writing {path.name}", report, partial(_check, checkpoint))
 
 

@@ -18,7 +18,6 @@ from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.huggingface.weight_files import open_weight_files
 from rekindle.formats.families.quantization import KEYS
 from rekindle.formats.saving.codes import CodeRows, words
-from rekindle.formats.saving.gguf import is_gguf
 from rekindle.formats.saving.output import check_room, new_directory
 from rekindle.formats.saving.tensors import NewTensor, WrittenBytes, float_dtype, of_floats, raw_bytes, row_pieces
 from rekindle_kernels.blocks import Array, Tensor
@@ -101,7 +100,7 @@ def quantization_config(checkpoint: Checkpoint, coded: Mapping[str, str]) -> dic
 
 def _source(checkpoint: Checkpoint) -> Path:
     """Return the directory of a model; raise UnsupportedModel for a GGUF file."""
-    if is_gguf(checkpoint):
+    if checkpoint.is_gguf:
         raise UnsupportedModel(
             f"{checkpoint.source} is a GGUF file, which has no config.json for safetensors: write a path with .gguf"
         )

@@ -19,13 +19,24 @@ def is_tower(path: Path) -> bool:
 def find_mmproj(path: Path) -> Path | None:
     """Return the tower's file beside a GGUF model: with "mmproj" and the model's name, or with no name.
 
-    Of files with several precisions, take the largest.
+    Of files with several precisions, take the largest. A snapshot in the cache of the hub may have the model in a
+    folder for its precision: without a tower there, take one of the folders above.
     """
     name = _model_name(path)
-    candidates = [each for each in path.parent.glob("*.[gG][gG][uU][fF]") if is_tower(each)]
-    fitting = [each for each in candidates if _model_name(each) == name]
-    nameless = [each for each in candidates if _model_name(each) in _NAMELESS]
-    return max(fitting or nameless, key=lambda each: (each.stat().st_size, each.name), default=None)
+    for folder in _folders(path):
+        candidates = [each for each in folder.glob("*.[gG][gG][uU][fF]") if is_tower(each) and each.is_file()]
+        fitting = [each for each in candidates if _model_name(each) == name]
+        nameless = [each for each in candidates if _model_name(each) in _NAMELESS]
+        if fitting or nameless:
+            return max(fitting or nameless, key=lambda each: (each.stat().st_size, each.name))
+    return None
+
+
+def _folders(path: Path) -> list[Path]:
+    """Return the folder of a file, followed by those above up to the root of a snapshot of the hub, if it is in one."""
+    folders = [*path.parents]
+    roots = [place for place, each in enumerate(folders) if each.parent.name == "snapshots"]
+    return folders[: 1 + (roots[0] if roots else 0)]
 
 
 def _model_name(path: Path) -> str:
