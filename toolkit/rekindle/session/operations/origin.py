@@ -1,0 +1,57 @@
+"""The call of `open` in a cell. The next run of the cell finds its session by it."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rekindle import markup
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A call of `open` in a cell.
+
+    Two runs of one cell have equal origins, unless files of the model have changed.
+
+    Attributes:
+        code: the name of the cell's code, derived by IPython from the text.
+        instruction: the place of the call in the code.
+        arguments: the arguments of the call.
+        files: name, size and time of change of each file of a local model.
+        run: the number of the run.
+    """
+
+    code: str
+    instruction: int
+    arguments: Mapping[str, Any]
+    files: tuple[tuple[str, int, int], ...]
+    run: int | None = field(compare=False)
+
+    @classmethod
+    def of(cls, model: str | PathLike[str], arguments: Mapping[str, Any]) -> "Origin | None":
+        """Return the origin of the running call; None if it is outside of IPython, or in a function."""
+        frame = sys._getframe()
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rekindle":
+            frame = frame.f_back
+        names = variables()
+        if names is None or frame.f_locals is not names:  # a function has variables of its own
+            return None
+        files = tuple(_files(Path(model)))
+        return cls(frame.f_code.co_filename, frame.f_lasti, {"model": model, **arguments}, files, markup.cell())
+
+
+def variables() -> dict[str, Any] | None:
+    """Return the variables of the cells; None outside of IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return None if shell is None else shell.user_ns
+
+
+def _files(path: Path) -> Iterator[tuple[str, int, int]]:
+    for file in [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []:
+        if file.is_file():
+            facts = file.stat()
+            yield file.name, facts.st_size, facts.st_mtime_ns
