@@ -26,6 +26,8 @@ from rekindle import (
 from rekindle.chats.widget import history_bundle
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.request.tokens import TokenLogprob
+from rekindle.formats.images.sources import image_source
+from rekindle.formats.images.writing import thumbnails
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.board_html import board_bundle
 from rekindle.notebook.board.rates import Rate
@@ -33,6 +35,7 @@ from rekindle.notebook.cell_bar import bar_bundle
 from rekindle.results.answers import Answers
 from rekindle.results.comparison import Comparison
 from rekindle.results.facts.restored import RestoreReport
+from rekindle.results.inspection.attention import ImageAttention, LookedImage, over_images
 from rekindle.testing import fake_session
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.contrasts import assert_contrasts
@@ -73,8 +76,8 @@ def generation(text: str, **facts: Any) -> Generation:
     return replace(made, **facts)
 
 
-def inside() -> tuple[Activations, LogitLens]:
-    """Return what `look` and `logit_lens` return for a short prompt."""
+def inside() -> tuple[Activations, LogitLens, ImageAttention]:
+    """Return what `look`, `logit_lens` and `over_images` return for a short prompt."""
     tokens, layers = ("The", " capital", " of", " France", " is"), (0, 1, 2)
     count, chance = len(tokens), np.random.default_rng(0)
     states = chance.normal(size=(3, count, 8)).astype(np.float32)
@@ -82,7 +85,11 @@ def inside() -> tuple[Activations, LogitLens]:
     seen = Activations((1,) * count, tokens, layers, states[0], states, None, states, ((1, 0),), pattern)
     texts = tuple(tuple((" Paris", " the") for _ in tokens) for _ in layers)
     logprobs = np.log(np.linspace(0.99, 0.01, 3 * count * 2, dtype=np.float32)).reshape(3, count, 2)
-    return seen, LogitLens(tokens, layers, np.ones((3, count, 2), np.int32), texts, logprobs)
+    lens = LogitLens(tokens, layers, np.ones((3, count, 2), np.int32), texts, logprobs)
+    pixels = chance.integers(0, 255, (40, 60, 3), dtype=np.uint8)
+    ((url, words),) = thumbnails([image_source(pixels)])
+    image = LookedImage(np.arange(4, dtype=np.int32), (np.arange(4, dtype=np.int32).reshape(2, 2),), url, words)
+    return seen, lens, over_images(pattern, ((1, 0),), tokens, count - 1, (image,))
 
 
 def cards() -> list[markup.Bundle]:

@@ -7,6 +7,7 @@ from playwright.sync_api import Locator, expect
 
 from tests.browser.conftest import SCREENSHOTS, Opens
 from tests.browser.contrasts import assert_contrasts
+from tests.browser.driver import SIZE
 from tests.browser.test_accessible import violations
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "vision" / "smolvlm"
@@ -20,6 +21,10 @@ chat.widget()
 """
 FACTS = """
 print(len(chat.messages), "messages with", pictured.stats.scheduler.embedded_pictures, "image")
+"""
+LOOK = f"""
+look = await pictured.look("<image> and <image>?", images={list(map(str, IMAGES))}, heads=[(0, 0), (1, 3)])
+look.over_images()
 """
 TRANSFER = """([name, type, data]) => {
     const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0))
@@ -42,7 +47,7 @@ def drop(target: Locator, name: str, kind: str, data: bytes) -> None:
 
 
 def test_a_dropped_and_a_pasted_picture_are_images_of_the_next_message(opens: Opens) -> None:
-    with opens(CHAT, FACTS) as notebook:
+    with opens(CHAT, FACTS, LOOK) as notebook:
         page, output = notebook.page, notebook.run(1)
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         box, thumbnails = output.get_by_label("You"), output.locator(".rekindle-drops img")
@@ -77,6 +82,17 @@ def test_a_dropped_and_a_pasted_picture_are_images_of_the_next_message(opens: Op
         page.screenshot(path=SCREENSHOTS / "attached_500.png")
         assert output.evaluate("output => output.scrollWidth <= output.clientWidth + 1")
         expect(notebook.run(2)).to_contain_text("2 messages with 1 image")
+        maps = notebook.run(3)
+        expect(maps.locator("svg[role=img][aria-label*='most attention at']")).to_have_count(4)
+        for width in (500, SIZE["width"]):
+            page.set_viewport_size({"width": width, "height": 900})
+            for dark in (False, True):
+                notebook.use_theme(dark=dark)
+                maps.scroll_into_view_if_needed()
+                page.screenshot(path=SCREENSHOTS / f"attention_{'dark' if dark else 'light'}_{width}.png")
+                assert_contrasts(maps)
+                assert violations(page) == []
+            assert maps.evaluate("output => output.scrollWidth <= output.clientWidth + 1")
 
 
 def test_a_model_of_text_alone_says_so_of_a_picture(opens: Opens) -> None:
