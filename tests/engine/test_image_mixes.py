@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 import rekindle
-from rekindle import InvalidRequest, RequestCancelled, Session, Steering, UnsupportedModel
+from rekindle import CheckpointError, InvalidRequest, RequestCancelled, Session, Steering
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.images.prompts import ProcessedImage
 from rekindle_kernels.cpu.library import unavailable_reason
@@ -192,29 +192,58 @@ async def test_a_damaged_image_fails_its_requests_alone(session: Session, monkey
     assert len((await session.generate(question("0?", image), **GREEDY)).token_ids) == 16
 
 
-@pytest.mark.wide
-async def test_new_weights_have_the_same_tower_and_change_the_text_model_alone(tmp_path: Path) -> None:
+def other_model(directory: Path, arrays: Any) -> Path:
+    """Write the golden with other weights."""
+    directory.mkdir()
+    for path in GOLDEN.glob("*.json*"):
+        (directory / path.name).write_bytes(path.read_bytes())
+    (directory / "chat_template.jinja").write_bytes((GOLDEN / "chat_template.jinja").read_bytes())
+    save_file(arrays, directory / "model.safetensors")
+    return directory
+
+
+async def test_new_weights_bring_their_tower_and_may_leave_it_out(tmp_path: Path) -> None:
     arrays = load_file(GOLDEN / "model.safetensors")
-    mixed = {name: np.roll(array, 1, 0) if ".mlp.down_proj" in name else array for name, array in arrays.items()}
-    tower = next(name for name in arrays if "vision_model" in name and name.endswith("fc1.weight"))
-    changed = {**arrays, tower: arrays[tower] + 1}
+    changed = {
+        name: np.roll(array, 1, 0) if "vision_model" in name and name.endswith("fc1.weight") else array
+        for name, array in arrays.items()
+    }
+    text = {name: array for name, array in arrays.items() if "vision_model" not in name and "connector" not in name}
+    other = other_model(tmp_path / "other", changed)
+    golden = NUMBERS["0_greedy_new"].tolist()
+    with rekindle.open_sync(other, precompile="lazy", **SETTINGS) as fresh:
+        expected = list((await fresh.generate(messages_of(0), **GREEDY)).token_ids)
+    assert expected != golden
     with rekindle.open_sync(GOLDEN, precompile="lazy", **SETTINGS) as session:
-        cases: Any = ((GOLDEN, True), (mixed, False), (arrays, True))
-        for weights, is_same in cases:
-            await session.update_weights(weights)
-            answer = await session.generate(messages_of(0), **GREEDY)
-            assert (list(answer.token_ids) == NUMBERS["0_greedy_new"].tolist()) == is_same
-        assert session.stats.scheduler.embedded_pictures == 1, "embeddings do not depend on the text model"
-        other = tmp_path / "other"
-        other.mkdir()
-        for path in GOLDEN.glob("*.json"):
-            (other / path.name).write_bytes(path.read_bytes())
-        save_file(changed, other / "model.safetensors")
-        others: Any = (changed, other)
-        for weights in others:
-            with pytest.raises(UnsupportedModel, match=r"fc1\.weight of the vision tower differs"):
+        cases: Any = ((None, golden), (other, expected), (text, expected), (arrays, golden), (changed, expected))
+        for weights, answer in cases:
+            if weights is not None:
                 await session.update_weights(weights)
+            for _ in range(2):
+                assert list((await session.generate(messages_of(0), **GREEDY)).token_ids) == answer
+        assert session.stats.scheduler.embedded_pictures == 4, "text alone keeps the embeddings of images"
+        await session.update_weights(other)
+        await session.sleep()
+        await session.wake()
+        assert list((await session.generate(messages_of(0), **GREEDY)).token_ids) == expected
+        with pytest.raises(CheckpointError, match=r"missing .* of its vision"):
+            await session.update_weights(
+                {name: each for name, each in arrays.items() if "layers.1.mlp.fc2" not in name}
+            )
         await session.sleep()
         await session.wake(GOLDEN)
-        answer = await session.generate(messages_of(0), **GREEDY)
-        assert list(answer.token_ids) == NUMBERS["0_greedy_new"].tolist()
+        assert list((await session.generate(messages_of(0), **GREEDY)).token_ids) == golden
+
+
+@pytest.mark.wide
+async def test_a_running_request_goes_on_with_the_new_tower() -> None:
+    arrays = load_file(GOLDEN / "model.safetensors")
+    image = Image.open(GOLDEN / "image-0.png")
+    with rekindle.open_sync(GOLDEN, precompile="lazy", **SETTINGS) as session:
+        await session.pause()
+        handle = session.submit(question("What?", image), **GREEDY)
+        exchange = to_thread.run_sync(lambda: session.update_weights_sync(arrays, in_flight="keep"))
+        session.resume()
+        await exchange
+        answer = await handle
+        assert answer.token_ids == (await session.generate(question("What?", image), **GREEDY)).token_ids

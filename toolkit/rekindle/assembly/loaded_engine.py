@@ -23,7 +23,7 @@ from rekindle.assembly.replicas import LaneState, ProgramsView, ReadWeights, Rep
 from rekindle.assembly.stats import Stats
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.device.jax_settings import overrides
-from rekindle.core.device.orders import AwakeWeights
+from rekindle.core.device.orders import AwakeWeights, PlacedWeights
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.functions import EMPTY
@@ -42,8 +42,8 @@ from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.scheduler.stats import total
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.checkpoints.checkpoint import Checkpoint
-from rekindle.formats.checkpoints.weights import Weights, check_tower, opened_weights, tensors_of, weights_digest
+from rekindle.formats.checkpoints.checkpoint import Checkpoint, TowerFiles
+from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of, tower_of, weights_digest
 from rekindle.formats.families.reading import Family
 from rekindle.formats.lora import Lora
 from rekindle.formats.weight_file import Stamp
@@ -182,11 +182,13 @@ class LoadedEngine:
         if self.replicas is not None:
             return self.replicas.load(weights)
         with overrides():
-            tensors, digest, stamps = self._open_weights(weights)
+            tensors, tower, digest, stamps = self._open_weights(weights)
             if self.followers is None:
-                lanes = self._place_weights(tensors, shares)
+                lanes = self._place_weights(tensors, tower, shares)
                 return ReadWeights(lanes[0] if len(lanes) == 1 else lanes, digest, stamps)
-            return ReadWeights(self.followers.load_weights(weights, lambda: self._place_weights(tensors)[0]), digest)
+            return ReadWeights(
+                self.followers.load_weights(weights, lambda: self._place_weights(tensors, tower)[0]), digest
+            )
 
     def reload(self, weights: Weights | None, *, shares: bool = False) -> ReadWeights:
         """Read weights for an engine that is asleep, and allocate its pages and slots.
@@ -203,12 +205,12 @@ class LoadedEngine:
             Others: as in `load`.
         """
         with overrides():
-            tensors, digest, stamps = self._open_weights(weights)
+            tensors, tower, digest, stamps = self._open_weights(weights)
             try:
                 states = [lane.executables.run(EMPTY) for lane in self.lanes if lane.executables is not None]
                 lanes = [
                     AwakeWeights(arrays, *state)
-                    for arrays, state in zip(self._place_weights(tensors, shares), states, strict=True)
+                    for arrays, state in zip(self._place_weights(tensors, tower, shares), states, strict=True)
                 ]
                 jax.block_until_ready([(each.pages, each.slots) for each in lanes])
                 prefer(spans_of(layer for each in lanes for layer in each.pages))
@@ -316,21 +318,28 @@ class LoadedEngine:
             assert isinstance(self.programs, EnginePrograms), "steering is for lanes in this process"
             self.programs.prepare(steering_programs(self.limits, adapters=adapters))
 
-    def _open_weights(self, weights: Weights | None) -> tuple[Mapping[str, Any], str, Mapping[Path, Stamp]]:
-        """Return the tensors of weights, their digest, and the stamps of files; None stands for the opened model."""
-        if weights is None:
-            return self.checkpoint.tensors, self.weights_digest, self.checkpoint.stamps
-        source = opened_weights(weights, self.family)
-        tensors = tensors_of(source, self.model, self.deployment.form)
-        check_tower(source, self.checkpoint.vision)
-        if isinstance(source, Mapping):
-            return tensors, weights_digest(tensors), {}
-        return tensors, weights_digest(source), source.stamps
+    def _open_weights(
+        self, weights: Weights | None
+    ) -> tuple[Mapping[str, Any], TowerFiles | None, str, Mapping[Path, Stamp]]:
+        """Return the tensors of weights, their vision tower, their digest, and the stamps of files.
 
-    def _place_weights(self, tensors: Mapping[str, Any], shares: bool = False) -> list[list[jax.Array]]:
+        None stands for the weights and the tower of the opened model.
+        """
+        tower = self.checkpoint.vision if self.limits.picture_rows else None
+        if weights is None:
+            return self.checkpoint.tensors, tower, self.weights_digest, self.checkpoint.stamps
+        source = opened_weights(weights, self.family)
+        tensors, other = tensors_of(source, self.model, self.deployment.form), tower_of(source, tower)
+        if isinstance(source, Mapping):
+            return tensors, other, weights_digest({**tensors, **({} if other is None else other.tensors)}), {}
+        return tensors, other, weights_digest(source), source.stamps
+
+    def _place_weights(
+        self, tensors: Mapping[str, Any], tower: TowerFiles | None, shares: bool = False
+    ) -> list[PlacedWeights]:
         places = [lane.place for lane in self.lanes if lane.place is not None]
         form, kernels = self.deployment.form, self.deployment.implementation
-        return place_new_weights(self.model, tensors, form, kernels, places, shares=shares)
+        return place_new_weights(self.model, tensors, form, kernels, places, tower=tower, shares=shares)
 
     def composed(self, compose: Compose | None) -> "LoadedEngine":
         """Return the loaded engine with its actors replaced by `compose`; raises as `wiring.composed` does."""

@@ -152,7 +152,7 @@ def _run_orders(frames: SimpleQueue[Frame], shard: ModelShard, link: Link, say: 
         if isinstance(order, Use):
             weights = loading[order.number].result()
             assert weights is not None, "the leader uses only weights read by all"
-            state.weights = weights
+            state.use(weights)
             release_host_memory()
             loading = {number: each for number, each in loading.items() if number > order.number}
             continue

@@ -21,7 +21,7 @@ from rekindle.core.device.programs.readiness import wait_for
 from rekindle.core.errors import ConfigError, HostRefused, InvalidRequest
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.formats.checkpoints.open import open_checkpoint
-from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of
+from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of, tower_of
 from rekindle.hosts.agreement import differences, model_facts
 from rekindle.settings.engine import Settings
 
@@ -168,9 +168,15 @@ class ModelShard:
         if content_fingerprint(open_checkpoint(request["model"]).files) != request["weights"]:
             raise HostRefused(f"the leader has other weights in {request['model']} than this process")
         with overrides():
-            tensors = tensors_of(opened_weights(request["model"]), blueprint.checkpoint.config, blueprint.form)
+            source, config = opened_weights(request["model"]), blueprint.checkpoint.config
+            tower = None if programs.shapes.vision is None else blueprint.checkpoint.vision
             (weights,) = place_new_weights(
-                blueprint.checkpoint.config, tensors, blueprint.form, programs.shapes.implementation, [blueprint.place]
+                config,
+                tensors_of(source, config, blueprint.form),
+                blueprint.form,
+                programs.shapes.implementation,
+                [blueprint.place],
+                tower=tower_of(source, tower),
             )
             return weights
 

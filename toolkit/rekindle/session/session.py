@@ -435,12 +435,13 @@ class Session:
     ) -> Waits[None]:
         """Replace the model's weights with others of the same structure, and wait until the new ones are in use.
 
-        Nothing is compiled. Cached prefixes are dropped: `Prefix` objects stay usable, but no longer hold pages.
-        Leaving the wait early keeps the old weights, unless the new ones are in use already.
+        A vision tower among them replaces the model's. Nothing is compiled. Cached prefixes are dropped: `Prefix`
+        objects stay usable, but no longer hold pages. Leaving the wait early keeps the old weights, unless the new ones
+        are in use already.
 
         Args:
-            weights: a model as in `open`, or arrays by their names in Hugging Face checkpoints. With several hosts, a
-                model that every process can open.
+            weights: a model as in `open`, or arrays by their names in Hugging Face checkpoints, with or without the
+                vision tower. With several hosts, a model that every process can open.
             in_flight: "finish" completes running requests with the old weights while new requests wait. "keep"
                 continues them with the new weights: their prompts and tokens so far are computed again, and the tokens
                 stay. "fail" ends running requests with WeightsChanged.
@@ -449,8 +450,7 @@ class Session:
                 arrays of another dtype, projections computed together, packed matrices of CPUs, and all on TPUs.
 
         Raises:
-            ModelError: the weights cannot be read, have another structure or another vision tower; the old weights stay
-                in use.
+            ModelError: the weights cannot be read, or have another structure; the old weights stay in use.
             HostRefused: another process cannot read the weights or has different ones; the old weights stay in use.
             InvalidRequest: `weights` or `in_flight` is invalid, or `in_flight` is "keep" and `deterministic=True` rules
                 out other programs for a request on these devices.

@@ -17,7 +17,7 @@ from rekindle.assembly.weights.load import Join, load_weights
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
 from rekindle.core.device.jax_settings import with_overrides
-from rekindle.core.device.orders import DeviceState
+from rekindle.core.device.orders import DeviceState, PlacedWeights
 from rekindle.core.device.place import SAME, WEIGHTS, Place
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.functions import EMPTY
@@ -27,6 +27,7 @@ from rekindle.core.models.shard import WHOLE
 from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.words import size_text
+from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle_kernels.api import Implementation
 
 
@@ -173,17 +174,22 @@ def place_new_weights(
     implementation: Implementation,
     places: Sequence[Place],
     *,
+    tower: TowerFiles | None = None,
     shares: bool = False,
-) -> list[list[jax.Array]]:
+) -> list[PlacedWeights]:
     """Read weights like `place_weights` while a session serves with others; on CPUs, into huge pages.
 
     Args:
+        tower: another vision tower; None to keep the tower.
         shares: whether weights may share memory with the tensors; see `share`.
     """
     joining = share if shares else join
     weights = place_weights(config, tensors, form, implementation, places, joining=joining)
     collapse(spans_of(distinct(weights)))
-    return weights
+    towers: list[list[jax.Array]] = [[] for _ in places]
+    if tower is not None:
+        towers = place_weights(tower.config, tower.tensors, WeightForm(form.dtype), implementation, places)
+    return list(map(PlacedWeights, weights, towers))
 
 
 def distinct(weights: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:

@@ -91,23 +91,40 @@ class Use:
     number: int
 
 
-class SharedWeights(list[jax.Array]):
+class PlacedWeights(list[jax.Array]):
+    """Weights of a decoder on devices, in the order of the programs' arguments.
+
+    Attributes:
+        tower: the weights of another vision tower; empty to keep the tower.
+    """
+
+    def __init__(self, arrays: Iterable[jax.Array], tower: Iterable[jax.Array] = ()):
+        super().__init__(arrays)
+        self.tower = list(tower)
+
+
+def tower_in(weights: list[jax.Array]) -> list[jax.Array]:
+    """Return the weights of the vision tower among weights; empty without one."""
+    return weights.tower if isinstance(weights, PlacedWeights) else []
+
+
+class SharedWeights(PlacedWeights):
     """Weights with shards in other processes.
 
     Attributes:
         number: their identifier in every process.
     """
 
-    def __init__(self, arrays: Iterable[jax.Array], number: int):
-        super().__init__(arrays)
+    def __init__(self, arrays: list[jax.Array], number: int):
+        super().__init__(arrays, tower_in(arrays))
         self.number = number
 
 
-class AwakeWeights(list[jax.Array]):
+class AwakeWeights(PlacedWeights):
     """Weights for a device state that was freed, with its new pages and slots, of an idle engine."""
 
-    def __init__(self, arrays: Iterable[jax.Array], pages: Pages, slots: Slots):
-        super().__init__(arrays)
+    def __init__(self, arrays: list[jax.Array], pages: Pages, slots: Slots):
+        super().__init__(arrays, tower_in(arrays))
         self.pages, self.slots = pages, slots
 
 
@@ -164,6 +181,14 @@ class DeviceState:
                 setattr(self, name, replace(getattr(self, name), **{inner: results}) if inner else results)
                 return None
         return results
+
+    def use(self, weights: list[jax.Array]) -> list[list[jax.Array]]:
+        """Use other weights, with their vision tower if they have one; return the old ones."""
+        old, self.weights = [self.weights], list(weights)
+        if tower := tower_in(weights):
+            old.append(self.tower)
+            self.tower = tower
+        return old
 
     def delete_state(self) -> None:
         """Delete the pages and slots, unless deleted already."""

@@ -31,6 +31,11 @@ class NewWeights(Message):
     asleep: bool = False
 
     @property
+    def has_tower(self) -> bool:
+        """True for weights with another vision tower, which are `PlacedWeights`."""
+        return bool(getattr(self.weights, "tower", ()))
+
+    @property
     def failure(self) -> WeightsChanged:
         """The error of a request ended by the message."""
         return WeightsChanged(

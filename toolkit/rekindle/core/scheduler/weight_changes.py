@@ -85,9 +85,10 @@ class WeightChanges:
     def _forget_pages(self, new: NewWeights) -> None:
         """Forget the pages on the device of an engine that goes to sleep, and all pages of other weights."""
         version = self._table.exchanges + (not new.asleep) if new.version is None else new.version
+        if new.asleep or new.has_tower:
+            self._table.gallery.lose_device()
         for group in self._table.groups:
             if new.asleep:
-                self._table.gallery.lose_device()
                 group.cache.lose_device()
             elif version != self._table.exchanges:
                 group.cache.forget()

@@ -81,22 +81,33 @@ def tensors_of(weights: Checkpoint | Mapping[str, Any], config: ModelConfig, for
     return weights.tensors
 
 
-def check_tower(weights: Checkpoint | Mapping[str, Any], tower: TowerFiles | None) -> None:
-    """Check the vision tower of new weights, if any: it must be that of the open model.
+def tower_of(weights: Checkpoint | Mapping[str, Any], tower: TowerFiles | None) -> TowerFiles | None:
+    """Return the vision tower in new weights; None to keep the tower of the open model, or for a model without one.
+
+    Args:
+        weights: the opened model, or the arrays, which may leave out the tower.
+        tower: the tower of the open model; None without one.
 
     Raises:
-        UnsupportedModel: they have another tower.
+        UnsupportedModel: the new tower has another structure.
         CheckpointError: a tensor of the tower is missing or has a wrong shape.
     """
-    other = _other_tower(weights, tower)
-    if tower is None or other is None:
-        return
-    for name, tensor in tower.tensors.items():
-        if other.config != tower.config or not np.array_equal(_numbers(other.tensors[name]), _numbers(tensor)):
+    if tower is None:
+        return None
+    if not isinstance(weights, Mapping):
+        if weights.vision is not None and weights.vision.config != tower.config:
             raise UnsupportedModel(
-                f"update_weights changes the text model alone, and {name} of the vision tower differs from the open "
-                "model's: open that model instead, or leave out the tensors of the tower"
+                f"update_weights needs a vision tower of the same structure, and that of {weights.source} differs from "
+                "the open model's. Open that model instead"
             )
+        return weights.vision
+    names = own_names(tower.config, weights)
+    arrays = {name: weights[name] for name in names.values() if name in weights}
+    if not arrays:
+        return None
+    shapes = {name: np.shape(array) for name, array in arrays.items()}
+    loaders = {name: partial(np.asarray, array) for name, array in arrays.items()}
+    return tower_files(tower.config, names, shapes, loaders, "the given weights")
 
 
 def weights_digest(weights: Checkpoint | Mapping[str, Any]) -> str:
@@ -133,20 +144,3 @@ def _check_same(config: ModelConfig, other: ModelConfig, source: str) -> None:
                 f"update_weights needs a model of the same structure: expected {field.name} {expected!r}, and "
                 f"{source} has {actual!r}. Open it instead"
             )
-
-
-def _other_tower(weights: Checkpoint | Mapping[str, Any], tower: TowerFiles | None) -> TowerFiles | None:
-    """Return the tower in new weights for a model with a tower; None without one."""
-    if not isinstance(weights, Mapping):
-        return weights.vision
-    names = {} if tower is None else own_names(tower.config, weights)
-    arrays = {name: weights[name] for name in names.values() if name in weights}
-    if tower is None or not arrays:
-        return None
-    shapes = {name: np.shape(array) for name, array in arrays.items()}
-    loaders = {name: partial(np.asarray, array) for name, array in arrays.items()}
-    return tower_files(tower.config, names, shapes, loaders, "the given weights")
-
-
-def _numbers(tensor: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.asarray(tensor, np.float32)

@@ -86,7 +86,7 @@ class ImageAttention:
             pictures.append(overlay(each, image, words))
             lines.append(f"{_size(each)}, by row from the top:")
             lines += [", ".join(map(figure, row)) for row in each.tolist()]
-        row = f'<div style="display:flex;flex-wrap:wrap;gap:0.8em">{"".join(pictures)}</div>'
+        row = f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start;gap:0.8em">{"".join(pictures)}</div>'
         title = f"image {place}: {share} of the attention of the token; the deeper the shade, the more"
         folded = markup.folded(f"weights of image {place}", markup.preformatted("\n".join(lines)))
         return f'<div style="margin:0.8em 0 0 0">{markup.note(title)}{row}{folded}</div>'

@@ -120,7 +120,7 @@ class Stepper:
             case UseWeights(ticket, weights, version, asleep):
                 if isinstance(weights, SharedWeights):
                     self._broadcast(Use(weights.number))
-                old, self._state.weights = [self._state.weights], list(weights)
+                old = self._state.use(weights)
                 if asleep:
                     self._losses += 1
                     self._state.delete_state()
