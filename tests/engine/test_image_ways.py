@@ -55,6 +55,19 @@ def session() -> Iterator[Session]:
         yield session
 
 
+@pytest.mark.parametrize("key", ["path", "url"])
+async def test_parts_for_transformers_name_the_image_by_path_and_url(session: Session, key: str) -> None:
+    expected = await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)
+    for image in (str(IMAGES[0]), URL):
+        messages = question(IMAGES[0], "What is it?")
+        messages[0]["content"][0] = {"type": "image", key: image}
+        assert (await session.generate(messages, **GREEDY)).token_ids == expected.token_ids
+        assert session.count_tokens(messages) == expected.usage.prompt_tokens
+    messages[0]["content"][0] = {"type": "image", key: "https://e.example/a.png"}
+    with pytest.raises(InvalidRequest, match="nothing is fetched"):
+        await session.generate(messages, **GREEDY)
+
+
 async def test_later_turns_of_a_chat_see_its_images(session: Session) -> None:
     chat = session.chat(**GREEDY)
     first = await chat.say("What is it?", images=[IMAGES[0]])

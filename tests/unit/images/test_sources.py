@@ -201,6 +201,7 @@ def test_sizes_are_refused_before_pixels_are_decoded(monkeypatch: pytest.MonkeyP
         ("/no/such/picture.png", "cannot be read"),
         ("a\0b", "cannot be read"),
         ("data:image/png;base64,@@@@", "base64"),
+        ("data:image/png;base64,@@@", "must be in base64"),
         ("data:image/png,plain", "data:image/png;base64"),
         ("data:text/plain;base64,aGVsbG8gd29ybGQ=", "PNG, JPEG, WebP or GIF"),
         (None, "must be a PIL image"),

@@ -9,6 +9,8 @@ from rekindle.formats.images.sources import ImageSource, image_source
 
 DETAILS: Final = ("auto", "low", "high")
 """Details of an image: "low" has the fewest tokens, the others all."""
+SOURCES: Final = ("image", "path", "url")
+"""Keys of a part for the image, as in messages for transformers; the first one counts."""
 PLACE: Final[Mapping[str, Any]] = {"type": "image"}
 """The part for the chat template: the place of an image."""
 
@@ -49,12 +51,15 @@ def _with_sources(place: int, message: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(content, list | tuple) or not any(map(is_image, content)):
         return message
     try:
-        parts = [
-            image_part(part.get("image"), part.get("detail", "auto")) if is_image(part) else part for part in content
-        ]
+        parts = [image_part(_value(part), part.get("detail", "auto")) if is_image(part) else part for part in content]
     except InvalidRequest as error:
         raise InvalidRequest.of("prompt", f"messages[{place}]: {error}") from error
     return {**message, "content": parts}
+
+
+def _value(part: Mapping[str, Any]) -> Any:
+    """Return the image of a part."""
+    return next((part[key] for key in SOURCES if part.get(key) is not None), None)
 
 
 def images_in(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ImageSource, str]]:
@@ -63,7 +68,7 @@ def images_in(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ImageSour
         content = message.get("content")
         for part in content if isinstance(content, list | tuple) else ():
             if is_image(part):
-                yield image_source(part.get("image")), part.get("detail", "auto")
+                yield image_source(_value(part)), part.get("detail", "auto")
 
 
 def with_places(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -146,7 +146,7 @@ def from_base64(text: str) -> ImageFile:
         InvalidRequest: the text is not base64, or the image is out of bounds.
         ConfigError: Pillow is not installed.
     """
-    check_length(len(text) * 3 // 4 - 2)
+    check_length(max(1, len(text) * 3 // 4 - 2))
     try:
         data = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
