@@ -97,12 +97,14 @@ class Kind:
         size: the bytes per block.
         dequantize: maps (bytes,) of whole blocks to (numbers,): a view for floats, else a new array, in bfloat16 if it
             is exact for the format, else in float32.
+        factor: a number of the file by which `dequantize` multiplies all numbers.
     """
 
     name: str
     numbers: int
     size: int
     dequantize: Callable[[Bytes], Array]
+    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

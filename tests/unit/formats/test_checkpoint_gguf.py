@@ -54,7 +54,7 @@ def test_each_kind_of_tensor_is_read_as_the_gguf_library_does(kind: str, tied: C
     np.testing.assert_array_equal(array.astype(np.float32), dequantize(raw.data, raw.tensor_type))
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "MXFP4", "Q5_0", "Q6_K"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "MXFP4", "NVFP4", "Q5_0", "Q6_K"])
 def test_blocks_are_dequantized_to_the_bit_as_the_gguf_library_does(kind: str) -> None:
     library = GGMLQuantizationType[kind]
     ours, random = kind_of(library), np.random.default_rng(0)
@@ -69,7 +69,7 @@ def test_blocks_are_dequantized_to_the_bit_as_the_gguf_library_does(kind: str) -
     assert numbers.astype(np.float32).tobytes() == dequantize(blocks, library).tobytes()
 
 
-@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "MXFP4", "Q6_K"])
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "MXFP4", "NVFP4", "Q6_K"])
 def test_a_kind_has_the_librarys_name_and_sizes(name: str) -> None:
     kind = kind_of(GGMLQuantizationType[name])
     assert (kind.name, (kind.numbers, kind.size)) == (name, GGML_QUANT_SIZES[GGMLQuantizationType[name]])

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.formats.checkpoints.gguf.kinds import kind_of
+from rekindle.formats.checkpoints.gguf.kinds import kind_of, multiplied
 from rekindle.formats.weight_file import WeightFile
-from rekindle_kernels.blocks import Blocks, FileArray, Kind
+from rekindle_kernels.blocks import Array, Blocks, FileArray, Kind
+from rekindle_kernels.quantized import Stack
 
 T = TypeVar("T")
 
@@ -61,8 +62,8 @@ class GGUFFile:
     shapes: Mapping[str, tuple[int, ...]]
     _tensors: Mapping[str, _TensorLocation]
 
-    def read(self, name: str, rows: range | None = None) -> FileArray | Blocks:
-        """Return a tensor, unread. Thread-safe.
+    def read(self, name: str, rows: range | None = None) -> FileArray | Blocks | Stack:
+        """Return a tensor, unread; one with a factor for each expert as a stack. Thread-safe.
 
         Args:
             name: name of the tensor.
@@ -76,7 +77,11 @@ class GGUFFile:
         if rows is not None:
             begin += location.size * rows.start // shape[0]
             shape = (len(rows), *shape[1:])
-        kind, file = location.kind, location.file
+        kind, file, factors = location.kind, location.file, self._factors(name)
+        if len(factors) > 1 and rows is None:
+            return Stack(tuple(self.read(name, range(expert, expert + 1))[0] for expert in range(shape[0])))
+        if len(factors):
+            kind = multiplied(kind, factors[0 if rows is None or len(factors) == 1 else rows.start])
         try:  # detect unreadable kinds here, where the tensor's name is known
             numbers = kind.dequantize(np.zeros(kind.size, np.uint8))
         except NotImplementedError as error:
@@ -86,6 +91,13 @@ class GGUFFile:
         if kind.numbers == 1:
             return file.array(begin, shape, numbers.dtype)
         return Blocks(file.array(begin, (*shape[:-1], shape[-1] // kind.numbers * kind.size), _BYTE), kind)
+
+    def _factors(self, name: str) -> Array:
+        """Return the numbers beside a tensor of NVFP4 that multiply it: one, one for each expert, or none."""
+        beside = f"{name.removesuffix('.weight')}.scale"
+        if self._tensors[name].kind.name != "NVFP4" or beside not in self._tensors:
+            return np.zeros(0, np.float32)
+        return np.asarray(self.read(beside), np.float32).reshape(-1)
 
     def formats(self) -> tuple[str, ...]:
         """Return the quantized kinds of the tensors, the most frequent first."""

@@ -9,6 +9,7 @@ metadata `rekindle.kinds` say so, as NAME=KIND for each tensor: such blocks are 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from operator import methodcaller
 from typing import Any, Final
@@ -17,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from rekindle_kernels.blocks import Array, Blocks, Bytes, Kind, Tensor
-from rekindle_kernels.quantized import Codes, Quantized, Stack
+from rekindle_kernels.quantized import TABLES, Codes, Quantized, Stack
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -40,6 +41,42 @@ def kind_of(code: int) -> Kind:
 
     kind = gguf.GGMLQuantizationType(code)
     return Kind(kind.name, *gguf.GGML_QUANT_SIZES[kind], partial(gguf.dequantize, qtype=kind))
+
+
+def multiplied(kind: Kind, factor: float) -> Kind:
+    """Return a kind with all numbers multiplied by a float32 number of the file."""
+    number = np.float32(factor)
+    return replace(kind, dequantize=lambda data: kind.dequantize(data) * number, factor=float(number))
+
+
+def with_codes(tensor: Tensor) -> Tensor:
+    """Return blocks of 4-bit floats, MXFP4 and NVFP4, as codes; another tensor as it is."""
+    if isinstance(tensor, Stack):
+        return Stack(tuple(map(with_codes, tensor.members)))
+    if not isinstance(tensor, Blocks) or tensor.kind.name not in _FLOATS or tensor.ndim < 2:
+        return tensor
+    if tensor.ndim == 3:
+        return Stack(tuple(with_codes(tensor[place]) for place in range(len(tensor))))
+    return Quantized(tensor.shape[-1], range(len(tensor)), partial(_float_codes, tensor))
+
+
+def _float_codes(blocks: Blocks, rows: slice) -> Codes:
+    some, (group, header) = blocks[rows], _FLOATS[blocks.kind.name]
+    data = np.asarray(some.data).reshape(len(some), -1, blocks.kind.size)
+    body = data[..., header:].reshape(len(some), -1, group // 2)
+    stored, dtype = data[..., :header].reshape(len(some), -1), np.dtype(np.float32)
+    if blocks.kind.name == "MXFP4":
+        scales, dtype = np.ldexp(np.float32(1), stored.astype(np.int32) - 127), np.dtype(ml_dtypes.bfloat16)
+    else:
+        scales = _UE4M3[stored] * np.float32(blocks.kind.factor)
+    return Codes(_pairs(body), blocks.shape[-1], TABLES["float4"], group, scales, dtype)
+
+
+def _pairs(body: Bytes) -> Bytes:
+    """Return codes with the first half of each group in low halves as codes in order, low halves first."""
+    codes = np.concatenate([body & np.uint8(15), body >> np.uint8(4)], axis=-1).reshape(len(body), -1)
+    pairs: Bytes = codes[:, ::2] | codes[:, 1::2] << np.uint8(4)
+    return pairs
 
 
 def codes_in(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -72,10 +109,7 @@ def _codes(blocks: Blocks, group: int, rows: slice) -> Codes | Array:
     inputs, dtype = blocks.shape[-1], np.dtype(np.float32)
     if blocks.kind.name == "Q8_0":
         return Codes(data[..., 2:].reshape(len(some), -1), inputs, _INT8, group, scales, dtype)
-    body = data[..., 2:]
-    codes = np.concatenate([body & np.uint8(15), body >> np.uint8(4)], axis=-1).reshape(len(some), -1)
-    pairs = codes[:, ::2] | codes[:, 1::2] << np.uint8(4)
-    return Codes(pairs, inputs, _INT4, group, scales, dtype)
+    return Codes(_pairs(data[..., 2:]), inputs, _INT4, group, scales, dtype)
 
 
 def _q4_0(data: Bytes) -> Floats:
@@ -108,6 +142,16 @@ def _mxfp4(data: Bytes) -> Array:
     return numbers.astype(ml_dtypes.bfloat16).reshape(-1)
 
 
+def _nvfp4(data: Bytes) -> Floats:
+    blocks = data.reshape(-1, 36)
+    groups = blocks[:, 4:].reshape(-1, 8)
+    numbers = np.empty((len(groups), 16), np.float32)
+    np.take(_TWICE_E2M1, groups & np.uint8(15), out=numbers[:, :8])
+    np.take(_TWICE_E2M1, groups >> np.uint8(4), out=numbers[:, 8:])
+    numbers *= (_UE4M3[blocks[:, :4]] * np.float32(0.5)).reshape(-1, 1)
+    return numbers.reshape(-1)
+
+
 def _nibbles(packed: Bytes) -> Floats:
     """Unpack (block, 16) bytes to (block, 32) numbers: first the low nibbles of a block, then the high nibbles."""
     numbers = np.empty((len(packed), 32), np.float32)
@@ -123,6 +167,11 @@ def _float16(blocks: Bytes, place: int) -> Floats:
 
 _TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 """Twice the E2M1 values; the halved scale, a power of two, is 2^(byte - 128)."""
+_FLOATS: Final = {"MXFP4": (32, 1), "NVFP4": (16, 4)}
+"""The numbers of a group, and the bytes of a block before its codes."""
+_UE4M3 = (np.arange(256) & 127).astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+_UE4M3[[127, 255]] = 0, 480
+"""The scales of NVFP4 by their bytes, as the gguf library reads them."""
 _KINDS: Mapping[int, Kind] = {
     0: Kind("F32", 1, 4, methodcaller("view", np.float32)),
     1: Kind("F16", 1, 2, methodcaller("view", np.float16)),
@@ -131,4 +180,5 @@ _KINDS: Mapping[int, Kind] = {
     8: Kind("Q8_0", 32, 34, _q8_0),
     30: Kind("BF16", 1, 2, methodcaller("view", ml_dtypes.bfloat16)),
     39: Kind("MXFP4", 32, 17, _mxfp4),
+    40: Kind("NVFP4", 64, 36, _nvfp4),
 }

@@ -13,9 +13,10 @@ from rekindle.core.models.config import AttentionConfig, ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.formats.checkpoints.gguf.architecture import Architecture
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
-from rekindle.formats.checkpoints.gguf.kinds import codes_in, with_groups
+from rekindle.formats.checkpoints.gguf.kinds import codes_in, with_codes, with_groups
 from rekindle.formats.checkpoints.gguf.states import StatePlace, state_place
 from rekindle_kernels.blocks import Array, Blocks, FileArray, Tensor
+from rekindle_kernels.quantized import Codes, Quantized, Stack, Turned
 
 Stored = Array | FileArray
 """An array, or one that is still in a file."""
@@ -62,6 +63,8 @@ class TensorPlace:
                 return part.reshape(*shape)
             if isinstance(part, Blocks) and part.shape[-1] == shape[-1]:
                 return replace(part, data=self._arrange(part.data, (*shape[:-1], -1)))
+            if isinstance(part, Stack) and self.half is None and not self.heads and part.shape == shape:
+                return part
         numbers = [np.asarray(part) for part in parts]
         joined = numbers[0] if len(numbers) == 1 else np.concatenate(numbers, axis=max(-2, -numbers[0].ndim))
         whole = np.asarray(self._arrange(joined, shape))
@@ -92,8 +95,12 @@ class TransposedExperts:
         experts, outputs, *inputs = file.shapes[self.names[0]]
         return (experts, *inputs, outputs * len(self.names))
 
-    def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Array:
-        """Return the tensor in the given shape. It is read one expert at a time to limit memory."""
+    def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Tensor:
+        """Return the tensor in the given shape: floats of 4 bits as such, others read one expert at a time."""
+        if len(shape) == 3 and (self.interleaved or len(self.names) == 1):
+            experts = [self._codes(file, range(expert, expert + 1)) for expert in range(shape[0])]
+            if all(isinstance(part, Quantized) for parts in experts for part in parts):
+                return Stack(tuple(Turned(_interleaved(parts)) for parts in experts))
         whole = None
         for expert in range(shape[0]):
             parts = [np.asarray(file.read(name, range(expert, expert + 1))[0]) for name in self.names]
@@ -104,6 +111,30 @@ class TransposedExperts:
                 whole[expert, outputs][: len(part)] = part
         assert whole is not None, "a model has experts"
         return whole.swapaxes(1, -1)
+
+    def _codes(self, file: GGUFFile, expert: range) -> list[Any]:
+        """Return the tensors of an expert, floats of 4 bits as codes."""
+        return [with_codes(file.read(name, expert)[0]) for name in self.names]
+
+
+def _interleaved(parts: list[Quantized]) -> Quantized:
+    """Return equal matrices of codes as one, with a row of each in turn."""
+    count = len(parts)
+
+    def read(rows: slice) -> Codes:
+        first, last = rows.start // count, -(-rows.stop // count)
+        some = [part.reader(slice(first, last)) for part in parts]
+        codes = [each for each in some if isinstance(each, Codes)]
+        own = slice(rows.start - first * count, rows.stop - first * count)
+
+        def rows_of(arrays: list[Array]) -> Array:
+            return np.stack(arrays, axis=1).reshape(-1, arrays[0].shape[1])[own]
+
+        return replace(
+            codes[0], data=rows_of([each.data for each in codes]), scales=rows_of([each.scales for each in codes])
+        )
+
+    return Quantized(parts[0].inputs, range(count * len(parts[0])), read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +210,7 @@ def loaders(
 
 def _read(place: AnyPlace, file: GGUFFile, shape: tuple[int, ...], codes: Mapping[str, str]) -> Tensor:
     """Return a tensor, with the codes of several blocks where the metadata have a kind of codes for its place."""
-    tensor = place.read(file, shape)
+    tensor = with_codes(place.read(file, shape))
     kind = codes.get(place.names[0]) if isinstance(place, TensorPlace) and len(place.names) == 1 else None
     return tensor if kind is None else with_groups(tensor, kind)
 
