@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import pytest
 
 import rekindle
-from rekindle.settings.engine import Dtype, SettingsOptions
+from rekindle.core.scheduler.drafts.gain import Chances
+from rekindle.settings.engine import DraftSource, Dtype, SettingsOptions
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.cpu.library import unavailable_reason
+from tests.draft_heads import with_draft_head
 
 pytestmark = pytest.mark.wide
 
@@ -68,6 +70,30 @@ def test_answers_are_the_same_to_the_last_bit_in_any_batch_and_from_any_tier(
     for answers in (together, cold, cached, from_disk):
         assert [answer.logprobs for answer in answers] == [answer.logprobs for answer in alone]
         assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in alone]
+
+
+@pytest.mark.parametrize("draft", ["lookup", "mtp"])
+def test_drafts_change_no_bit_in_any_batch(
+    families: Path, tmp_path: Path, implementation: Implementation, draft: DraftSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Chances, "of", lambda self, match: 0.9)  # so each guess is verified
+    model = with_draft_head(families / "glm4-moe", tmp_path / "model", "echo")
+    prompts = [[5, 9, 7] * (4 * place) for place in range(1, 5)]
+    options = OPTIONS | {"allowed_token_ids": [5, 7, 9]}  # so that some guesses are right
+    settings: Any = {"precompile": "all", "disk_cache_bytes": 0, "implementation": implementation}
+    with opened(model, **settings) as session:
+        plain = session.generate_sync(token_ids=prompts, **options)
+    with opened(model, **settings | {"draft": draft}) as session:
+        alone = [session.generate_sync(token_ids=prompt, **options) for prompt in prompts]
+        together = session.generate_sync(token_ids=prompts, **options)
+        without = session.generate_sync(token_ids=prompts, draft=False, **options)
+        stats = session.stats
+    for answers in (alone, together, without):
+        assert [answer.logprobs for answer in answers] == [answer.logprobs for answer in plain]
+        assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in plain]
+    assert stats.scheduler.drafts > 0
+    assert draft == "mtp" or stats.scheduler.accepted_tokens > 0
+    assert stats.unexpected_compilations == 0
 
 
 @pytest.mark.skipif(unavailable_reason() is not None, reason=f"no native kernels: {unavailable_reason()}")

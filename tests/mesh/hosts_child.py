@@ -7,6 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 # More threads than cores, or collectives wait for each other.
 os.environ["NPROC"] = "16"
@@ -15,6 +16,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import numpy as np
 
 import rekindle
+from rekindle.core.scheduler.drafts.gain import Chances
 from rekindle.settings.engine import KvDtype, SettingsOptions
 from tests.engine.reports import report_of
 from tests.engine.sampled import MIXED, SEEDED
@@ -77,6 +79,27 @@ def updated(model: Path, hosts: rekindle.Hosts | None) -> list[Any]:
     return answers
 
 
+def drafted(model: Path, hosts: rekindle.Hosts | None) -> dict[str, Any]:
+    """Answer without and with drafts of both kinds, verified however unlikely they are; over hosts, or on one device.
+
+    Args:
+        model: a model with a draft head.
+        hosts: the hosts, or None.
+    """
+    prompts, tokens = [[5, 9, 7] * 4, [*range(3, 20)]], list[Any]()
+    drafts: list[int] = []
+    settings: Any = {**(OF_HOSTS if hosts else FEW_PAGES), "num_pages": 16, "restore": "off", "draft": "mtp"}
+    likely = mock.patch.object(Chances, "of", return_value=0.9)
+    with likely, rekindle.open_sync(model, progress=False, hosts=hosts, **settings) as session:
+        for draft in (False, "mtp", "lookup"):
+            for more in (dict[str, Any](), SEEDED):
+                options: Any = {**more, "max_tokens": 24, "ignore_eos": True, "draft": draft}
+                answers = session.generate_sync(token_ids=prompts, **options)
+                tokens.append([answer.token_ids for answer in answers])
+            drafts.append(session.stats.scheduler.drafts)
+    return {"tokens": tokens, "drafts": drafts}
+
+
 def broken_off(model: Path, hosts: rekindle.Hosts) -> dict[str, Any]:
     """Report a streaming request; return the errors of it and of the next one, and a local session's answer."""
     prompt = prompt_of(model)
@@ -114,6 +137,8 @@ def main(address: str, model: Path) -> None:
                 with warnings.catch_warnings():  # float32 pages are stored beside, and the parent makes warnings errors
                     warnings.filterwarnings("ignore", "the stored prefixes of", RuntimeWarning)
                     say([serve(model, each, "int8") for each in (None, hosts, hosts)])
+            case "drafts":
+                say([drafted(model, each) for each in (hosts, None)])
             case "warm":
                 say(warm(model, hosts))
             case "break off":

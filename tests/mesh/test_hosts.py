@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tests.draft_heads import with_draft_head
 from tests.families import COVERING
 
 pytestmark = [pytest.mark.wide, pytest.mark.skipif(sys.platform == "win32", reason="signals")]
@@ -129,6 +130,17 @@ def test_two_processes_serve_as_one_and_either_may_be_killed(model: Path) -> Non
         second.leader.stdin.close()
         second.leader.stdin = None
         assert ended(second.leader)[0] == 0
+
+
+def test_drafts_of_both_kinds_change_no_token_over_two_processes(families: Path, tmp_path: Path) -> None:
+    model = with_draft_head(families / "glm4-moe", tmp_path / "model", "echo")
+    with pair(model) as both:
+        both.ask("drafts")
+        several, one = both.answer()
+    for answer in (several, one):
+        assert answer["tokens"] == 3 * one["tokens"][:2]
+        before, of_head, of_both = answer["drafts"]
+        assert before == 0 < of_head < of_both
 
 
 @pytest.mark.deep

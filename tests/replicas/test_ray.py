@@ -18,6 +18,7 @@ import rekindle
 from rekindle.__main__ import main
 from rekindle.replicas import keeping
 from rekindle.session.session import Session
+from tests.draft_heads import with_draft_head
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE, until_blocking
 
@@ -116,6 +117,23 @@ def test_new_weights_are_those_of_a_replica_that_dies_too(cluster: str, model: P
         os.kill(processes(cluster)[name], signal.SIGKILL)
         assert session.generate_sync(token_ids=prompts[0][:5], max_tokens=8, ignore_eos=True).token_ids
         assert session.generate_sync(token_ids=prompts[0], max_tokens=8, ignore_eos=True).token_ids == there
+
+
+def test_drafts_change_no_token_of_a_replica(cluster: str, families: Path, tmp_path: Path) -> None:
+    model = with_draft_head(families / "glm4-moe", tmp_path / "model", "echo")
+    prompts = [[5, 9, 7] * (4 * place) for place in range(1, 5)]
+    with rekindle.open_sync(model, **OPTIONS) as alone:
+        expected = [
+            outcome_of(answer) for answer in alone.generate_sync(token_ids=prompts, ignore_eos=True, **CALLS[1])
+        ]
+    for draft in ("mtp", "lookup"):
+        where: Any = {"replicas": rekindle.Ray(1, address=cluster, name=draft), "draft": draft, "precompile": "all"}
+        with rekindle.open_sync(model, **OPTIONS | where) as session:
+            for choice in (None, False, "lookup", None):
+                answers = session.generate_sync(token_ids=prompts, ignore_eos=True, **CALLS[1] | {"draft": choice})
+                assert [outcome_of(answer) for answer in answers] == expected
+            assert session.stats.scheduler.drafts > 0
+            assert session.stats.unexpected_compilations == 0
 
 
 def weights_of(model: Path) -> dict[str, Any]:
