@@ -60,6 +60,7 @@ def build_over(
     """
     began = monotonic()
     checkpoint = open_model(resolve_model(model), report, family, revision, chat_template, settings.mmproj)
+    checkpoint = checkpoint.with_draft_head() if settings.draft == "mtp" else checkpoint  # as in a replica
     recipe = Recipe.of(model, settings, family, revision, chat_template, content_of(checkpoint))
     report(Progress("connecting to Ray", 0, 1, ""))
     cluster.connect(ray.address, lasting=ray.keep)
