@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.core.scheduler.drafts.gain import Chances
 from rekindle.settings.engine import SettingsOptions
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE
@@ -137,3 +138,25 @@ def test_states_come_back_after_a_restart_without_a_compilation(
         assert bits(answer) == plain[str(PROMPTS[1])]
         assert answer.cached.disk == (80 if turn else 0), tier
     assert compilations == 0
+
+
+@FAMILIES
+@pytest.mark.parametrize("overlap", [True, pytest.param(False, marks=pytest.mark.wide)])
+def test_drafts_have_the_bits_of_single_steps(
+    families: Path, family: str, plain: dict[str, Bits], overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Chances, "of", lambda self, match: 0.9)  # so each guess is verified
+    options: Any = {**SMALL, "disk_cache_bytes": 0, "draft": "lookup", "overlap": overlap, "precompile": "all"}
+    asks: dict[str, Any] = {"token_ids": [9, 8, 7] * 5, "max_tokens": 40, "ignore_eos": True, "logprobs": 1}
+    with rekindle.open_sync(families / family, progress=False, **options) as session:
+        for _ in range(2):
+            answers = together(session, PROMPTS)
+            assert [bits(answer) for answer in answers] == [plain[str(prompt)] for prompt in PROMPTS]
+        for more in (dict[str, Any](), {"temperature": 1.0, "seed": 3, "allowed_token_ids": [7, 8, 9]}):
+            alone = bits(session.generate_sync(draft=False, **asks, **more))
+            assert [bits(session.generate_sync(**asks, **more)) for _ in range(2)] == [alone, alone]
+        turn = [*PROMPTS[0], *(token for token, _ in plain[str(PROMPTS[0])]), 5]
+        assert session.generate_sync(token_ids=turn, max_tokens=1).cached_tokens == len(turn) // PAGE * PAGE
+        stats = session.stats
+        assert stats.scheduler.drafted_tokens > stats.scheduler.accepted_tokens > 20
+        assert stats.unexpected_compilations == 0

@@ -186,20 +186,20 @@ def open_model(model: Path, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def drafting(model: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Answer with and without guesses of the model's draft head, and again after a restart.
+    """Answer with and without drafts, and again after a restart.
 
     Args:
-        model: a model with a draft head.
+        model: a model, with a draft head if no other drafts are among the options.
         options: further settings.
     """
     ids, tokens = np.load(model / "golden.npz")["input_ids"][0].tolist()[:40], []
-    prompts = [ids, ids[3:], ids[:5]]
+    prompts = [ids, ids[3:], ids[:5], [7, 8, 9] * 5]
     for restore in ("off", "auto", "auto"):
         settings: Any = {
             **FEW_PAGES,
             "num_pages": 25,
-            **options,
             "draft": "mtp",
+            **options,
             "restore": restore,
             "precompile": "all",
         }
@@ -207,7 +207,13 @@ def drafting(model: Path, options: dict[str, Any]) -> dict[str, Any]:
         with likely, rekindle.open_sync(model, progress=False, **settings) as session:
             for more in ({"temperature": 0.0}, DRAWN):
                 for draft in (False, None):
-                    asks: Any = {**more, "max_tokens": 20, "ignore_eos": True, "draft": draft}
+                    asks: Any = {
+                        **more,
+                        "max_tokens": 20,
+                        "ignore_eos": True,
+                        "draft": draft,
+                        "allowed_token_ids": range(5, 9),
+                    }
                     answers = session.generate_sync(token_ids=prompts, **asks)
                     tokens.append([each.token_ids for each in answers])
             stats = session.stats

@@ -319,6 +319,16 @@ def test_guesses_of_a_draft_head_change_no_token_on_several_devices(
         assert answer["compilations"] == 0
 
 
+def test_states_go_on_from_the_last_right_token_on_several_devices(families: Path) -> None:
+    model, options = families / "qwen3-next", {"tensor": 2, "data": 2, "draft": "lookup"}
+    one, several = asked_of_child(("drafting", model, {"draft": "lookup"}), ("drafting", model, options))
+    greedy, _, drawn, _ = one["tokens"][:4]
+    for answer in (one, several):
+        assert answer["tokens"] == 3 * [greedy, greedy, drawn, drawn]
+        assert answer["drafts"] > 0
+        assert answer["compilations"] == 0
+
+
 def test_the_bytes_on_the_wire_of_a_draft_head_are_those_of_the_compiled_program(
     families: Path, tmp_path: Path
 ) -> None:

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from rekindle.assembly.limits.resolution import resolve_limits
 from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.messages import Plan, Withdraw
+from rekindle.core.policy import DraftSource
 from rekindle.core.request.params import SamplingParams
+from rekindle.core.request.request import Request
 from rekindle.core.scheduler.drafts.gain import LEAST_GAIN, Chances, Times, best_room, counts_of
 from rekindle.core.scheduler.drafts.index import GAP, MOST_DRAFT, TokenIndex
 from rekindle.core.scheduler.drafts.memory import MOST_NAMESPACES, MOST_TOKENS, FinishedOutputs
+from rekindle.core.scheduler.requests.aspects.drafting import obstacle
 from rekindle.settings.engine import Settings
 from rekindle.testing import (
     FAKE_MODEL,
@@ -23,6 +26,7 @@ from rekindle.testing import (
     FakeGrammar,
     device,
     expected_tokens,
+    fake_limits,
     fake_session,
 )
 
@@ -201,6 +205,31 @@ def test_a_request_withdrawn_with_a_draft_in_flight_leaves_nothing() -> None:
     assert engine.scheduler.stats.running == 0
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("draft", ["lookup", "mtp"])
+def test_layers_with_states_go_on_from_the_last_right_token(overlap: bool, draft: DraftSource) -> None:
+    engine = ByHand(model=FAKE_STATE_MODEL, draft=draft, overlap=overlap, page_size=16, num_pages=65)
+    expected = expected_tokens(PROMPT, 90)
+    for number in range(3):
+        engine.admit(number, PROMPT, 90)
+        engine.drain()
+        assert tuple(engine.tokens[number]) == expected
+    stats = engine.scheduler.stats
+    assert stats.accepted_tokens > 60
+    before = stats.computed_tokens
+    turn = (*PROMPT, *expected, 2)
+    engine.admit(9, turn, 10)
+    engine.drain()
+    assert tuple(engine.tokens[9]) == expected_tokens(turn, 10)
+    assert engine.scheduler.stats.computed_tokens - before <= 1 + 16, "the state of the last whole page is there"
+
+
+def test_a_session_opened_without_drafts_keeps_no_states_for_them() -> None:
+    request = Request(1, PROMPT, SamplingParams(draft="lookup"), frozenset(), 64)
+    assert obstacle(request, fake_limits(FAKE_STATE_MODEL)) == "states"
+    assert obstacle(request, fake_limits(FAKE_STATE_MODEL, draft="lookup")) is None
+
+
 @pytest.mark.anyio
 async def test_a_request_and_a_session_choose_drafts() -> None:
     prompt = [3, 1, 4]
@@ -288,8 +317,6 @@ async def test_requests_choose_among_the_drafts_of_a_session_with_a_head() -> No
 def test_a_head_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="its files have no draft head that is supported"):
         resolve_limits(Settings(draft="mtp"), FAKE_MODEL, 4)
-    with pytest.raises(ConfigError, match='whose layers keep a state, got "mtp"'):
-        resolve_limits(Settings(draft="mtp"), FAKE_STATE_MODEL, 4)
 
 
 def test_another_value_is_refused() -> None:

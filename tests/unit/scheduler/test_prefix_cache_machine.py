@@ -37,6 +37,7 @@ SETTINGS = st.fixed_dictionaries(
         "prefill_chunk": st.sampled_from([512, 16]),
         "host_cache_bytes": st.sampled_from([0, 1, 3, 8, 1000]).map(lambda pages: pages * 128),  # a page has 128 bytes
         "max_context": st.just(5 * PAGE),
+        "draft": st.sampled_from([None, None, "lookup", "mtp"]),
     }
 )
 FAMILIES = [[(7 * family + 3 * place) % VOCAB_SIZE for place in range(5 * PAGE)] for family in range(3)]

@@ -28,6 +28,7 @@ class Bucket(NamedTuple):
         steered: whether its program applies the interventions of rows.
         pictures: whether its program takes the embeddings of images in prompts.
         proposes: whether its program runs the draft head of the model.
+        windows: whether its program verifies drafts of a model with states, by a state after each decode row.
     """
 
     prefill_tokens: int
@@ -37,6 +38,7 @@ class Bucket(NamedTuple):
     steered: bool = False
     pictures: bool = False
     proposes: bool = False
+    windows: bool = False
 
     @property
     def size(self) -> int:

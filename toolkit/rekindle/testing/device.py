@@ -204,6 +204,7 @@ class FakeStepper:
             draws.append(self._sample(slot))
             if draws[-1] != draft:
                 break
+        del slot.state[slot.length :]
         return draws
 
     def _sample(self, slot: _Slot) -> int:
@@ -252,6 +253,7 @@ class FakeStepper:
         assert not slots or 0 <= min(slots) <= max(slots) < len(self._slots), "there is no such slot"
         prefill, decode = zip(*(self._check_group(plan, group) for group in range(self._limits.data)), strict=True)
         bucket = Bucket(max(prefill), max(decode), plan.steps, proposes=self._limits.proposes)
+        bucket = bucket._replace(windows=self._limits.windows)
         if plan.chunks or plan.rows:
             assert bucket in self._limits.all_buckets(), f"no program is compiled for {bucket}"
 

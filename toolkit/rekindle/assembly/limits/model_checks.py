@@ -45,9 +45,10 @@ def _check_scales(model: ModelConfig) -> None:
 
 def _check_drafts(settings: Settings, model: ModelConfig) -> None:
     """Refuse drafts where a position computed twice would differ, and the head of a model without one."""
-    if model.state_bytes or model.scalings_by_length:
-        reason = "layers keep a state" if model.state_bytes else "rope depends on the length of a request"
-        raise ConfigError(f'draft must be None for this model, whose {reason}, got "{settings.draft}"')
+    if model.scalings_by_length:
+        raise ConfigError(
+            f'draft must be None for this model, whose rope depends on the length of a request, got "{settings.draft}"'
+        )
     if settings.draft == "mtp" and model.draft_head is None:
         raise ConfigError(
             'draft must be "lookup" or None for this model, got "mtp": its files have no draft head that is supported. '

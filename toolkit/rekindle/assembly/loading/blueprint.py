@@ -297,7 +297,8 @@ def _programs(
 ) -> Programs:
     """Return the programs, given the form of weights and the data type of pages."""
     pool = limits.pool
-    sizes = Sizes(pool.num_pages, pool.page_size, pool.pages_per_request, limits.max_running, limits.max_logprobs)
+    of_pool, running = (pool.num_pages, pool.page_size, pool.pages_per_request), limits.max_running
+    sizes = Sizes(*of_pool, running, limits.max_logprobs, windows=running * limits.windows)
     room = AdapterSizes(limits.adapter_slots, limits.max_adapter_rank)
     try:
         form, kv_dtype = forms

@@ -27,13 +27,18 @@ Content = tuple[jax.Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of the device state, apart from those of the model. They are named as in `Settings`."""
+    """The sizes of the device state, apart from those of the model. They are named as in `Settings`.
+
+    Attributes:
+        windows: the number of decode rows with room for the state after them; 0 without drafts of a model with states.
+    """
 
     num_pages: int
     page_size: int
     pages_per_request: int
     max_running: int
     max_logprobs: int
+    windows: int = 0
 
 
 @jax.tree_util.register_dataclass
@@ -50,6 +55,7 @@ class Slots:
         allowed: (slots + max_running, words) int32, bit masks of allowed tokens: for each slot of a constrained request
             the mask of its next token, then for each decode row that of the token after its draft. Others are stale.
         states: one `State` for each layer with a state; stale until a request's first block, which begins with zeros.
+            Before the null slot is room for the state after each decode row, if there may be drafts.
     """
 
     token: jax.Array
@@ -66,13 +72,16 @@ def empty_slots(
     pages_per_request: int,
     vocab_size: int,
     states: Sequence[Sequence[tuple[int, ...]]] = (),
+    windows: int = 0,
 ) -> Slots:
     """Create the slots of an idle engine, and the null slot.
 
     Args:
         states: the shapes of a slot's state in each layer with a state, on this device.
+        windows: see `Sizes`.
     """
     rows = max_running + 1
+    of_states = rows + windows
     return Slots(
         token=jnp.zeros(rows, jnp.int32),
         length=jnp.zeros(rows, jnp.int32),
@@ -80,7 +89,7 @@ def empty_slots(
         sampling=jnp.zeros((rows, COLUMNS), jnp.int32),
         adjustments=Adjustments.empty(rows, vocab_size),
         allowed=jnp.full((rows + max_running, words_of(vocab_size)), -1, jnp.int32),
-        states=tuple(tuple(jnp.zeros((rows, *shape), jnp.float32) for shape in state) for state in states),
+        states=tuple(tuple(jnp.zeros((of_states, *shape), jnp.float32) for shape in state) for state in states),
     )
 
 
@@ -102,7 +111,8 @@ def empty_state(
 ) -> tuple[Pages, Slots]:
     """Create one device's shard of the pages and slots of an idle engine."""
     pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, implementation, devices)
-    return pages, empty_slots(sizes.max_running, sizes.pages_per_request, config.vocab_size, config.states(devices))
+    rows, table = sizes.max_running, sizes.pages_per_request
+    return pages, empty_slots(rows, table, config.vocab_size, config.states(devices), sizes.windows)
 
 
 def kinds_of(pages: Sequence[jax.Array | jax.ShapeDtypeStruct]) -> list[list[int]]:

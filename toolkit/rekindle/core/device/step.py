@@ -22,6 +22,7 @@ from rekindle.core.device.sampling.scores import score_columns, score_prompt
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.device.sums import sum_states
 from rekindle.core.device.tick_mixer import TickMixer
+from rekindle.core.models.states.windows import settle_states
 from rekindle.core.models.adapters.rows import AdapterDelta, Adapters
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.mixing import LayerMemory
@@ -145,7 +146,16 @@ def _tick(
 
     of_samples = None if delta is None else jnp.concatenate([inputs.sample_adapter, inputs.row_adapter])
     columns = logits(last_states, of_samples, len(inputs.sample_slot), bucket.decode_rows)
-    slots, new_tokens, scores = _next_tokens(decoder, columns, slots, inputs, row_positions, max_logprobs, processor)
+    slots, new_tokens, scores = _next_tokens(
+        decoder,
+        columns,
+        slots,
+        inputs,
+        row_positions,
+        max_logprobs,
+        processor,
+        windows=bucket.windows and bucket.decode_rows > 0,
+    )
     proposals = None
     if bucket.proposes:
         null_slot = len(slots.token) - 1
@@ -250,12 +260,15 @@ def _next_tokens(
     row_positions: jax.Array,
     max_logprobs: int,
     processor: LogitsProcessor | None,
+    *,
+    windows: bool,
 ) -> tuple[Slots, jax.Array, jax.Array]:
     """Sample the next token of each completed prompt and of each decode row, and write the newest into their slots.
 
     Args:
         columns: (vocabulary, samples + decode_rows) float32, the logits of their last tokens.
         row_positions: (decode_rows,) int32, the position of each decode row's token.
+        windows: whether the states have room for those of decode rows.
 
     Returns:
         The slots, and `tokens` and `scores` of `TickOutputs`.
@@ -286,5 +299,8 @@ def _next_tokens(
         token=slots.token.at[owners].set(next_tokens),
         length=slots.length.at[owners].set(lengths).at[null_slot].set(0),
         adjustments=record_tokens(slots.adjustments, owners, next_tokens),
+        states=settle_states(slots.states, inputs.row_slot, inputs.row_offset, is_last, null_slot)
+        if windows
+        else slots.states,
     )
     return slots, tokens, scores

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import TickInputs
 from rekindle.core.device.state import Slots
+from rekindle.core.models.states.windows import RowOperation, compute_rows
 from rekindle.core.models.mixing import ScoreOptions
 from rekindle_kernels import api as kernels
 from rekindle_kernels import states
@@ -63,13 +64,15 @@ class TickMixer:
         tokens, inputs, outputs = self.bucket.prefill_tokens, self.inputs, []
         if tokens:
             blocks = x[:tokens].reshape(-1, QUERY_BLOCK, x.shape[1])
-            runs = inputs.block_slot, inputs.block_start, inputs.block_count
+            runs = self._block_places(state), inputs.block_start, inputs.block_count
             y, state = states.convolve_blocks(blocks, weight, bias, state, *runs, implementation=self.implementation)
             outputs.append(y.reshape(tokens, -1))
         if self.bucket.decode_rows:
-            y, state = states.convolve_rows(
-                x[tokens:], weight, bias, state, inputs.row_slot, implementation=self.implementation
-            )
+
+            def by_row(state: jax.Array, slots: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+                return states.convolve_rows(x, weight, bias, state, slots, implementation=self.implementation)
+
+            y, state = self._by_row(by_row, state, (x[tokens:],))
             outputs.append(y)
         return jnp.concatenate(outputs), state
 
@@ -90,19 +93,36 @@ class TickMixer:
                 return x[:tokens].reshape(-1, QUERY_BLOCK, *x.shape[1:])
 
             rates = None if beta is None else block(beta)
-            runs = inputs.block_slot, inputs.block_start, inputs.block_count
+            runs = self._block_places(state), inputs.block_start, inputs.block_count
             o, state = states.recur_blocks(
                 block(q), block(k), block(v), block(decay), rates, state, *runs, implementation=self.implementation
             )
             outputs.append(o.reshape(tokens, *o.shape[2:]))
         if self.bucket.decode_rows:
-            q, k, v, decay = q[tokens:], k[tokens:], v[tokens:], decay[tokens:]
-            rates = None if beta is None else beta[tokens:]
-            o, state = states.recur_rows(
-                q, k, v, decay, rates, state, inputs.row_slot, implementation=self.implementation
-            )
+
+            def by_row(state: jax.Array, slots: jax.Array, *rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+                q, k, v, decay, *rates = rows
+                beta = rates[0] if rates else None
+                return states.recur_rows(q, k, v, decay, beta, state, slots, implementation=self.implementation)
+
+            rows = (q, k, v, decay) if beta is None else (q, k, v, decay, beta)
+            o, state = self._by_row(by_row, state, tuple(each[tokens:] for each in rows))
             outputs.append(o)
         return jnp.concatenate(outputs), state
+
+    def _by_row(
+        self, operation: RowOperation, state: jax.Array, rows: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, jax.Array]:
+        """Compute decode rows. They change the states of their slots, drafted ones the states of rows."""
+        inputs = self.inputs
+        if not self.bucket.windows:
+            return operation(state, inputs.row_slot, *rows)
+        return compute_rows(operation, state, rows, inputs.row_slot, inputs.row_offset, len(self.slots.token) - 1)
+
+    def _block_places(self, state: jax.Array) -> jax.Array:
+        """Return the place of each block's slot in a layer's state; the last place is the null slot's."""
+        owners = self.inputs.block_slot
+        return jnp.where(owners == len(self.slots.token) - 1, len(state) - 1, owners) if self.bucket.windows else owners
 
     def _write(self, kv: jax.Array, pages: jax.Array) -> jax.Array:
         """Write the keys and values of blocks and of rows into their pages."""

@@ -120,13 +120,18 @@ class EngineLimits:
         every = buckets.all_buckets(
             self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined", steps=self.decode_steps
         )
-        return tuple(bucket._replace(proposes=self.proposes) for bucket in every)
+        return tuple(bucket._replace(proposes=self.proposes, windows=self.windows) for bucket in every)
 
     def bucket(self, prefill_tokens: int, decode_rows: int) -> buckets.Bucket:
         """Return a bucket of one step for text."""
-        return buckets.Bucket(prefill_tokens, decode_rows, proposes=self.proposes)
+        return buckets.Bucket(prefill_tokens, decode_rows, proposes=self.proposes, windows=self.windows)
 
     @property
     def proposes(self) -> bool:
         """True if every step runs the draft head of the model."""
         return self.draft == "mtp"
+
+    @property
+    def windows(self) -> bool:
+        """True if every step keeps the state of layers after each decode row, to verify drafts."""
+        return self.draft is not None and self.pool.state_pages > 0

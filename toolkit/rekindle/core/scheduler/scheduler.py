@@ -233,8 +233,12 @@ class Scheduler:
         """Copy states after a tick, before the next one changes them."""
         for states, decoded in ((builder.prefilling, False), (builder.decoding, True)):
             for state in states:
-                if state.keeping is not None and state.lease is not None:
-                    state.keep_state(self.table.group_of(state).running.slots[state], decoded=decoded)
+                if not state.awaits_draft:  # otherwise its position is known when the draft is verified
+                    self._keep_state(state, decoded=decoded)
+
+    def _keep_state(self, state: RequestState, *, decoded: bool) -> None:
+        if state.keeping is not None and state.lease is not None:
+            state.keep_state(self.table.group_of(state).running.slots[state], decoded=decoded)
 
     def _unblock(self) -> Iterator[Message]:
         """Make room for the first queued request if nothing runs and only staged or held pages block it."""
@@ -277,7 +281,7 @@ class Scheduler:
         table = self.table
         self._in_flight -= 1
         self._last_settled, self._overdue, self._waiting_at_overdue = message.tick, False, ()
-        table.drafter.settle(message, list(table))
+        verified = table.drafter.settle(message, list(table))
         for finished in [state for state in table.running if state.held_at == message.tick]:
             table.hold(finished)
         for request_id, scores in message.prompt_logprobs.items():
@@ -307,6 +311,8 @@ class Scheduler:
                     self._force(state, state.thinking.forced[: state.final_length - len(state.tokens)])
                 elif state.lease is not None:
                     state.place_states()
+        for state in verified:
+            self._keep_state(state, decoded=True)
         for request_id, error in message.failures.items():
             if state := table.get(request_id):
                 yield table.reject(state, error)

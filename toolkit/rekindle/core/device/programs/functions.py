@@ -78,6 +78,7 @@ def program_name(key: Key) -> str:
     return (
         f"{steps} of {key.prefill_tokens}+{key.decode_rows}{' with adapters' * key.adapters}{', steered' * key.steered}"
         f"{', with images' * key.pictures}{', with draft head' * key.proposes}"
+        f"{', with windows' * key.windows}"
     )
 
 

@@ -312,4 +312,5 @@ def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, plan: Plan) -> Buc
         plan.steered,
         plan.pictured,
         limits.proposes,
+        limits.windows,
     )

@@ -123,12 +123,15 @@ class Drafter:
         chances = sorted((chance for offer in offers for chance in offer), reverse=True)
         return best_room(rows, chances, self._times, self._limits.decode_buckets, self._unready)
 
-    def settle(self, message: Settled, states: Sequence[RequestState]) -> None:
+    def settle(self, message: Settled, states: Sequence[RequestState]) -> list[RequestState]:
         """Take back the rejected tokens of drafts, and measure the tick.
 
         Args:
             message: the results of a tick.
             states: the requests in progress.
+
+        Returns:
+            The requests with verified drafts.
         """
         if message.rows:
             self._times.add(message.rows, message.seconds, message.gap)
@@ -146,6 +149,7 @@ class Drafter:
                 state.drafting.in_flight = 0
                 state.take_back(drafted - accepted)
                 self._counts.add_draft(drafted, accepted)
+        return verified
 
 
 def _by_group(states: Sequence[RequestState]) -> list[list[RequestState]]:

@@ -257,8 +257,13 @@ class RequestState:
         )
 
     def steps(self, most: int) -> int:
-        """Return the number of tokens it can still decode, at most `most`."""
+        """Return the number of tokens it can still decode in a tick, at most `most`.
+
+        Its state is copied at the end of a page, between two ticks.
+        """
         steps = min(most, self.final_length - 1 - self.computed)
+        if self.keeping is not None:
+            steps = min(steps, self.keeping.page_size - self.computed % self.keeping.page_size)
         return steps if self.thinking is None else int(min(steps, self.thinking.watch.room - self.pending))
 
     def missing_pages(self, steps: int) -> int:
