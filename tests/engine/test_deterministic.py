@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 import rekindle
+from rekindle.core.policy import DraftSource
 from rekindle.core.scheduler.drafts.gain import Chances
-from rekindle.settings.engine import DraftSource, Dtype, SettingsOptions
+from rekindle.settings.engine import Dtype, SettingsOptions
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.cpu.library import unavailable_reason
 from tests.draft_heads import with_draft_head

@@ -79,7 +79,7 @@ def updated(model: Path, hosts: rekindle.Hosts | None) -> list[Any]:
     return answers
 
 
-def drafted(model: Path, hosts: rekindle.Hosts | None) -> dict[str, Any]:
+def with_drafts(model: Path, hosts: rekindle.Hosts | None) -> dict[str, Any]:
     """Answer without and with drafts of both kinds, verified however unlikely they are; over hosts, or on one device.
 
     Args:
@@ -138,7 +138,7 @@ def main(address: str, model: Path) -> None:
                     warnings.filterwarnings("ignore", "the stored prefixes of", RuntimeWarning)
                     say([serve(model, each, "int8") for each in (None, hosts, hosts)])
             case "drafts":
-                say([drafted(model, each) for each in (hosts, None)])
+                say([with_drafts(model, each) for each in (hosts, None)])
             case "warm":
                 say(warm(model, hosts))
             case "break off":

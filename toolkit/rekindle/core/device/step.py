@@ -22,10 +22,10 @@ from rekindle.core.device.sampling.scores import score_columns, score_prompt
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.device.sums import sum_states
 from rekindle.core.device.tick_mixer import TickMixer
-from rekindle.core.models.states.windows import settle_states
 from rekindle.core.models.adapters.rows import AdapterDelta, Adapters
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.mixing import LayerMemory
+from rekindle.core.models.states.windows import settle_states
 from rekindle.core.models.taps.interventions import Interventions, RowInterventions
 from rekindle.core.page import NULL_PAGE
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import TickInputs
 from rekindle.core.device.state import Slots
-from rekindle.core.models.states.windows import RowOperation, compute_rows
 from rekindle.core.models.mixing import ScoreOptions
+from rekindle.core.models.states.windows import RowOperation, compute_rows
 from rekindle_kernels import api as kernels
 from rekindle_kernels import states
 from rekindle_kernels.chunks import blocks_in_chunks, rows_in_chunks
