@@ -15,12 +15,12 @@ from functools import partial
 from itertools import count
 from statistics import mean, quantiles
 
+from rekindle.assembly.routing.pages import pages_of
+from rekindle.assembly.routing.router import Router
 from rekindle.core.messages import Admit, FromLane, Message, Output, Outputs, ToLane
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.route import ROUTES, Choose, LaneLoad
-from rekindle.core.routing.pages import pages_of
-from rekindle.core.routing.router import Router
 from rekindle.testing import fake_limits
 
 LANES, PAGE, SPEED = 4, 64, 10_000

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from rekindle.assembly.routing.relay import DECODE, PREFILL, Relay
 from rekindle.core.errors import ConfigError, StepTimeout
 from rekindle.core.messages import (
     Admit,
@@ -36,7 +37,6 @@ from rekindle.core.request.constraint import Allowed, Constrained
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.routing.relay import DECODE, PREFILL, Relay
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.settings.engine import Settings, SettingsOptions

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from rekindle.assembly.routing.router import MOST_LOSSES, Router
 from rekindle.core.errors import ReplicaLost, RequestCancelled
 from rekindle.core.messages import (
     Admit,
@@ -39,7 +40,6 @@ from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.core.routing.router import MOST_LOSSES, Router
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.replicas.remote import RemoteLane, SentPages

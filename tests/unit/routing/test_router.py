@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rekindle.assembly.routing.router import Router
 from rekindle.core.messages import (
     Admit,
     CacheSaved,
@@ -33,7 +34,6 @@ from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.route import ROUTES, Choose, LaneLoad
-from rekindle.core.routing.router import Router
 from rekindle.testing import fake_limits
 from tests.bench.routing import LOADS, simulated
 from tests.unit.machines import run, run_deep

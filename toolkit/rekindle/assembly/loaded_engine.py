@@ -20,6 +20,8 @@ from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing.preparer import Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.replicas import LaneState, ProgramsView, ReadWeights, Replicas
+from rekindle.assembly.routing.relay import Relay
+from rekindle.assembly.routing.router import Router
 from rekindle.assembly.stats import Stats
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.device.jax_settings import overrides
@@ -36,8 +38,6 @@ from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.messages import Message
 from rekindle.core.models.adapters.products import AdapterSizes, products_of
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.routing.relay import Relay
-from rekindle.core.routing.router import Router
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.core.scheduler.stats import total

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rekindle.assembly.programs.restore_report import RestoreReport
+from rekindle.assembly.routing.lane_requests import LaneView
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.readiness import Readiness
 from rekindle.core.messages import Message
-from rekindle.core.routing.lane_requests import LaneView
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.formats.checkpoints.weights import Weights
 from rekindle.formats.weight_file import Stamp

@@ -13,13 +13,13 @@ from rekindle.assembly.building import defaults_of, open_model
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.restore_report import RestoreReport
+from rekindle.assembly.routing.pages import page_after
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.engine.actors.detokenizer import Detokenizer
 from rekindle.core.engine.actors.intake import Intake
 from rekindle.core.engine.actors.tokenizing import Tokenizing
 from rekindle.core.engine.wiring import Actors
 from rekindle.core.errors import ConfigError
-from rekindle.core.routing.pages import page_after
 from rekindle.formats.families.reading import Family
 from rekindle.formats.responses.reading.turns import AnswerTurns
 from rekindle.replicas import cluster

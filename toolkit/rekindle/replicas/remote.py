@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
+from rekindle.assembly.routing.pages import pages_of
 from rekindle.core.errors import RekindleError, ReplicaLost, RequestCancelled, WeightsChanged
 from rekindle.core.messages import (
     Admit,
@@ -39,7 +40,6 @@ from rekindle.core.messages import (
 )
 from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.request import Request
-from rekindle.core.routing.pages import pages_of
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.stats import SchedulerStats
 

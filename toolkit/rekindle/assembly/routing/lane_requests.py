@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from rekindle.assembly.routing.pages import PageCounts
 from rekindle.core.messages import Admit
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
 from rekindle.core.route import LaneLoad
-from rekindle.core.routing.pages import PageCounts
 
 
 class LaneView(Protocol):

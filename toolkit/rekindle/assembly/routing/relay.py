@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
+from rekindle.assembly.routing.lane_requests import LaneView
+from rekindle.assembly.routing.tickets import Tickets
 from rekindle.core.errors import StepTimeout
 from rekindle.core.messages import (
     AdapterPut,
@@ -35,8 +37,6 @@ from rekindle.core.messages import (
 from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
-from rekindle.core.routing.lane_requests import LaneView
-from rekindle.core.routing.tickets import Tickets
 
 PREFILL: Final = 0
 DECODE: Final = 1

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from rekindle.assembly.routing.lane_requests import LaneRequests, LaneView, RouterEntry
+from rekindle.assembly.routing.pages import PageCounts, pages_of
+from rekindle.assembly.routing.tickets import Tickets
 from rekindle.core.errors import ReplicaLost
 from rekindle.core.messages import (
     AdapterPut,
@@ -32,9 +35,6 @@ from rekindle.core.messages import (
 )
 from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.route import Choose, Routing, prefix
-from rekindle.core.routing.lane_requests import LaneRequests, LaneView, RouterEntry
-from rekindle.core.routing.pages import PageCounts, pages_of
-from rekindle.core.routing.tickets import Tickets
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.words import quantity
 
