@@ -34,7 +34,13 @@ def likely() -> Iterator[None]:
 
 @pytest.fixture(
     scope="module",
-    params=["glm4-moe", *(pytest.param(name, marks=pytest.mark.wide) for name in ("deepseek-v3", "glm4-moe-lite"))],
+    params=[
+        "glm4-moe",
+        *(
+            pytest.param(name, marks=pytest.mark.wide)
+            for name in ("deepseek-v3", "glm4-moe-lite", "qwen3_5", "qwen3_5-moe", "qwen3-next")
+        ),
+    ],
 )
 def model(request: pytest.FixtureRequest, families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a model whose head is now and then right."""

@@ -34,7 +34,7 @@ from rekindle.core.messages import (
     Write,
     Written,
 )
-from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.config import DraftHeadConfig, ModelConfig
 from rekindle.core.request.activations.changes import Changes
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.picture import Picture
@@ -285,5 +285,5 @@ class ByHand:
 
 def fake_limits(model: ModelConfig = FAKE_MODEL, **settings: Unpack[SettingsOptions]) -> EngineLimits:
     """Return the limits of the fake model with these settings; with `draft="mtp"`, the model has a draft head."""
-    model = replace(model, draft_head=model.layers[0]) if settings.get("draft") == "mtp" else model
+    model = replace(model, draft_head=DraftHeadConfig(model.layers[0])) if settings.get("draft") == "mtp" else model
     return resolve_limits(Settings(**cast(dict[str, Any], settings)), model, itemsize=4)

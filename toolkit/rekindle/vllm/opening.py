@@ -64,7 +64,10 @@ def settings_of(
     return {name: value for name, value in settings.items() if value is not None}
 
 
-_DRAFTS: Final = {"ngram": "lookup", **dict.fromkeys(("mtp", "deepseek_mtp", "glm4_moe_mtp"), "mtp")}
+_DRAFTS: Final = {
+    "ngram": "lookup",
+    **dict.fromkeys(("mtp", "deepseek_mtp", "glm4_moe_mtp", "qwen3_next_mtp", "qwen3_5_mtp"), "mtp"),
+}
 
 
 def _draft_of(speculative: Mapping[str, Any] | None) -> str | None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rekindle.core.models.config import LayerConfig, ModelConfig
+from rekindle.core.models.config import DraftHeadConfig, ModelConfig
 from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import Linear, norm_of
 from rekindle.core.models.mixing import LayerMemory, Mixer
@@ -17,20 +17,17 @@ from rekindle.core.models.weights.requests import WeightSource
 
 
 class DraftHead(nnx.Module, pytree=False):
-    """A layer over the hidden state of each token and the embedding of the token after it.
+    """A layer over the hidden state of each token and the embedding of the token after it."""
 
-    Its tensors are in the checkpoint as those of a layer after the last one.
-    """
-
-    def __init__(self, model: ModelConfig, layer: LayerConfig, weights: WeightSource):
-        assert layer.attention is not None, "a draft head without attention"
-        prefix, hidden = f"{model.names.layers}.{model.num_layers}", model.hidden_size
-        self.position_key = position_key(layer.attention)
-        self.embedding_norm = norm_of(weights, f"{prefix}.enorm", hidden, model.norm)
-        self.hidden_norm = norm_of(weights, f"{prefix}.hnorm", hidden, model.norm)
-        self.join = Linear(weights, 2 * hidden, {f"{prefix}.eh_proj": hidden})
-        self.layer = layer_of(model, layer, weights, prefix)
-        self.norm = norm_of(weights, f"{prefix}.shared_head.norm", hidden, model.norm)
+    def __init__(self, model: ModelConfig, config: DraftHeadConfig, weights: WeightSource):
+        assert config.layer.attention is not None, "a draft head without attention"
+        hidden = model.hidden_size
+        self.position_key = position_key(config.layer.attention)
+        self.embedding_norm = norm_of(weights, config.embedding_norm, hidden, model.norm)
+        self.hidden_norm = norm_of(weights, config.hidden_norm, hidden, model.norm)
+        self.join = Linear(weights, 2 * hidden, {config.join: hidden})
+        self.layer = layer_of(model, config.layer, weights, config.prefix)
+        self.norm = norm_of(weights, config.norm, hidden, model.norm)
 
     def __call__(
         self,

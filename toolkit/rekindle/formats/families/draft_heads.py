@@ -1,20 +1,30 @@
 """Draft heads in the files of models, by family."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from rekindle.core.models.config import LayerConfig, ModelConfig
+from rekindle.core.models.config import DraftHeadConfig, ModelConfig
+from rekindle.formats.families.wrapped import TextConfig
 
-FAMILIES: Final = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
-"""The families with a head like DeepSeek-V3's, by model_type. Its layer equals the last one of the model."""
+AFTER_THE_LAYERS: Final = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
+"""The families with a head like DeepSeek-V3's, by model_type: its tensors are those of a layer after the last one."""
+BESIDE_THE_MODEL: Final = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+"""The families with a head like Qwen3-Next's, by model_type: its tensors are beside those of the model."""
 
 
-def draft_layer_of(settings: Mapping[str, Any], config: ModelConfig) -> LayerConfig | None:
-    """Return the layer of a model's draft head, or None for a model without a supported head.
+def draft_head_of(text: TextConfig, config: ModelConfig) -> DraftHeadConfig | None:
+    """Return a model's draft head, with a layer like the model's last one, or None without a supported head.
 
     Args:
-        settings: the content of config.json.
-        config: the model.
+        text: the config of the text model in config.json.
+        config: the model that was read from it.
     """
-    is_supported = settings.get("model_type") in FAMILIES and (settings.get("num_nextn_predict_layers") or 0) > 0
-    return config.layers[-1] if is_supported else None
+    family, keys, layer = text.settings.get("model_type"), text.configs[-1], config.layers[-1]
+    if family in AFTER_THE_LAYERS and (keys.get("num_nextn_predict_layers") or 0) > 0:
+        prefix = f"{config.names.layers}.{config.num_layers}"
+        return DraftHeadConfig(
+            layer, prefix, f"{prefix}.enorm", f"{prefix}.hnorm", f"{prefix}.eh_proj", f"{prefix}.shared_head.norm"
+        )
+    # The config.json of Qwen3-Next has no number of such layers.
+    has_layer = keys.get("mtp_num_hidden_layers", 1 if family == "qwen3_next" else 0) == 1
+    is_supported = family in BESIDE_THE_MODEL and has_layer and not keys.get("mtp_use_dedicated_embeddings")
+    return DraftHeadConfig(layer) if is_supported and layer.attention is not None else None

@@ -16,6 +16,7 @@ from rekindle.core.models.config.feed_forward import (
     RouterConfig,
 )
 from rekindle.core.models.config.model import (
+    DraftHeadConfig,
     LayerConfig,
     LearnedPositions,
     ModelConfig,
@@ -29,6 +30,7 @@ __all__ = [
     "Activation",
     "AttentionConfig",
     "DeltaNet",
+    "DraftHeadConfig",
     "DualConfig",
     "ExpertsConfig",
     "FeedForwardConfig",

@@ -77,6 +77,26 @@ class StreamsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftHeadConfig:
+    """The head that guesses the token after the next one, and the names of its tensors.
+
+    Attributes:
+        layer: its layer.
+        prefix: the prefix of the layer's names.
+        embedding_norm, hidden_norm: the norms of its inputs.
+        join: the projection of both inputs to that of the layer.
+        norm: the norm after the layer.
+    """
+
+    layer: LayerConfig
+    prefix: str = "mtp.layers.0"
+    embedding_norm: str = "mtp.pre_fc_norm_embedding"
+    hidden_norm: str = "mtp.pre_fc_norm_hidden"
+    join: str = "mtp.fc"
+    norm: str = "mtp.norm"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """One decoder-only transformer.
 
@@ -98,7 +118,7 @@ class ModelConfig:
         laurel_rank: the rank of a learned summand of each layer, beside attention; None for none.
         head_bias: whether logits have a bias.
         logit_cap: bounds logits by `cap * tanh(logit / cap)`; None for none.
-        draft_head: the layer of the head that guesses the token after the next one; None without.
+        draft_head: the head that guesses the token after the next one; None without.
     """
 
     family: str
@@ -121,7 +141,7 @@ class ModelConfig:
     laurel_rank: int | None = None
     head_bias: bool = False
     logit_cap: float | None = None
-    draft_head: LayerConfig | None = None
+    draft_head: DraftHeadConfig | None = None
     names: Names = field(default_factory=Names)
 
     @classmethod
@@ -162,7 +182,7 @@ class ModelConfig:
     @property
     def all_layers(self) -> tuple[LayerConfig, ...]:
         """The layers, and that of the draft head after them."""
-        return self.layers if self.draft_head is None else (*self.layers, self.draft_head)
+        return self.layers if self.draft_head is None else (*self.layers, self.draft_head.layer)
 
     @property
     def attentions(self) -> tuple[AttentionConfig, ...]:

@@ -28,7 +28,7 @@ from rekindle.formats.checkpoints.huggingface.weight_files import open_weight_fi
 from rekindle.formats.checkpoints.tied import has_separate_head, head_and_embedding
 from rekindle.formats.checkpoints.uses import Classifier, Uses
 from rekindle.formats.checkpoints.vision.tensors import own_names, tower_files
-from rekindle.formats.families.draft_heads import draft_layer_of
+from rekindle.formats.families.draft_heads import draft_head_of
 from rekindle.formats.families.quantization import method_of
 from rekindle.formats.families.reading import Family
 from rekindle.formats.families.registry import parse_config
@@ -64,10 +64,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     files = with_quantized(open_weight_files(directory), _with_quantization(settings, directory), source)
     owners, is_base = _owners(files, config)
     config, generates = _with_head(config, settings, owners, is_base or _embeds(directory), source)
-    shapes = {name: file.shapes[stored_name] for name, (file, stored_name) in owners.items()}
-    loaders = _loaders(owners, expected_shapes(config))
-    for name in _transposed_stacks(shapes, expected_shapes(config)):
-        shapes[name], loaders[name] = expected_shapes(config)[name], partial(_transposed, loaders[name])
+    shapes, loaders = _stored(owners, expected_shapes(config))
     remedy = (
         "Fetch the model again" if family is None else f"Check that the given family describes {family.architecture}"
     )
@@ -101,22 +98,23 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         kind,
         images=images,
         vision=vision,
-        draft_head=_draft_head(settings, config, owners, shapes),
+        draft_head=_draft_head(settings, config, owners),
     )
 
 
 def _draft_head(
-    settings: Mapping[str, Any], config: ModelConfig, owners: Owners, shapes: Shapes
+    settings: Mapping[str, Any], config: ModelConfig, owners: Owners
 ) -> tuple[ModelConfig, LazyTensors] | None:
     """Return the structure and the tensors of the model with its draft head, or None if the files lack a tensor."""
-    layer = draft_layer_of(settings, config)
-    if layer is None:
+    head = draft_head_of(text_config_of(settings), config)
+    if head is None:
         return None
-    config = replace(config, draft_head=layer)
+    config = replace(config, draft_head=head)
     expected = expected_shapes(config)
+    shapes, loaders = _stored(owners, expected)
     if any(shapes.get(name) != shape for name, shape in expected.items()):
         return None
-    return config, LazyTensors(_loaders(owners, expected))
+    return config, LazyTensors({name: loaders[name] for name in expected})
 
 
 def _with_quantization(settings: Mapping[str, Any], directory: Path) -> Mapping[str, Any]:
@@ -178,6 +176,15 @@ def _embeds(directory: Path) -> bool:
 def _loaders(owners: Owners, names: Collection[str]) -> dict[str, Loader]:
     """Return loaders for the given tensors, if the files contain them."""
     return {name: file.loader(stored_name) for name, (file, stored_name) in owners.items() if name in names}
+
+
+def _stored(owners: Owners, expected: Shapes) -> tuple[dict[str, tuple[int, ...]], dict[str, Loader]]:
+    """Return the shapes of all stored tensors, and the loaders of the expected ones, both with stacks as expected."""
+    shapes = {name: file.shapes[stored_name] for name, (file, stored_name) in owners.items()}
+    loaders = _loaders(owners, expected)
+    for name in _transposed_stacks(shapes, expected):
+        shapes[name], loaders[name] = expected[name], partial(_transposed, loaders[name])
+    return shapes, loaders
 
 
 def _transposed_stacks(shapes: Shapes, expected: Shapes) -> list[str]:
