@@ -118,7 +118,7 @@ def test_new_weights_bring_their_head(
     bare = open_checkpoint(families / model.name)
     with pytest.raises(rekindle.UnsupportedModel, match=r"needs the draft head too.*Open the session without it"):
         session.update_weights_sync(bare.source)
-    with pytest.raises(rekindle.CheckpointError, match=r"missing model\.layers\.\d\.enorm.*without draft=\"mtp\""):
+    with pytest.raises(rekindle.CheckpointError, match=r"missing .*norm.*without draft=\"mtp\""):
         session.update_weights_sync({name: np.asarray(tensor) for name, tensor in bare.tensors.items()})
     whole = open_checkpoint(model).with_draft_head().tensors
     session.update_weights_sync({name: np.roll(np.asarray(tensor), 1, 0) for name, tensor in whole.items()})
