@@ -52,8 +52,8 @@ def _check_drafts(settings: Settings, model: ModelConfig) -> None:
     if settings.draft == "mtp" and model.draft_head is None:
         raise ConfigError(
             'draft must be "lookup" or None for this model, got "mtp": its files have no draft head that is supported. '
-            "Those of DeepSeek-V3, GLM-4.5 to 4.7, GLM-4.7-Flash, Qwen3-Next and Qwen3.5 have one in safetensors, unless it was "
-            "left out"
+            "Those of DeepSeek-V3, GLM-4.5 to 4.7, GLM-4.7-Flash, Qwen3-Next and Qwen3.5 have one in safetensors, "
+            "unless it was left out"
         )
 
 
