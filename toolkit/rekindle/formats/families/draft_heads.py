@@ -6,9 +6,9 @@ from rekindle.core.models.config import DraftHeadConfig, ModelConfig
 from rekindle.formats.families.wrapped import TextConfig
 
 AFTER_THE_LAYERS: Final = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
-"""The families with a head like DeepSeek-V3's, by model_type: its tensors are those of a layer after the last one."""
+"""The families with the tensors of a head in a layer after the last one, as DeepSeek-V3, by model_type."""
 BESIDE_THE_MODEL: Final = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-"""The families with a head like Qwen3-Next's, by model_type: its tensors are beside those of the model."""
+"""The families with the tensors of a head beside those of the model, as Qwen3-Next, by model_type."""
 
 
 def draft_head_of(text: TextConfig, config: ModelConfig) -> DraftHeadConfig | None:
@@ -16,7 +16,7 @@ def draft_head_of(text: TextConfig, config: ModelConfig) -> DraftHeadConfig | No
 
     Args:
         text: the config of the text model in config.json.
-        config: the model that was read from it.
+        config: the config of the model.
     """
     family, keys, layer = text.settings.get("model_type"), text.configs[-1], config.layers[-1]
     if family in AFTER_THE_LAYERS and (keys.get("num_nextn_predict_layers") or 0) > 0:
