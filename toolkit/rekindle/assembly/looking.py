@@ -70,11 +70,13 @@ class Looks:
     Attributes:
         capacity: the most tokens in a request, prompt and output together.
         layers, hidden: the number of layers, and the size of their residual stream.
+        picture_width: the numbers of a token of an image in the buffer of embeddings.
     """
 
     capacity: int
     layers: int
     hidden: int
+    picture_width: int = 0
 
     def shape(self, tokens: int, choice: Choice, remedy: str, *, pictures: bool = False) -> Look:
         """Return the smallest shape with a program for a look.
@@ -104,17 +106,20 @@ class Looks:
         shape: Look,
         changes: Changes | None,
         embedded: Mapping[int, Any] | None = None,
+        coordinates: Any = None,
     ) -> LookInputs:
         """Return the inputs of a look as arrays of numpy.
 
         Args:
-            embedded: the embeddings of the tokens of images, (hidden,) float32, by their positions.
+            embedded: the rows of the buffer of embeddings for tokens of images, by their positions.
+            coordinates: the time, row and column of each token, padding included; None for positions by index.
         """
         heads = np.full((shape.patterns, 2), self.layers, np.int32)
         heads[: len(choice.heads)] = np.array(choice.heads, np.int32).reshape(-1, 2)
-        pictured: Any = (np.zeros((shape.tokens, self.hidden), np.float32), np.zeros(shape.tokens, np.bool_))
+        values, rows = np.zeros((shape.tokens, self.picture_width), np.float32), np.full(shape.tokens, -1, np.int32)
         for position, embedding in (embedded or {}).items():
-            pictured[0][position], pictured[1][position] = embedding, True
+            values[position], rows[position] = embedding, position
+        pictured: Any = values, rows, coordinates
         arrays: Any = (
             np.pad(np.array(ids, np.int32), (0, shape.tokens - len(ids))),
             np.int32(len(ids)),

@@ -29,6 +29,8 @@ class Bucket(NamedTuple):
         pictures: whether its program takes the embeddings of images in prompts.
         proposes: whether its program runs the draft head of the model.
         windows: whether its program verifies drafts of a model with states, by a state after each decode row.
+        coordinates: whether its program takes the coordinates of prompts with images, and the shifts of decode rows
+            behind them.
     """
 
     prefill_tokens: int
@@ -39,6 +41,7 @@ class Bucket(NamedTuple):
     pictures: bool = False
     proposes: bool = False
     windows: bool = False
+    coordinates: bool = False
 
     @property
     def size(self) -> int:

@@ -253,7 +253,7 @@ class FakeStepper:
         assert not slots or 0 <= min(slots) <= max(slots) < len(self._slots), "there is no such slot"
         prefill, decode = zip(*(self._check_group(plan, group) for group in range(self._limits.data)), strict=True)
         bucket = Bucket(max(prefill), max(decode), plan.steps, proposes=self._limits.proposes)
-        bucket = bucket._replace(windows=self._limits.windows)
+        bucket = bucket._replace(windows=self._limits.windows, coordinates=self._limits.coordinates)
         if plan.chunks or plan.rows:
             assert bucket in self._limits.all_buckets(), f"no program is compiled for {bucket}"
 

@@ -72,6 +72,7 @@ def resolve_limits(
         expects_adapters=settings.max_adapters is not None,
         draft=settings.draft,
         picture_rows=picture_rows,
+        coordinates=picture_rows > 0 and model.takes_coordinates,
     )
     _check_executables(settings, limits)
     return limits

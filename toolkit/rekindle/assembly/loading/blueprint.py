@@ -274,7 +274,7 @@ def vision_sizes(checkpoint: Checkpoint, settings: Settings) -> VisionSizes | No
     if checkpoint.vision is None or checkpoint.images is None or not settings.image_bytes:
         return None
     config = checkpoint.vision.config
-    return VisionSizes(config, checkpoint.images.segment_patches, settings.image_bytes // (4 * config.output_size))
+    return VisionSizes(config, checkpoint.images.segment_patches, settings.image_bytes // (4 * config.width))
 
 
 def steering_programs(limits: EngineLimits, *, adapters: bool) -> list[Key]:

@@ -47,7 +47,8 @@ class Preparer:
         compiler = None
         if model.tokenizer is not None:
             compiler = Compiler(model.tokenizer, model.config.vocab_size, model.eos_ids)
-        looks = Looks(capacity, len(model.config.layers), model.config.hidden_size)
+        width = 0 if model.vision is None else model.vision.config.width
+        looks = Looks(capacity, len(model.config.layers), model.config.hidden_size, width)
         return cls(PromptReader.of(model, capacity, picture_rows), model.eos_ids, compiler, looks)
 
     @property

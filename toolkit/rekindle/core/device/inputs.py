@@ -49,6 +49,10 @@ class TickInputs(Generic[A]):
         embedded: (prefill_tokens,) the row of the embedding of each token of an image, else -1; empty in a program
             without images.
         following: (prefill_tokens,) the known token after each token, else 0; empty in a program without draft head.
+        coordinates: (3, prefill_tokens) the time, row and column of each token; empty in a program without images, or
+            of a model with positions by index.
+        row_shift: (decode_rows,) the position of each decode row's token minus its index; empty for a model with
+            positions by index.
     """
 
     tokens: A
@@ -78,10 +82,24 @@ class TickInputs(Generic[A]):
     row_adapter: A
     embedded: A
     following: A
+    coordinates: A
+    row_shift: A
 
     def row_positions(self, slots: Slots) -> jax.Array:
         """Return the position of each decode row's token, (decode_rows,) int32."""
         return slots.length[self.row_slot] + self.row_offset
+
+    def places(self, positions: jax.Array) -> jax.Array:
+        """Return the places of all tokens in their requests, for ropes: (token,) or (3, token) int32.
+
+        Args:
+            positions: (token,) int32, the index of each token in its request, those of prompts first.
+        """
+        prefill = len(self.tokens)
+        if not self.coordinates.size:
+            return jnp.concatenate([positions[:prefill], positions[prefill:] + self.row_shift])
+        of_rows = jnp.broadcast_to(positions[prefill:] + self.row_shift, (3, len(self.row_shift)))
+        return jnp.concatenate([self.coordinates, of_rows], axis=1)
 
     def row_tokens(self, slots: Slots) -> jax.Array:
         """Return the token of each decode row, the newest of its slot or a drafted one, (decode_rows,) int32."""
@@ -131,7 +149,9 @@ class InputLayout:
         adapted = {name: (count * bucket.adapters,) for name, count in zip(names, counts, strict=True)}
         pictured = {"embedded": (bucket.prefill_tokens * bucket.pictures,)}
         proposing = {"following": (bucket.prefill_tokens * bucket.proposes,)}
-        shapes = by_token | by_block | by_row | wide | several | adapted | pictured | proposing
+        prefill = bucket.prefill_tokens * bucket.pictures * bucket.coordinates
+        shifted = {"coordinates": (3, prefill), "row_shift": (bucket.decode_rows * bucket.coordinates,)}
+        shapes = by_token | by_block | by_row | wide | several | adapted | pictured | proposing | shifted
         return {field.name: shapes.get(field.name, (samples,)) for field in fields(TickInputs)}
 
     def unpack(self, packed: A) -> TickInputs[A]:

@@ -87,6 +87,10 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
         inputs.tokens[first : first + len(chunk.tokens)] = chunk.tokens
         if chunk.embedded is not None:
             inputs.embedded[first : first + len(chunk.tokens)] = chunk.embedded
+        if inputs.coordinates.size:
+            coordinates = range(chunk.start, chunk.start + len(chunk.tokens))
+            of_chunk = inputs.coordinates[:, first : first + len(chunk.tokens)]
+            of_chunk[:] = coordinates if chunk.coordinates is None else chunk.coordinates
         if layout.bucket.proposes:
             inputs.following[first : first + len(chunk.tokens)] = (*chunk.tokens[1:], chunk.following)
         slot = chunk.slot - part.first_slot
@@ -120,6 +124,8 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
         inputs.row_draft[:count] = [row.draft for row in part.rows]
         if layout.bucket.adapters:
             inputs.row_adapter[:count] = [_adapter_of(row) for row in part.rows]
+        if layout.bucket.coordinates:
+            inputs.row_shift[:count] = [row.shift for row in part.rows]
         if layout.bucket.steps == 1:
             inputs.row_page[:count] = [row.page - part.first_page for row in part.rows]
         else:

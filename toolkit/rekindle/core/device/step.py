@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
-from rekindle.core.device.embedded import Embedded
 from rekindle.core.device.inputs import InputLayout, TickInputs
 from rekindle.core.device.proposing import propose
 from rekindle.core.device.sampling.adjustments import record_tokens
@@ -27,6 +26,7 @@ from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.mixing import LayerMemory
 from rekindle.core.models.states.windows import settle_states
 from rekindle.core.models.taps.interventions import Interventions, RowInterventions
+from rekindle.core.models.vision.embedded import Embedded
 from rekindle.core.page import NULL_PAGE
 
 NOT_COMPUTED = -3
@@ -133,10 +133,11 @@ def _tick(
     tokens = jnp.concatenate([inputs.tokens, inputs.row_tokens(slots)])
     positions = jnp.concatenate([block_positions.reshape(-1), row_positions])
     lengths = jnp.concatenate([jnp.repeat(inputs.block_length, QUERY_BLOCK), inputs.row_length])
+    places = inputs.places(positions) if bucket.coordinates else positions
     mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation)
     tap = None if interventions is None else _interventions(interventions, inputs, positions)
-    pictures = None if embeddings is None else _embedded(embeddings, inputs, bucket.decode_rows).put_into
-    hidden, memory = decoder(tokens, positions, LayerMemory(pages, slots.states), mixer, lengths, tap, pictures)
+    pictures = None if embeddings is None else _embedded(embeddings, inputs, bucket.decode_rows)
+    hidden, memory = decoder(tokens, places, LayerMemory(pages, slots.states), mixer, lengths, tap, pictures)
     pages, slots = memory.pages, replace(slots, states=memory.states)
 
     last_states = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
@@ -159,7 +160,7 @@ def _tick(
     proposals = None
     if bucket.proposes:
         null_slot = len(slots.token) - 1
-        memory, proposals = propose(decoder, memory, mixer, inputs, hidden, positions, lengths, new_tokens, null_slot)
+        memory, proposals = propose(decoder, memory, mixer, inputs, hidden, places, lengths, new_tokens, null_slot)
         pages = memory.pages
     outputs = TickOutputs(
         tokens=new_tokens,

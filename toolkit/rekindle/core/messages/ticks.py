@@ -63,6 +63,7 @@ class Chunk:
         embedded: the row of the buffer of embeddings for each token of an image, -1 for other tokens, (tokens,) int32;
             None without images.
         following: the known token after the chunk; 0 if it is not known.
+        coordinates: the time, row and column of each token, (3, tokens) int32; None for their indices.
     """
 
     request_id: int
@@ -82,6 +83,7 @@ class Chunk:
     changes: Changes | None = field(default=None, compare=False, repr=False)
     embedded: Any = field(default=None, compare=False, repr=False)
     following: int = 0
+    coordinates: Any = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         end = "" if self.completes is None else ", then sample"
@@ -105,6 +107,7 @@ class Row:
         end_ids: the tokens that end its steps in this tick.
         offset: its place after the newest token of the request; 0 for this token itself.
         draft: its drafted token, if it has an offset.
+        shift: the position of its token minus its index; below 0 behind images with positions by row and column.
     """
 
     request_id: int
@@ -120,6 +123,7 @@ class Row:
     changes: Changes | None = field(default=None, compare=False, repr=False)
     offset: int = 0
     draft: int = 0
+    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +177,8 @@ class Plan(Message):
 
     @property
     def pictured(self) -> bool:
-        """True if a chunk has tokens of images."""
-        return any(chunk.embedded is not None for chunk in self.chunks)
+        """True if a chunk has tokens of images, or is behind images with positions by row and column."""
+        return any(chunk.embedded is not None or chunk.coordinates is not None for chunk in self.chunks)
 
     @property
     def adapted(self) -> bool:

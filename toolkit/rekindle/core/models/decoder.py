@@ -5,8 +5,8 @@ flax checks every attribute of a pytree, which took two thirds of the constructi
 state instead.
 """
 
-from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,16 @@ from rekindle.core.models.weights.requests import JoinedTensors, Shapes, WeightS
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.storage import Weight
+
+
+class Pictures(Protocol):
+    """Interface of the embeddings of images among the tokens of a decoder, (token, hidden) float32."""
+
+    def put_into(self, x: jax.Array) -> jax.Array:
+        """Return embeddings with those of images in the places of image tokens."""
+
+    def add_to(self, x: jax.Array, layer: int) -> jax.Array:
+        """Return the residual stream after a layer with the sums for image tokens, if the layer is one with sums."""
 
 
 class Decoder(nnx.Module, pytree=False):
@@ -68,28 +78,28 @@ class Decoder(nnx.Module, pytree=False):
         mixer: Mixer,
         lengths: jax.Array | None = None,
         tap: Tap | None = None,
-        pictures: Callable[[jax.Array], jax.Array] | None = None,
+        pictures: Pictures | None = None,
     ) -> tuple[jax.Array, LayerMemory]:
         """Run the layers.
 
         Args:
             tokens: (token,) int32 ids, of any number of requests.
-            positions: (token,) int32, each token's index in its request.
+            positions: (token,) int32, each token's position in its request; or its coordinates, (3, token) int32, for
+                ropes with `axes`.
             memory: the pages and states of all layers, passed to the mixer layer by layer.
             mixer: the attention over pages, and the recurrences and convolutions over states.
             lengths: (token,) int32, the length of each token's request, for long-context ropes. None stands for tokens
                 of a single request.
             tap: reads or changes activations between the layers' parts, of a model with one residual stream.
-            pictures: puts embeddings of images, (token, hidden) float32, in the places of those of their tokens; None
-                without images.
+            pictures: the embeddings of images among the tokens; None without images.
 
         Returns:
             (token, hidden) float32, normalised, and the memory.
         """
         config = self.config
-        lengths = jnp.broadcast_to(positions.max() + 1, positions.shape) if lengths is None else lengths
+        lengths = jnp.broadcast_to(positions.max() + 1, tokens.shape) if lengths is None else lengths
         x = self._embed(tokens, positions)
-        x = x if pictures is None else pictures(x)
+        x = x if pictures is None else pictures.put_into(x)
         features = None if self.features is None else self.features(tokens, x)
         keys = dict.fromkeys(position_key(attention) for attention in config.attentions)
         positions_by_key = {key: positions_of(key, positions, lengths) for key in keys}
@@ -107,6 +117,7 @@ class Decoder(nnx.Module, pytree=False):
             of_layer = None if features is None else features[:, i]
             of_tap = None if tap is None else LayerTap(tap, i)
             x, own = getattr(self, f"layer_{i}")(x, at, own, mixer, of_layer, of_tap)
+            x = x if pictures is None else pictures.add_to(x, i)
             x = x if tap is None else tap.change(i, "residual", None, x)
             if page is not None:
                 pages[page] = own.pages

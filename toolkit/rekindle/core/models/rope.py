@@ -58,14 +58,17 @@ def compute_cos_sin(
 
     Args:
         rope: the rotary embedding; None for none.
-        positions: (tokens,) int32.
+        positions: (tokens,) int32; or (3, tokens), for a rope with `axes`.
         lengths: (tokens,) int32, the length of each token's request, for long-context ropes.
         head_dim: the size of the rotary part of heads, unless the rope has `dims`.
     """
     if rope is None:
-        none = jnp.zeros((len(positions), 0), jnp.float32)
+        none = jnp.zeros((positions.shape[-1], 0), jnp.float32)
         return none, none
-    angles = positions[:, None].astype(jnp.float32) * _frequencies(rope, positions, lengths, head_dim)
+    by_pair, times = (
+        (positions[:, None], positions) if positions.ndim == 1 else (_by_pair(rope, positions), positions[0])
+    )
+    angles = by_pair.astype(jnp.float32) * _frequencies(rope, times, lengths, head_dim)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     factor: float | jax.Array = 1.0
     if isinstance(rope.scaling, YarnScaling | LongScaling):
@@ -74,6 +77,12 @@ def compute_cos_sin(
         is_long = lengths > rope.scaling.original_context
         factor = jnp.where(is_long, rope.scaling.long_attention_factor, rope.scaling.attention_factor)[:, None]
     return (cos, sin) if isinstance(factor, float) and factor == 1 else (cos * factor, sin * factor)
+
+
+def _by_pair(rope: Rope, positions: jax.Array) -> jax.Array:
+    """Return the coordinate of each token for each pair, (tokens, pairs), of the coordinates (3, tokens)."""
+    assert rope.axes is not None, "coordinates for a rope without axes"
+    return positions[np.array(rope.axes)].T
 
 
 def _frequencies(rope: Rope, positions: jax.Array, lengths: jax.Array, head_dim: int) -> jax.Array:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Protocol
 
+import numpy as np
+
 
 class PictureSource(Protocol):
     """Interface of the pixels of an image; picklable."""
@@ -21,15 +23,23 @@ class Picture:
         digest: 16 bytes, unique to the pixels, the size and the settings of their processing.
         positions: indices of the image's tokens in the prompt, ascending, (tokens,) int32.
         source: the pixels.
+        grid: rows and columns of its tokens, which are adjacent, for positions by row and column; None for positions
+            by index.
     """
 
     digest: bytes
     positions: Any = field(compare=False)
     source: PictureSource = field(compare=False, repr=False)
+    grid: tuple[int, int] | None = None
 
     def moved(self, by: int) -> "Picture":
         """Return the image with its tokens so many places later."""
         return replace(self, positions=self.positions + by)
+
+    @property
+    def columns(self) -> int:
+        """Columns of its tokens."""
+        return self.tokens if self.grid is None else self.grid[1]
 
     @property
     def tokens(self) -> int:
@@ -43,6 +53,36 @@ class Picture:
             InvalidRequest: the file of the image is damaged.
         """
         return self.source.patches()
+
+
+def shift_behind(pictures: Sequence[Picture]) -> int:
+    """Return the position of a token behind images minus its index: an image moves on by its longer side alone."""
+    return sum(max(picture.grid) - picture.tokens for picture in pictures if picture.grid is not None)
+
+
+def coordinates_of(pictures: Sequence[Picture], start: int, end: int) -> Any:
+    """Return the time, row and column of the tokens from `start` to `end` of a prompt, (3, tokens) int32.
+
+    Those of a text are all its position. An image has one time, the position after the token before it. Its rows and
+    columns count from there, and the next position is after the last of both (Wang et al., 2024, arXiv:2409.12191).
+
+    Returns:
+        None if all coordinates are the index of the token.
+    """
+    before = [picture for picture in pictures if picture.grid is not None and picture.positions[0] < end]
+    if not before:
+        return None
+    coordinates = np.tile(np.arange(start, end, dtype=np.int32), (3, 1))
+    shift = 0
+    for picture in before:
+        first, last = np.clip((picture.positions[0], picture.positions[-1] + 1), start, end) - start
+        index = np.arange(first, last) + start - picture.positions[0]
+        coordinates[:, first:last] = picture.positions[0] + shift
+        coordinates[1:, first:last] += np.stack(divmod(index, picture.columns))
+        moved = shift_behind([picture])
+        coordinates[:, last:] += moved
+        shift += moved
+    return coordinates
 
 
 def page_marks(pictures: Sequence[Picture], page_size: int) -> dict[int, bytes]:

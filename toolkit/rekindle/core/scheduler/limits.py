@@ -70,6 +70,7 @@ class EngineLimits:
         lanes: the number of lanes.
         one_shape: whether each tick has the same shape, because another shape would change the bits of its rows.
         picture_rows: the number of tokens of images in the buffer of embeddings; 0 for a model without images.
+        coordinates: whether tokens of images have positions by row and column.
         expects_adapters: whether the room and the programs for adapters are made in `open`.
         Others as in `Settings`.
     """
@@ -98,6 +99,7 @@ class EngineLimits:
     expects_adapters: bool = False
     draft: DraftSource | None = None
     picture_rows: int = 0
+    coordinates: bool = False
 
     def program_count(self, *, adapters: bool = False, steered: bool = False) -> int:
         """Return the number of programs, with or without those for adapters, or for steering."""
@@ -120,11 +122,14 @@ class EngineLimits:
         every = buckets.all_buckets(
             self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined", steps=self.decode_steps
         )
-        return tuple(bucket._replace(proposes=self.proposes, windows=self.windows) for bucket in every)
+        return tuple(map(self._of_model, every))
 
     def bucket(self, prefill_tokens: int, decode_rows: int) -> buckets.Bucket:
         """Return a bucket of one step for text."""
-        return buckets.Bucket(prefill_tokens, decode_rows, proposes=self.proposes, windows=self.windows)
+        return self._of_model(buckets.Bucket(prefill_tokens, decode_rows))
+
+    def _of_model(self, bucket: buckets.Bucket) -> buckets.Bucket:
+        return bucket._replace(proposes=self.proposes, windows=self.windows, coordinates=self.coordinates)
 
     @property
     def proposes(self) -> bool:

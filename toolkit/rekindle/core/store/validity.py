@@ -13,7 +13,6 @@ from typing import Final
 SOURCES: Final = (
     "rekindle/core/buckets.py",
     "rekindle/core/content.py",
-    "rekindle/core/device/embedded.py",
     "rekindle/core/device/inputs.py",
     "rekindle/core/device/jax_settings.py",
     "rekindle/core/device/page_form.py",

@@ -109,6 +109,9 @@ class Idefics3Images:
         tiles = order[:-1].reshape(rows, columns, side, side).swapaxes(1, 2).reshape(rows * side, columns * side)
         return (tiles, order[-1]) if rows else (order[-1],)
 
+    def grid_of(self, height: int, width: int) -> None:
+        """Return None: positions are indices."""
+
     def tiles(self, pixels: np.ndarray) -> np.ndarray:
         """Return the tiles of an image by row and the whole image, (tiles, tile, tile, 3) uint8."""
         height, width, _ = pixels.shape

@@ -39,6 +39,9 @@ class ImageProcessor(Protocol):
             For each, (rows, columns) int32: the index of the embedding of each part of the image among all of them.
         """
 
+    def grid_of(self, height: int, width: int) -> tuple[int, int] | None:
+        """Return rows and columns of the embeddings of an image, for positions by both; None for positions by index."""
+
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image, (height, width, 3) uint8."""
 

@@ -207,7 +207,8 @@ class ImagePrompts:
             return ()
         split = np.split(places, np.cumsum(counts)[:-1])
         return tuple(
-            Picture(identity.digest, where, each) for (each, identity), where in zip(processed, split, strict=True)
+            Picture(identity.digest, where, each, each.processor.grid_of(*identity.size))
+            for (each, identity), where in zip(processed, split, strict=True)
         )
 
     def around(self, picture: Picture) -> tuple[int, int]:

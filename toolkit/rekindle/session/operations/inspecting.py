@@ -23,7 +23,7 @@ from rekindle.core.models.vision.patches import Patches
 from rekindle.core.request.activations.changes import changes_of, layer_index, part_of
 from rekindle.core.request.activations.steering import Patch, Steering
 from rekindle.core.request.checks import integer, preview
-from rekindle.core.request.picture import Picture
+from rekindle.core.request.picture import Picture, coordinates_of
 from rekindle.core.request.request import check_length
 from rekindle.formats.images.writing import thumbnails
 from rekindle.results.inspection.activations import Activations
@@ -92,7 +92,8 @@ class Inspections:
             embeddings, image = yield from self._embed(picture)
             embedded |= dict(zip(picture.positions.tolist(), embeddings, strict=True))
             images.append(image)
-        states, patterns = yield from self._run(shape, looks.inputs(ids, choice, shape, changes, embedded))
+        inputs = looks.inputs(ids, choice, shape, changes, embedded, coordinates_of(pictures, 0, shape.tokens))
+        states, patterns = yield from self._run(shape, inputs)
         return Activations.of(
             ids,
             tuple(map(self.text, ids)),

@@ -126,7 +126,8 @@ def look_function(shapes: ModelShapes, key: Look) -> ProgramFunction:
     def run(weights: list[jax.Array], inputs: LookInputs) -> tuple[jax.Array, jax.Array]:
         return look(shapes.decoder.with_weights(weights), inputs, key.states)
 
-    return _of_weights(shapes, run, {"inputs": LookInputs.forms(shapes.config, key)})
+    width = _vision(shapes).buffer.shape[1] if key.pictures else 0
+    return _of_weights(shapes, run, {"inputs": LookInputs.forms(shapes.config, key, width)})
 
 
 def _lens(shapes: ModelShapes) -> ProgramFunction:

@@ -32,7 +32,7 @@ class VisionSizes:
     @property
     def buffer(self) -> jax.ShapeDtypeStruct:
         """The buffer of embeddings: its rows, and one for those of padding."""
-        return jax.ShapeDtypeStruct((self.rows + 1, self.config.output_size), jnp.dtype(jnp.float32))
+        return jax.ShapeDtypeStruct((self.rows + 1, self.config.width), jnp.dtype(jnp.float32))
 
     @property
     def segment_tokens(self) -> int:

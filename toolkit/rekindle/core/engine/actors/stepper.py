@@ -313,4 +313,5 @@ def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, plan: Plan) -> Buc
         plan.pictured,
         limits.proposes,
         limits.windows,
+        limits.coordinates,
     )

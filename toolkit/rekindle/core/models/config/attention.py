@@ -16,6 +16,8 @@ class Rope:
         dims: the size of a head's rotary part, at its start; None for the whole head.
         interleaved: whether the pairs in a checkpoint are (2i, 2i + 1), rather than (i, i + dims / 2).
         pairs: the number of pairs with a rotation, the first of the rotary part; None for all.
+        axes: for each pair, the coordinate of a token that it rotates by: 0 for time, 1 for the row, 2 for the column
+            (M-RoPE; Wang et al., 2024, arXiv:2409.12191). In text, all are the position. None for the position.
     """
 
     theta: float
@@ -23,6 +25,7 @@ class Rope:
     dims: int | None = None
     interleaved: bool = False
     pairs: int | None = None
+    axes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

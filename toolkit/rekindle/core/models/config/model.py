@@ -185,6 +185,11 @@ class ModelConfig:
         return self.layers if self.draft_head is None else (*self.layers, self.draft_head.layer)
 
     @property
+    def takes_coordinates(self) -> bool:
+        """True if the tokens of an image have positions by row and column."""
+        return any(attention.rope is not None and attention.rope.axes is not None for attention in self.attentions)
+
+    @property
     def attentions(self) -> tuple[AttentionConfig, ...]:
         """The attention of each layer that has one."""
         return tuple(layer.attention for layer in self.layers if layer.attention is not None)

@@ -12,6 +12,7 @@ from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.inspection.recording import PatternMixer, Recorder
 from rekindle.core.models.sequence import empty_memory
 from rekindle.core.models.taps.interventions import Interventions, RowInterventions
+from rekindle.core.models.vision.embedded import Embedded
 
 LENS_ROWS: Final = 64
 """Rows of `lens` in one run."""
@@ -36,28 +37,27 @@ class Look(NamedTuple):
 
 
 class Pictured(NamedTuple):
-    """The embeddings of images among the tokens of a look, as arrays.
+    """The images among the tokens of a look, as arrays.
 
     Attributes:
-        values: (tokens, hidden) float32; those of other tokens have no meaning.
-        places: (tokens,) bool, True for the tokens of images.
+        values: (tokens, width) float32, rows as in `Embedded.buffer`; those of other tokens have no meaning.
+        rows: (tokens,) int32, the index of each token of an image, -1 for other tokens.
+        coordinates: (3, tokens) int32, the time, row and column of each token; None for positions by index.
     """
 
     values: jax.Array
-    places: jax.Array
+    rows: jax.Array
+    coordinates: jax.Array | None
 
     @classmethod
-    def forms(cls, tokens: int, hidden: int) -> Any:
+    def forms(cls, tokens: int, width: int, *, coordinates: bool) -> Any:
         """Return the shapes and dtypes of the arrays."""
         forms: Any = (
-            jax.ShapeDtypeStruct((tokens, hidden), jnp.dtype(jnp.float32)),
-            jax.ShapeDtypeStruct((tokens,), jnp.dtype(jnp.bool_)),
+            jax.ShapeDtypeStruct((tokens, width), jnp.dtype(jnp.float32)),
+            jax.ShapeDtypeStruct((tokens,), jnp.dtype(jnp.int32)),
+            jax.ShapeDtypeStruct((3, tokens), jnp.dtype(jnp.int32)) if coordinates else None,
         )
         return cls(*forms)
-
-    def put_into(self, x: jax.Array) -> jax.Array:
-        """Return embeddings, (tokens, hidden) float32, with those of images in their places."""
-        return jnp.where(self.places[:, None], self.values, x)
 
 
 class LookInputs(NamedTuple):
@@ -80,15 +80,15 @@ class LookInputs(NamedTuple):
     pictured: Pictured | None = None
 
     @classmethod
-    def forms(cls, config: ModelConfig, shape: Look) -> "LookInputs":
-        """Return the shapes and dtypes of the inputs."""
+    def forms(cls, config: ModelConfig, shape: Look, width: int) -> "LookInputs":
+        """Return the shapes and dtypes of the inputs, given the numbers of a token of an image."""
 
         def integers(*sizes: int) -> Any:
             return jax.ShapeDtypeStruct(sizes, jnp.dtype(jnp.int32))
 
         places = integers(len(config.layers) + 1, len(PARTS))
         interventions = Interventions.forms((1,), config.hidden_size)
-        pictured = Pictured.forms(shape.tokens, config.hidden_size) if shape.pictures else None
+        pictured = Pictured.forms(shape.tokens, width, coordinates=config.takes_coordinates) if shape.pictures else None
         return cls(integers(shape.tokens), integers(), places, integers(shape.patterns, 2), interventions, pictured)
 
 
@@ -106,8 +106,11 @@ def look(decoder: Decoder, inputs: LookInputs, states: int) -> tuple[jax.Array, 
     recorder = Recorder(inputs.places, states, len(tokens), config.hidden_size, before)
     mixer = PatternMixer(config, inputs.heads, len(tokens))
     lengths = jnp.broadcast_to(inputs.length, positions.shape)
-    pictures = None if inputs.pictured is None else inputs.pictured.put_into
-    decoder(tokens, positions, empty_memory(config), mixer, lengths, recorder, pictures)
+    pictured, pictures, places = inputs.pictured, None, positions
+    if pictured is not None:
+        pictures = Embedded(pictured.values, pictured.rows)
+        places = positions if pictured.coordinates is None else pictured.coordinates
+    decoder(tokens, places, empty_memory(config), mixer, lengths, recorder, pictures)
     return recorder.states, mixer.patterns
 
 

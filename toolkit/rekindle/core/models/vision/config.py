@@ -25,6 +25,11 @@ class VisionConfig:
     output_size: int
 
     @property
+    def width(self) -> int:
+        """The numbers of a token of an image in the buffer of embeddings."""
+        return self.output_size
+
+    @property
     def patch_width(self) -> int:
         """The numbers of a patch."""
         return self.channels * self.patch_size**2

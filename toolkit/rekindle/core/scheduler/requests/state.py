@@ -8,7 +8,7 @@ from rekindle.core.buckets import QUERY_BLOCK
 from rekindle.core.messages import Chunk, Onload, Row
 from rekindle.core.page import NULL_PAGE, Marks
 from rekindle.core.request.figures import CachedTokens
-from rekindle.core.request.picture import Picture, page_marks
+from rekindle.core.request.picture import Picture, coordinates_of, page_marks, shift_behind
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.cache.nodes import Node
@@ -254,6 +254,7 @@ class RequestState:
             adapter=self._adapter,
             changes=request.changes,
             following=self.tokens[end] if end < len(self.tokens) else 0,
+            coordinates=coordinates_of(request.pictures, start, end),
         )
 
     def steps(self, most: int) -> int:
@@ -277,7 +278,9 @@ class RequestState:
         page = self.lease.pages[self.computed // self.lease.page_size]
         logprobs, allowed = self.request.params.logprobs, self._next_mask
         changes = self.request.changes
+        shift = shift_behind(self.request.pictures)
         row = Row(self.request.id, slot, page, logprobs, self.length, allowed, adapter=self._adapter, changes=changes)
+        row = row if not shift else replace(row, shift=shift)
         self.computed += 1
         self.pending += 1
         return row

@@ -122,6 +122,7 @@ class Architecture:
             library. Several tensors are concatenated along their outputs. A name with a dot is complete.
         truncated: whether the YaRN ramp is rounded to whole pairs. Files do not specify it.
         tiled: whether the first value heads of all key heads come first in delta nets, then the second ones.
+        interleaved_sections: whether the sections of a rope by time, row and column take its pairs in turn.
         by_layer: metadata keys with a possibly different number for each layer; they are always lists.
     """
 
@@ -134,6 +135,7 @@ class Architecture:
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     truncated: bool = True
     tiled: bool = False
+    interleaved_sections: bool = False
     by_layer: frozenset[str] = frozenset()
 
 

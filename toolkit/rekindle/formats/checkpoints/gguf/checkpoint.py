@@ -19,6 +19,7 @@ from rekindle.formats.checkpoints.uses import Embedding, Uses
 from rekindle.formats.checkpoints.vision.mmproj import ARCHITECTURE as TOWER
 from rekindle.formats.checkpoints.vision.mmproj import OpenedTower, open_tower
 from rekindle.formats.checkpoints.vision.names import find_mmproj
+from rekindle.formats.families.coordinates import with_sections
 from rekindle.formats.families.refusals import gguf_refusal
 from rekindle.formats.families.registry import parse_config
 
@@ -55,6 +56,8 @@ def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None
     ends, formats = eos_ids(file.metadata), file.formats()
     tower = _tower(path, config, tokenizer, mmproj, beside)
     paths = file.paths if tower is None else (*file.paths, tower.path)
+    if tower is not None and (sections := metadata.keys.get("rope.dimension_sections")):
+        config = with_sections(config, sections, source, interleaved=architecture.interleaved_sections)
     return Checkpoint(
         source,
         config,

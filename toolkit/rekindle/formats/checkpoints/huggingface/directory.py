@@ -28,6 +28,7 @@ from rekindle.formats.checkpoints.huggingface.weight_files import open_weight_fi
 from rekindle.formats.checkpoints.tied import has_separate_head, head_and_embedding
 from rekindle.formats.checkpoints.uses import Classifier, Uses
 from rekindle.formats.checkpoints.vision.tensors import own_names, tower_files
+from rekindle.formats.families.coordinates import with_coordinates
 from rekindle.formats.families.draft_heads import draft_head_of
 from rekindle.formats.families.quantization import method_of
 from rekindle.formats.families.reading import Family
@@ -85,6 +86,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         tokenizer,
     )
     vision = _tower(settings, owners, config, source)
+    config = config if vision is None else with_coordinates(settings, config, f"{source}/config.json")
     return Checkpoint(
         source,
         config,

@@ -17,9 +17,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         Architecture("qwen2vl", "qwen2", attention.sections),
         Architecture("qwen2moe", "qwen2_moe", experts.qwen2_moe),
         Architecture("qwen3", "qwen3", attention.attention_bias),
-        Architecture("qwen3vl", "qwen3", attention.qwen3_vl),
+        Architecture("qwen3vl", "qwen3", attention.qwen3_vl, interleaved_sections=True),
         Architecture("qwen3moe", "qwen3_moe", experts.qwen3_moe),
-        Architecture("qwen3vlmoe", "qwen3_moe", experts.qwen3_vl_moe),
+        Architecture("qwen3vlmoe", "qwen3_moe", experts.qwen3_vl_moe, interleaved_sections=True),
         Architecture("gemma", "gemma", attention.attention_bias, shifted=True),
         Architecture("gemma2", "gemma2", gemma.gemma2, shifted=True),
         Architecture("gemma3", "gemma3_text", gemma.gemma3, shifted=True),
@@ -125,8 +125,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             by_layer=_BY_LAYER,
         ),
         Architecture("qwen3next", "qwen3_next", hybrid.qwen3_next, shifted=True),
-        Architecture("qwen35", "qwen3_5_text", hybrid.qwen35, shifted=True, tiled=True),
-        Architecture("qwen35moe", "qwen3_5_moe_text", hybrid.qwen35_moe, shifted=True, tiled=True),
+        Architecture("qwen35", "qwen3_5_text", hybrid.qwen35, shifted=True, tiled=True, interleaved_sections=True),
+        Architecture(
+            "qwen35moe", "qwen3_5_moe_text", hybrid.qwen35_moe, shifted=True, tiled=True, interleaved_sections=True
+        ),
         Architecture(
             "granitehybrid",
             "granitemoehybrid",
