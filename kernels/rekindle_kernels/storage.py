@@ -3,7 +3,7 @@
 A *kind* is a name of ggml, such as "Q4_K", or codes of safetensors files with float32 scales: "int4:128" has 4 bits and
 a scale for each 128 numbers of a row. ":zero" and ":least" after it stand for zero points and least numbers. The codes
 of "float8:128" are floats of 8 bits, E4M3; of "float4:32", "nf4:64" and "fp4:64" floats of 4 bits: E2M1 as in MXFP4,
-and those of bitsandbytes.
+and those of bitsandbytes. "float4:16" has two scales for each 32 numbers, as NVFP4.
 
 A group of act-order has inputs that are not consecutive. Its weight is kept in an order of inputs in which they are,
 with this order beside the blocks.
@@ -38,9 +38,13 @@ _GGML: Final = {
     "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
 }  # fmt: skip
 """The numbers and bytes of a block."""
+PAIRED: Final = "float4:16"
+"""The kind with a scale for half of a group."""
 LEAST: Final = 128
 """The fewest numbers of a group in arrays of codes and of scales, unless a row is one group."""
-_CODES: Final = ("int4", "int4:zero", "int4:least", "int8", "int8:zero", "int8:least", "float4", "float8", "nf4", "fp4")
+_CODES: Final = (
+    "int4", "int4:zero", "int4:least", "int8", "int8:zero", "int8:least", "float4", "float4:16", "float8", "nf4", "fp4"
+)  # fmt: skip
 _CODES_AT_ONCE: Final = 1 << 18
 """Codes searched for those that are no number at a time, to stay in the caches."""
 _PIECE_BYTES: Final = 2 << 20
@@ -73,6 +77,8 @@ def layout_of(kind: str) -> Layout:
     """
     if kind in _GGML:
         return Layout(list(_GGML).index(kind), *_GGML[kind])
+    if kind == PAIRED:
+        return Layout(len(_GGML) + _CODES.index(kind), GROUP, 2 * 4 + GROUP // 2)
     name, _, rest = kind.partition(":")
     group, _, offset = rest.partition(":")
     whole = f"{name}:{offset}" if offset else name
@@ -298,6 +304,8 @@ def _blocks_of_codes(codes: Codes) -> BlockRows:
 
     The numbers of blocks have float32's rounding alone, and not those of the codes' dtype.
     """
+    if 2 * codes.group == GROUP and codes.inputs % GROUP == 0 and codes.table.tobytes() == TABLES["float4"].tobytes():
+        return _of_table(PAIRED, replace(codes, group=GROUP), [codes.scales[:, ::2], codes.scales[:, 1::2]])
     if codes.inputs % codes.group or codes.group % GROUP:
         raise ValueError(
             f"codes are packed in whole groups of {GROUP} or a multiple, not {codes.group} of {codes.inputs}"
@@ -309,7 +317,7 @@ def _blocks_of_codes(codes: Codes) -> BlockRows:
         return _of_floats(codes)
     for name, table in TABLES.items():
         if codes.table.tobytes() == table.tobytes():
-            return _of_table(name, codes)
+            return _of_table(f"{name}:{codes.group}", codes, [codes.scales])
     return _of_integers(codes)
 
 
@@ -337,11 +345,11 @@ def _of_floats(codes: Codes) -> BlockRows:
     return _joined(f"float8:{codes.group}", codes, data, [scales])
 
 
-def _of_table(name: str, codes: Codes) -> BlockRows:
+def _of_table(kind: str, codes: Codes, scales: Sequence[Array]) -> BlockRows:
     """Return codes of 4 bits with the numbers of a known table as blocks."""
     if codes.zeros is not None or codes.biases is not None:
         raise ValueError("codes of 4-bit floats are packed if they have no zero points and no least numbers")
-    return _joined(f"{name}:{codes.group}", codes, codes.data[:, : codes.inputs // 2], [codes.scales])
+    return _joined(kind, codes, codes.data[:, : codes.inputs // 2], scales)
 
 
 def _of_integers(codes: Codes) -> BlockRows:

@@ -25,7 +25,19 @@ from rekindle_kernels.storage import Activations, BlockRows, Stored, Weight, lay
 SHAPES: Final = ((3072, 576), (1024, 2048), (2048, 8192))
 ROWS: Final = (1, 4, 8, 32)
 BYTES: Final = 64 << 20
-KINDS: Final = ("Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "float8:64", "float8:128", "float4:32", "nf4:64")
+KINDS: Final = (
+    "Q4_0",
+    "Q4_1",
+    "Q5_1",
+    "Q8_0",
+    "Q4_K",
+    "Q6_K",
+    "float8:64",
+    "float8:128",
+    "float4:16",
+    "float4:32",
+    "nf4:64",
+)
 
 
 def blocks_of(name: str, shape: tuple[int, int]) -> Blocks:

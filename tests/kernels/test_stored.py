@@ -125,7 +125,7 @@ def _some(codes: Codes, rows: slice) -> Codes:
 CODES = (
     "4:64:-8:", "4:128:0:", "4:32:0:zeros", "4:64:-8:zeros", "4:64:0:biases",
     "8:512::", "8:32:-128:", "8:64:0:", "8:128::zeros", "8:64:0:zeros", "8:32:0:biases", "float8:32", "float8:512",
-    "float4:32", "float4:512", "nf4:64", "fp4:256",
+    "float4:16", "float4:32", "float4:512", "nf4:64", "fp4:256",
 )  # fmt: skip
 
 
@@ -135,7 +135,8 @@ def all_parts() -> dict[str, list[Tensor]]:
     coded: dict[str, list[Tensor]] = {name: [codes_of(name, 45)] for name in CODES}
     beside: list[Tensor] = [blocks("Q4_K", 33), codes_of("float8:128", 40), blocks("Q8_0", 7)]
     mixed: list[Tensor] = [blocks(kind, rows) for kind, rows in zip(MIXED, (33, 64, 7, 40), strict=True)]
-    small: list[Tensor] = [codes_of("float4:32", 40), codes_of("nf4:64", 33), codes_of("fp4:64", 7), blocks("Q4_0", 33)]
+    floats: list[Tensor] = [codes_of(kind, 7) for kind in ("float4:16", "fp4:64")]
+    small: list[Tensor] = [codes_of("float4:32", 40), codes_of("nf4:64", 33), *floats, blocks("Q4_0", 33)]
     ordered: list[Tensor] = [act_order(codes_of("4:128:0:zeros", rows)) for rows in (45, 33)]
     small_groups: list[Tensor] = [act_order(codes_of("8:32:-128:", 40)), act_order(codes_of("4:32:-8:", 7))]
     joined = {"mixed": mixed, "floats beside": beside, "tables": small} | {

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from rekindle_kernels.quantized import TABLES
-from rekindle_kernels.storage import GROUP, MOST, Piece, Storage, Stored, has_floats, layout_of
+from rekindle_kernels.storage import GROUP, MOST, PAIRED, Piece, Storage, Stored, has_floats, layout_of
 from rekindle_kernels.xla import narrow
 
 
@@ -153,7 +153,9 @@ def _widen_q6_k(blocks: jax.Array) -> jax.Array:
 
 def _widen_codes(blocks: jax.Array, kind: str) -> jax.Array:
     name, _, offset = f"{kind}:".split(":")[:3]
-    scale, data = _floats(blocks, 0, jnp.float32), blocks[..., 8 if offset else 4 :]
+    scale, data = _floats(blocks, 0, jnp.float32), blocks[..., 8 if offset or kind == PAIRED else 4 :]
+    if kind == PAIRED:
+        scale = jnp.repeat(jnp.concatenate([scale, _floats(blocks, 4, jnp.float32)], axis=-1), GROUP // 2, axis=-1)
     if name.endswith("4"):
         small = jnp.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1)
         codes = jnp.asarray(TABLES[name])[small] if name in TABLES else small.astype(jnp.float32) - (0 if offset else 8)

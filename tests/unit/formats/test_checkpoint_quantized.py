@@ -131,9 +131,9 @@ def test_integers_of_at_most_4_bits_are_packed_in_4(case: str, implementation: I
 PACKED_TABLES = {
     "bitsandbytes-fp4": "fp4:64", "bitsandbytes-nf4": "nf4:64", "bitsandbytes-nf4-nested": "nf4:32",
     "compressed-mxfp4": "float4:32", "mlx-mxfp4": "float4:32", "bitsandbytes-nf4-crossing": None,
-    "compressed-nvfp4": None, "mlx-nvfp4": None, "modelopt-nvfp4": None,
+    "compressed-nvfp4": "float4:16", "mlx-nvfp4": "float4:16", "modelopt-nvfp4": "float4:16",
 }  # fmt: skip
-"""The kind of cases with floats of 4 bits; None for groups of 16, or across the ends of rows."""
+"""The kind of cases with floats of 4 bits; None across the ends of rows."""
 
 
 @pytest.mark.parametrize("case", PACKED_TABLES)

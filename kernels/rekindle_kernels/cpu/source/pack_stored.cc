@@ -182,6 +182,9 @@ void read_output(const Run& run, int64_t in, const uint8_t* panel, int64_t lane,
           case Scales::kFloat:
             number = code * (whole(header, 0) * kind.unit);
             break;
+          case Scales::kFloatPair:
+            number = code * (whole(header, i / 16) * kind.unit);
+            break;
           case Scales::kFloatZero:
             number = (code - whole(header, 1)) * whole(header, 0);
             break;

@@ -30,14 +30,16 @@ constexpr int kAcrossOf = kLanes == 16              ? 2
 
 // Returns the groups in a block: a constant, except for codes with float32 scales.
 constexpr int64_t groups_of(StoredKind kind, int64_t given) {
-  if (kind.scales == Scales::kHalf || kind.scales == Scales::kHalfLeast) return 1;
+  if (kind.scales == Scales::kHalf || kind.scales == Scales::kHalfLeast || kind.scales == Scales::kFloatPair) return 1;
   return kind.scales == Scales::kGroups || kind.scales == Scales::kSixteenths ? 8 : given;
 }
 
-constexpr int halves_of(StoredKind kind) { return kind.scales == Scales::kSixteenths ? 2 : 1; }
+constexpr int halves_of(StoredKind kind) {
+  return kind.scales == Scales::kSixteenths || kind.scales == Scales::kFloatPair ? 2 : 1;
+}
 
 constexpr bool adds_of(StoredKind kind) {
-  return kind.scales != Scales::kHalf && kind.scales != Scales::kFloat && kind.scales != Scales::kSixteenths;
+  return kind.scales != Scales::kHalf && kind.scales != Scales::kFloat && halves_of(kind) == 1;
 }
 
 // Whether the codes of a kind are integers of a table.
@@ -118,15 +120,17 @@ struct Cursor {
   void enter() {
     if (left-- > 0) return;
     left = groups_of(kOf, groups) - 1;
+    constexpr bool kPair = kOf.scales == Scales::kFloatPair;
     constexpr bool kSingle =
-        kOf.scales == Scales::kFloat || kOf.scales == Scales::kFloatZero || kOf.scales == Scales::kFloatLeast;
+        kOf.scales == Scales::kFloat || kOf.scales == Scales::kFloatZero || kOf.scales == Scales::kFloatLeast || kPair;
 #pragma GCC unroll 8
     for (int p = 0; p < Across; ++p) {
       const uint8_t* from = at + (part + p) * kLanes * (kSingle ? 4 : 2);
       if constexpr (kSingle) {
         scale[p] = (Vec)load_bits(from);
         if constexpr (kOf.unit != 1) scale[p] *= kOf.unit;
-        if constexpr (adds_of(kOf)) other[p] = (Vec)load_bits(from + 4 * kPanel);
+        if constexpr (adds_of(kOf) || kPair) other[p] = (Vec)load_bits(from + 4 * kPanel);
+        if constexpr (kPair) other[p] *= kOf.unit;
         if constexpr (kOf.scales == Scales::kFloatZero) other[p] = -(other[p] * scale[p]);
       } else {
         scale[p] = load_halves(from);
@@ -142,6 +146,7 @@ struct Cursor {
       const uint8_t* from = at + (part + p) * kLanes;
       factors.scale[0][p] = scale[p];
       if constexpr (adds_of(kOf)) factors.added[p] = other[p];
+      if constexpr (kOf.scales == Scales::kFloatPair) factors.scale[1][p] = other[p];
       if constexpr (kOf.scales == Scales::kGroups) {
         factors.scale[0][p] = scale[p] * load_small<uint8_t>(from);
         factors.added[p] = -(other[p] * load_small<uint8_t>(from + kPanel));

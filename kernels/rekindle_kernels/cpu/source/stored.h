@@ -23,6 +23,7 @@ enum class Scales {
   kFloat,       // float32 scale
   kFloatZero,   // float32 scale and zero point
   kFloatLeast,  // float32 scale and least number
+  kFloatPair,   // float32 scale of the first 16 inputs, and one of the others
   kGroups,      // float16 factors of scales and of minima, which are subtracted; in a group, a byte for each
   kSixteenths,  // float16 factor of scales; in a group, a signed byte for the first 16 inputs and one for the others
 };
@@ -63,24 +64,25 @@ struct StoredKind {
 
 // By the numbers of `storage.py`.
 constexpr StoredKind kStored[] = {
-    {4, Scales::kHalf, -8},                        // Q4_0
-    {4, Scales::kHalfLeast, 0},                    // Q4_1
-    {5, Scales::kHalf, -16},                       // Q5_0
-    {5, Scales::kHalfLeast, 0},                    // Q5_1
-    {8, Scales::kHalf, 0},                         // Q8_0
-    {4, Scales::kGroups, 0},                       // Q4_K
-    {5, Scales::kGroups, 0},                       // Q5_K
-    {6, Scales::kSixteenths, -32},                 // Q6_K
-    {4, Scales::kFloat, -8},                       // int4
-    {4, Scales::kFloatZero, 0},                    // int4:zero
-    {4, Scales::kFloatLeast, 0},                   // int4:least
-    {8, Scales::kFloat, 0},                        // int8
-    {8, Scales::kFloatZero, 0},                    // int8:zero
-    {8, Scales::kFloatLeast, 128},                 // int8:least
-    {4, Scales::kFloat, -12, false, kE2M1, 0.5f},  // float4
-    {8, Scales::kFloat, 0, true},                  // float8
-    {4, Scales::kFloat, 0, true, kNf4},            // nf4
-    {4, Scales::kFloat, 0, true, kFp4},            // fp4
+    {4, Scales::kHalf, -8},                            // Q4_0
+    {4, Scales::kHalfLeast, 0},                        // Q4_1
+    {5, Scales::kHalf, -16},                           // Q5_0
+    {5, Scales::kHalfLeast, 0},                        // Q5_1
+    {8, Scales::kHalf, 0},                             // Q8_0
+    {4, Scales::kGroups, 0},                           // Q4_K
+    {5, Scales::kGroups, 0},                           // Q5_K
+    {6, Scales::kSixteenths, -32},                     // Q6_K
+    {4, Scales::kFloat, -8},                           // int4
+    {4, Scales::kFloatZero, 0},                        // int4:zero
+    {4, Scales::kFloatLeast, 0},                       // int4:least
+    {8, Scales::kFloat, 0},                            // int8
+    {8, Scales::kFloatZero, 0},                        // int8:zero
+    {8, Scales::kFloatLeast, 128},                     // int8:least
+    {4, Scales::kFloat, -12, false, kE2M1, 0.5f},      // float4
+    {4, Scales::kFloatPair, -12, false, kE2M1, 0.5f},  // float4:16
+    {8, Scales::kFloat, 0, true},                      // float8
+    {4, Scales::kFloat, 0, true, kNf4},                // nf4
+    {4, Scales::kFloat, 0, true, kFp4},                // fp4
 };
 constexpr int kStoredKinds = sizeof(kStored) / sizeof(*kStored);
 constexpr int kIntegerKinds = kStoredKinds - 3;  // the first kinds
@@ -94,6 +96,7 @@ constexpr int64_t header_bytes(const StoredKind& kind) {
       return 2 * kPanel;
     case Scales::kFloatZero:
     case Scales::kFloatLeast:
+    case Scales::kFloatPair:
       return 8 * kPanel;
     default:
       return 4 * kPanel;

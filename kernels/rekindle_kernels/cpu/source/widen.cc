@@ -82,7 +82,7 @@ struct Group {
 
   Vec scaled(Vec code, int p, int half) const {
     if constexpr (kOf.scales == Scales::kFloatZero) return (code - zero[p]) * factors.scale[0][p];
-    if constexpr (kOf.scales == Scales::kSixteenths) return factors.scale[half][p] * code;
+    if constexpr (halves_of(kOf) == 2) return factors.scale[half][p] * code;
     if constexpr (adds_of(kOf)) return factors.scale[0][p] * code + factors.added[p];
     return factors.scale[0][p] * code;
   }
