@@ -1,4 +1,4 @@
-"""Tensors of 4-bit floats in GGUF have the numbers of the gguf library, and MXFP4 stays packed."""
+"""Tensors of 4-bit floats in GGUF have the numbers of the gguf library, and stay packed."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,8 +23,8 @@ from tests.gguf_models.files import write_model
 from tests.unit.logits import paged_logits
 
 FLOAT32 = jnp.dtype("float32")
-KINDS = {"MXFP4": {"float4:32"}, "NVFP4": set()}
-"""The kinds in memory; none for groups of 16."""
+KINDS = {"MXFP4": {"float4:32"}, "NVFP4": {"float4:16"}}
+"""The kinds in memory."""
 PACKED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
