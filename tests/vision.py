@@ -17,6 +17,7 @@ from rekindle.core.models.vision.tower import abstract_tower
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle.formats.families.towers import tower_config
+from rekindle.formats.images.arrays import in_squares
 from rekindle_kernels.api import Implementation
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -55,16 +56,15 @@ def patches_of(pixels: Array, patch: int, merge: int) -> Patches:
     side, squares = height // patch, height // patch // merge
     parts = pixels.reshape(tiles, channels, squares, merge, patch, squares, merge, patch)
     values = parts.transpose(0, 2, 5, 3, 6, 4, 7, 1).reshape(tiles, side * side, -1)
-    grid = np.arange(side * side, dtype=np.int32).reshape(squares, merge, squares, merge)
-    positions = np.tile(grid.swapaxes(1, 2).reshape(-1), (tiles, 1))
-    return Patches(np.ascontiguousarray(values, np.float32), positions, np.ones(positions.shape, bool))
+    positions = np.tile(in_squares(squares * merge, squares * merge, merge), (tiles, 1, 1))
+    return Patches(np.ascontiguousarray(values, np.float32), positions, np.ones(values.shape[:2], bool))
 
 
 def padded(patches: Patches, segments: int, length: int) -> Patches:
     """Return patches with so many more segments, and so much longer ones, of ones that must not matter."""
     widths = [(0, segments), (0, length)]
     values = np.pad(patches.values, [*widths, (0, 0)], constant_values=1.0)
-    return Patches(values, np.pad(patches.positions, widths), np.pad(patches.valid, widths))
+    return Patches(values, np.pad(patches.positions, [*widths, (0, 0)]), np.pad(patches.valid, widths))
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,6 @@ def published_program(
     abstract = abstract_tower(config, WeightForm(jnp.dtype("bfloat16")), implementation)
     shapes = (
         jax.ShapeDtypeStruct((segments, 1024, *rest), jnp.dtype(dtype))
-        for rest, dtype in (((768,), "float32"), ((), "int32"), ((), "bool"))
+        for rest, dtype in (((768,), "float32"), ((2,), "int32"), ((), "bool"))
     )
     return lambda weights, patches: abstract.with_weights(weights)(patches), list(abstract.forms), Patches(*shapes)

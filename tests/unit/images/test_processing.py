@@ -29,7 +29,7 @@ def golden_rules(name: str, settings: dict[str, Any]) -> Idefics3Images:
         "vision_config": {"image_size": image_size, "patch_size": patch},
     }
     files = {"preprocessor_config": settings, "processor_config": {}, "tokenizer_config": {}}
-    rules = image_processor(SMOLVLM, config, files, load_tokenizer(SMOLVLM))
+    rules = image_processor("idefics3", SMOLVLM, config, files, load_tokenizer(SMOLVLM))
     assert isinstance(rules, Idefics3Images)
     return rules
 
@@ -61,7 +61,7 @@ def test_patches_are_in_the_order_of_their_tokens() -> None:
         column = token % (side // merge) * merge + within % merge
         part = tiles[:, row * size : (row + 1) * size, column * size : (column + 1) * size]
         np.testing.assert_array_equal(patches.values[:, index], part.reshape(len(tiles), -1))
-        assert set(patches.positions[:, index].tolist()) == {row * side + column}
+        assert (patches.positions[:, index] == [row, column]).all()
     assert patches.valid.all()
     assert len(patches.values) * side**2 // merge**2 == rules.tokens(*pixels.shape[:2])
 
@@ -89,8 +89,8 @@ def test_rows_of_the_position_table_are_fractions_of_a_side(count: int, side: in
     """Check sides of published towers; torch's `bucketize` returned the same for them."""
     rules = Idefics3Images(8 * count, 8 * count, False, 1, smolvlm_images().normalization, 8, side, 1)
     patches = rules.patches(np.zeros((8, 8, 3), np.uint8))
-    assert (patches.positions[0, :count] % side).tolist() == rows
-    assert (patches.positions[0, ::count] // side).tolist() == rows
+    assert patches.positions[0, :count, 1].tolist() == rows
+    assert patches.positions[0, ::count, 0].tolist() == rows
 
 
 def test_low_detail_is_the_whole_image_alone() -> None:
@@ -117,7 +117,7 @@ def test_settings_are_also_read_from_the_processor_config() -> None:
     files: dict[str, Any] = {name: read_json(SMOLVLM / f"{name}.json") for name in IMAGE_SETTINGS}
     files["processor_config"] = {**files["processor_config"], "image_processor": files["preprocessor_config"]}
     files["preprocessor_config"] = {}
-    rules = image_processor(SMOLVLM, read_json(SMOLVLM / "config.json"), files, load_tokenizer(SMOLVLM))
+    rules = image_processor("idefics3", SMOLVLM, read_json(SMOLVLM / "config.json"), files, load_tokenizer(SMOLVLM))
     assert rules == smolvlm_images()
 
 
@@ -139,5 +139,5 @@ def test_settings_that_do_not_fit_are_errors_of_the_checkpoint(changes: dict[str
 
 def test_text_models_have_no_image_processor(tmp_path: Path) -> None:
     empty: dict[str, Any] = {name: {} for name in IMAGE_SETTINGS}
-    assert image_processor(tmp_path, {"model_type": "llama"}, empty, load_tokenizer(SMOLVLM)) is None
-    assert image_processor(tmp_path, read_json(SMOLVLM / "config.json"), empty, None) is None
+    assert image_processor(None, tmp_path, {"model_type": "llama"}, empty, load_tokenizer(SMOLVLM)) is None
+    assert image_processor("idefics3", tmp_path, read_json(SMOLVLM / "config.json"), empty, None) is None

@@ -23,7 +23,7 @@ def smolvlm_images(**changes: Any) -> Idefics3Images:
     """Return the image processor of the tiny SmolVLM, with changes of its preprocessor_config.json."""
     files: dict[str, Any] = {name: read_json(SMOLVLM / f"{name}.json") for name in IMAGE_SETTINGS}
     files["preprocessor_config"] |= changes
-    images = image_processor(SMOLVLM, read_json(SMOLVLM / "config.json"), files, load_tokenizer(SMOLVLM))
+    images = image_processor("idefics3", SMOLVLM, read_json(SMOLVLM / "config.json"), files, load_tokenizer(SMOLVLM))
     assert isinstance(images, Idefics3Images)
     return images
 

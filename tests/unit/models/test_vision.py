@@ -9,14 +9,20 @@ import pytest
 
 from rekindle.assembly.loading.filling import place_weights
 from rekindle.core.device.place import Place
+from rekindle.core.models.vision.config import Merge, Product
 from rekindle.core.models.vision.patches import Patches
 from rekindle.core.models.vision.tower import abstract_tower
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.images.arrays import in_squares
+from rekindle.formats.images.parts import images_in
 from rekindle_kernels.api import Implementation
+from tests.engine.pictured import Pictured
 from tests.vision import SMOLVLM, Array, RunningTower, golden, padded, patches_of
 
+FAMILIES = ("mistral3", "pixtral")
+"""Tiny models beside SmolVLM."""
 WITH_KERNELS = pytest.mark.parametrize("implementation", [pytest.param("xla", marks=pytest.mark.wide), "cpu"])
 
 
@@ -38,6 +44,27 @@ def test_embeddings_are_those_of_transformers(files: TowerFiles, implementation:
     pixels, expected = golden(prompt)
     embeddings = RunningTower.of(files, implementation=implementation).embed(patches_of(pixels, 8, 2))
     assert np.abs(embeddings - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("implementation", ["xla", "cpu"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_embeddings_of_each_family_are_those_of_transformers(family: str, implementation: Implementation) -> None:
+    model = Pictured(family)
+    checkpoint = open_checkpoint(model.path)
+    assert checkpoint.vision is not None
+    assert checkpoint.images is not None
+    tower = RunningTower.of(checkpoint.vision, implementation=implementation)
+    for number in (0, 1):
+        embeddings = []
+        for image, _ in images_in(model.messages(number)):
+            pixels = image.pixels()
+            patches, count = checkpoint.images.patches(pixels), checkpoint.images.tokens(*pixels.shape[:2])
+            alone = tower.embed(patches)[:count]
+            longer = tower.embed(patches.padded(checkpoint.images.segments[-1]))[:count]
+            assert np.abs(longer - alone).max() < 2e-6 * np.abs(alone).max()
+            embeddings.append(alone)
+        expected = model.numbers[f"{number}_embedded"]
+        assert np.abs(np.concatenate(embeddings) - expected).max() < 1e-5 * np.abs(expected).max()
 
 
 @WITH_KERNELS
@@ -85,7 +112,7 @@ def test_padding_of_segments_changes_no_bit_at_real_widths(files: TowerFiles) ->
 
 def _noise(segments: int, length: int, width: int) -> Patches:
     values = np.random.default_rng(0).normal(size=(segments, length, width)).astype(np.float32)
-    positions = np.tile(np.arange(length, dtype=np.int32), (segments, 1))
+    positions = np.tile(in_squares(length // 16, 16, 1), (segments, 1, 1))
     return Patches(values, positions, np.ones((segments, length), bool))
 
 
@@ -102,7 +129,8 @@ def _wide(files: TowerFiles) -> RunningTower:
     )
     rows = replace(encoder.positions, rows=1024)  # type: ignore[type-var]
     encoder = replace(encoder, hidden_size=768, layers=(wide,), positions=rows, max_context=1024)
-    config = replace(files.config, encoder=encoder, patch_size=16, merge=4, output_size=64)
+    projector = Merge(4), Product("model.connector.modality_projection.proj", 64)
+    config = replace(files.config, encoder=encoder, patch_size=16, projector=projector)
     form, random = WeightForm(jnp.dtype("float32")), np.random.default_rng(1)
     forms = abstract_tower(config, form, "cpu").forms
     return RunningTower(config, form, "cpu", [jnp.asarray(_drawn(random, each)) for each in forms])

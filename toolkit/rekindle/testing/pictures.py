@@ -28,7 +28,7 @@ class FakePixels:
         """Return one patch of one value for each segment."""
         shape = self.segments, 1
         values = np.full((*shape, 1), self.number, np.float32)
-        return Patches(values, np.zeros(shape, np.int32), np.ones(shape, bool))
+        return Patches(values, np.zeros((*shape, 2), np.int32), np.ones(shape, bool))
 
 
 def fake_picture(number: int, positions: Sequence[int], segments: int = 1) -> Picture:

@@ -25,6 +25,7 @@ def resolve_limits(
     state_bytes: int | None = None,
     pool_bytes: int = DEFAULT_POOL_BYTES,
     picture_rows: int = 0,
+    segments: tuple[int, ...] = (),
 ) -> EngineLimits:
     """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
 
@@ -33,7 +34,7 @@ def resolve_limits(
         page_bytes: the bytes of a page over all layers, as stored by the kernels; None for the bytes of its numbers.
         state_bytes: the bytes of a copy of a request's state; None for the bytes of its numbers.
         pool_bytes: the size of the pool, unless the settings give one.
-        picture_rows: see `EngineLimits`.
+        picture_rows, segments: see `EngineLimits`.
 
     Raises:
         ConfigError: the settings contradict each other or the model.
@@ -73,6 +74,7 @@ def resolve_limits(
         draft=settings.draft,
         picture_rows=picture_rows,
         coordinates=picture_rows > 0 and model.takes_coordinates,
+        segments=segments,
     )
     _check_executables(settings, limits)
     return limits

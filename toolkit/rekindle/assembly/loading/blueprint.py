@@ -16,7 +16,6 @@ from rekindle.core.device.place import Place
 from rekindle.core.device.programs.functions import (
     ADAPT,
     ALLOW,
-    EMBED,
     EMPTY,
     ENTER,
     GATHER,
@@ -26,6 +25,7 @@ from rekindle.core.device.programs.functions import (
     STEER,
     UNSTEERED,
     Key,
+    embed_program,
     program_name,
 )
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
@@ -99,6 +99,7 @@ class Blueprint:
             state_bytes=programs.shapes.state.state_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),
             picture_rows=0 if vision is None else vision.rows,
+            segments=() if vision is None else vision.segments,
         )
         _check_context(settings, limits)
         programs = _programs(config, settings, limits, (form, kv_dtype), place, vision)
@@ -264,9 +265,11 @@ def adapter_programs(limits: EngineLimits) -> list[Key]:
 
 
 def picture_programs(limits: EngineLimits) -> list[Key]:
-    """Return the programs for images: the tower's, and the steps with prompt tokens, largest first."""
+    """Return the programs for images: the tower's, and the steps with prompt tokens, each largest first."""
     largest = sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
-    return [EMBED, *(bucket._replace(pictures=True) for bucket in largest if bucket.prefill_tokens)]
+    steps: list[Key] = [bucket._replace(pictures=True) for bucket in largest if bucket.prefill_tokens]
+    first, *others = map(embed_program, reversed(limits.segments))
+    return [first, *steps[:1], *others, *steps[1:]]
 
 
 def vision_sizes(checkpoint: Checkpoint, settings: Settings) -> VisionSizes | None:
@@ -274,7 +277,7 @@ def vision_sizes(checkpoint: Checkpoint, settings: Settings) -> VisionSizes | No
     if checkpoint.vision is None or checkpoint.images is None or not settings.image_bytes:
         return None
     config = checkpoint.vision.config
-    return VisionSizes(config, checkpoint.images.segment_patches, settings.image_bytes // (4 * config.width))
+    return VisionSizes(config, checkpoint.images.segments, settings.image_bytes // (4 * config.width))
 
 
 def steering_programs(limits: EngineLimits, *, adapters: bool) -> list[Key]:

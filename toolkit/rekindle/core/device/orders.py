@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import with_overrides
-from rekindle.core.device.programs.functions import EMBED, DeviceProgram, Key
+from rekindle.core.device.programs.functions import DeviceProgram, Key, embed_program, embeds
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.models.adapters.rows import Stacks
 from rekindle.core.models.taps.interventions import Interventions
@@ -56,7 +56,7 @@ class Inspection:
 
     Attributes:
         key: the key of the program.
-        inputs: its second argument; for EMBED, the rows and the patches of an `EmbedOrder`.
+        inputs: its second argument; for the vision tower, the rows and the patches of an `EmbedOrder`.
     """
 
     key: Key
@@ -68,7 +68,7 @@ class EmbedOrder:
     """Order to embed a segment of an image.
 
     Attributes:
-        rows: the rows of the buffer for its tokens, (tokens,) int32.
+        rows: the rows of the buffer for its tokens, (tokens,) int32; the last row of the buffer for those of padding.
         patches: the patches of the segment.
     """
 
@@ -78,7 +78,7 @@ class EmbedOrder:
     @property
     def key(self) -> Key:
         """The key of the program."""
-        return EMBED
+        return embed_program(self.patches.valid.shape[1])
 
 
 Order: TypeAlias = TickOrder | StateOrder | EmbedOrder | Inspection
@@ -162,7 +162,7 @@ class DeviceState:
                 return (part, place) if content is None else (part, place, content)
             case EmbedOrder(rows, patches):
                 return self.tower, self.embeddings, rows, patches
-            case Inspection(key, inputs) if key == EMBED:
+            case Inspection(key, inputs) if embeds(key):
                 return self.tower, self.embeddings, *inputs
             case Inspection():
                 return self.weights, order.inputs

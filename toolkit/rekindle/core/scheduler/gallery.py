@@ -43,7 +43,7 @@ class Gallery:
     """
 
     def __init__(self, rows: int, counts: Counts):
-        self._counts = counts
+        self._counts, self._padding = counts, rows
         self._free = list(range(rows - 1, -1, -1))
         self._rows: dict[bytes, Any] = {}  # of embedded images, the least recently used one first
         self._waiting: dict[bytes, Waiting] = {}
@@ -91,17 +91,12 @@ class Gallery:
         if waiting.rows is None:
             return None
         patches, segment = waiting.patches, waiting.segments
-        total = len(patches.values)
-        size = picture.tokens // total
-        rows = waiting.rows[segment * size : (segment + 1) * size]
         waiting.segments += 1
-        if waiting.segments == total:
+        if waiting.segments == len(patches.values):
             self._rows[picture.digest] = waiting.rows
             del self._waiting[picture.digest]
             self._counts.embedded_pictures += 1
-        part = slice(segment, segment + 1)
-        one = type(patches)(patches.values[part], patches.positions[part], patches.valid[part])
-        return Embedding(request_id, rows, one)
+        return segment_of(patches, segment, waiting.rows, self._padding, request_id)
 
     def rows_of(self, pictures: Sequence[Picture], start: int, end: int) -> Any:
         """Return `Chunk.embedded` of the tokens from `start` to `end`."""
@@ -156,3 +151,22 @@ class Gallery:
         waiting = self._waiting.pop(digest)
         if waiting.rows is not None:
             self._free += waiting.rows.tolist()
+
+
+def segment_of(patches: Any, segment: int, rows: Any, padding: int, request_id: int = 0) -> Embedding:
+    """Return a segment of an image to embed.
+
+    Args:
+        patches: the `Patches` of the whole image.
+        segment: the index of the segment.
+        rows: the rows of the buffer for the tokens of the image, (tokens,) int32.
+        padding: the row for embeddings of padding.
+        request_id: see `Embedding`.
+    """
+    valid = patches.valid.sum(1) * len(rows) // patches.valid.sum()  # tokens of each segment
+    start, length = valid[:segment].sum(), patches.valid.shape[1] * len(rows) // patches.valid.sum()
+    own = np.full(length, padding, np.int32)
+    own[: valid[segment]] = rows[start : start + valid[segment]]
+    part = slice(segment, segment + 1)
+    one = type(patches)(patches.values[part], patches.positions[part], patches.valid[part])
+    return Embedding(request_id, own, one)

@@ -71,6 +71,7 @@ class EngineLimits:
         one_shape: whether each tick has the same shape, because another shape would change the bits of its rows.
         picture_rows: the number of tokens of images in the buffer of embeddings; 0 for a model without images.
         coordinates: whether tokens of images have positions by row and column.
+        segments: the numbers of patches of the tower's programs, ascending.
         expects_adapters: whether the room and the programs for adapters are made in `open`.
         Others as in `Settings`.
     """
@@ -100,11 +101,13 @@ class EngineLimits:
     draft: DraftSource | None = None
     picture_rows: int = 0
     coordinates: bool = False
+    segments: tuple[int, ...] = ()
 
     def program_count(self, *, adapters: bool = False, steered: bool = False) -> int:
         """Return the number of programs, with or without those for adapters, or for steering."""
         steps, states = len(self.all_buckets()), STATE_PROGRAMS if self.pool.state_pages else 0
-        pictures = 1 + sum(bucket.prefill_tokens > 0 for bucket in self.all_buckets()) if self.picture_rows else 0
+        pictures = sum(bucket.prefill_tokens > 0 for bucket in self.all_buckets()) if self.picture_rows else 0
+        pictures += len(self.segments)
         return steps + EXTRA_PROGRAMS + states + pictures + (steps + 1) * adapters + (steps + 2) * steered
 
     @property

@@ -9,7 +9,7 @@ from rekindle.core.models.config import (
     Names,
     Norm,
 )
-from rekindle.core.models.vision.config import VisionConfig
+from rekindle.core.models.vision.config import Merge, Product, VisionConfig
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.reading import activation_of
 
@@ -19,7 +19,6 @@ NAMES = Names(
     positions=f"{_ENCODER}.embeddings.position_embedding",
     layers=f"{_ENCODER}.encoder.layers",
     norm=f"{_ENCODER}.post_layernorm",
-    head="model.connector.modality_projection.proj",
     out="self_attn.out_proj",
     gate_up=("mlp.fc1",),
     down="mlp.fc2",
@@ -61,4 +60,5 @@ def read_tower(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
         positions=LearnedPositions(side**2),
         names=NAMES,
     )
-    return VisionConfig(encoder, patch, keys.size("num_channels", 3), merge, output_size)
+    projector = Merge(merge), Product("model.connector.modality_projection.proj", output_size)
+    return VisionConfig(encoder, patch, keys.size("num_channels", 3), projector)

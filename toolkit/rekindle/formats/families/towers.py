@@ -7,14 +7,33 @@ from rekindle.core.concurrency.warning import warn
 from rekindle.core.models.vision.config import VisionConfig
 from rekindle.formats.families.idefics3 import read_tower as read_idefics3
 from rekindle.formats.families.keys import Keys
+from rekindle.formats.families.pixtral import read_tower as read_pixtral
 
+KINDS: Final[Mapping[str, str]] = {
+    "idefics3": "idefics3",
+    "llava/pixtral": "pixtral",
+    "mistral3/pixtral": "pixtral",
+    "smolvlm": "idefics3",
+}
+"""Kinds of towers by the "model_type" of a config, or by this and that of its "vision_config"."""
 TOWERS: Final[Mapping[str, Callable[[Keys, Keys, int], VisionConfig]]] = {
     "idefics3": read_idefics3,
-    "smolvlm": read_idefics3,
+    "pixtral": read_pixtral,
 }
-"""Readers of the keys of a config and of its "vision_config", given the size of the text model's embeddings."""
-_WITHOUT_EFFECT: Final = frozenset({"max_image_size", "size", "tie_word_embeddings", "use_base_siglip"})
-"""Keys of images' processing, and of other models."""
+"""Readers of the keys of a config and of its "vision_config" by kind, given the size of the text model's embeddings."""
+_WITHOUT_EFFECT: Final = frozenset(
+    {"head_dim", "image_size", "max_image_size", "size", "tie_word_embeddings", "use_base_siglip"}
+)
+"""Keys of images' processing, of other models, and of sizes that others give."""
+
+
+def tower_kind(settings: Mapping[str, Any]) -> str | None:
+    """Return the kind of the vision tower of a `config.json`; None for a text model, or a tower without support."""
+    inner = settings.get("vision_config")
+    if not isinstance(inner, Mapping):
+        return None
+    outer = settings.get("model_type")
+    return KINDS.get(f"{outer}/{inner.get('model_type')}") or KINDS.get(str(outer))
 
 
 def tower_config(settings: Mapping[str, Any], output_size: int, source: str) -> VisionConfig | None:
@@ -29,12 +48,12 @@ def tower_config(settings: Mapping[str, Any], output_size: int, source: str) -> 
         UnsupportedModel: a part of the tower's config is not implemented.
         CheckpointError: a number is wrong, or numbers do not fit together.
     """
-    reader = TOWERS.get(str(settings.get("model_type")))
-    if reader is None or not isinstance(settings.get("vision_config"), Mapping):
+    kind = tower_kind(settings)
+    if kind is None:
         return None
     outer = Keys(settings, source)
     keys = outer.below("vision_config")
-    config = reader(outer, keys, output_size)
+    config = TOWERS[kind](outer, keys, output_size)
     if unknown := ", ".join(key for key in keys.unread() if key not in _WITHOUT_EFFECT):
         warn(f"{keys.source} has unknown keys that may change the results of the model: {unknown}")
     return config

@@ -1,10 +1,14 @@
 """Arithmetic of pixels, equal to the PIL processors of transformers to the last bit."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from rekindle.formats.images.reading import pillow
+
+LENGTHS: Final = (256, 1024, 2304, 4096, 9216)
+"""Patches of square images with 16, 32, 48, 64 and 96 patches along a side: the steps of a segment's padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +58,16 @@ def in_patches(tiles: np.ndarray, patch: int, merge: int) -> np.ndarray:
     parts = tiles.reshape(count, rows, merge, patch, columns, merge, patch, channels)
     ordered = parts.transpose(0, 1, 4, 2, 5, 3, 6, 7)
     return np.ascontiguousarray(ordered).reshape(count, rows * columns * merge**2, patch * patch * channels)
+
+
+def in_squares(rows: int, columns: int, merge: int) -> np.ndarray:
+    """Return row and column of each patch, (rows * columns, 2) int32, in the order of `in_patches`."""
+    places = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1).astype(np.int32)
+    squares = places.reshape(rows // merge, merge, columns // merge, merge, 2).swapaxes(1, 2)
+    return np.ascontiguousarray(squares).reshape(-1, 2)
+
+
+def lengths_up_to(most: int, merge: int) -> tuple[int, ...]:
+    """Return lengths of segments with padding, ascending up to `most` patches, in multiples of merge²."""
+    square = merge**2
+    return (*(-(-length // square) * square for length in LENGTHS if length < most), most)

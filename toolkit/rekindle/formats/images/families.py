@@ -1,4 +1,4 @@
-"""Image processors by the "model_type" of a `config.json`."""
+"""Image processors by the kind of a model's tower."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.images.idefics3 import read_idefics3
+from rekindle.formats.images.pixtral import read_pixtral
 from rekindle.formats.images.processor import ImageProcessor
 from rekindle.formats.images.settings import Settings
 
@@ -13,17 +14,22 @@ IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_c
 """Names of the JSON files with settings of images."""
 PROCESSORS: Final[Mapping[str, Callable[[Settings], ImageProcessor]]] = {
     "idefics3": read_idefics3,
-    "smolvlm": read_idefics3,
+    "pixtral": read_pixtral,
 }
-"""Readers of image processors."""
+"""Readers of image processors by the kind of the tower."""
 
 
 def image_processor(
-    source: Path, config: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]], tokenizer: Tokenizer | None
+    kind: str | None,
+    source: Path,
+    config: Mapping[str, Any],
+    files: Mapping[str, Mapping[str, Any]],
+    tokenizer: Tokenizer | None,
 ) -> ImageProcessor | None:
     """Return the image processor of a checkpoint, or None for a model without images.
 
     Args:
+        kind: the kind of the tower; None for a model without a supported one.
         source: the directory, for error messages.
         config: config.json.
         files: the files of `IMAGE_SETTINGS`, by name; empty for a missing one.
@@ -33,10 +39,9 @@ def image_processor(
         CheckpointError: a setting is malformed, or settings do not fit together.
         UnsupportedModel: a setting is not implemented.
     """
-    reader = PROCESSORS.get(str(config.get("model_type")))
-    if reader is None or tokenizer is None or not isinstance(config.get("vision_config"), Mapping):
+    if kind is None or tokenizer is None:
         return None
     preprocessor, processor, tokens = (files[name] for name in IMAGE_SETTINGS)
     inner = processor.get("image_processor")
     image = preprocessor or (inner if isinstance(inner, Mapping) else {})
-    return reader(Settings(source, config, image, processor, tokens, tokenizer))
+    return PROCESSORS[kind](Settings(source, config, image, processor, tokens, tokenizer))

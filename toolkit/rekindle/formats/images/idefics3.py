@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.images.arrays import Normalization, in_patches, resize
+from rekindle.formats.images.arrays import Normalization, in_patches, in_squares, resize
 from rekindle.formats.images.settings import Settings
 
 LONGEST: Final = 4096
@@ -70,9 +70,9 @@ class Idefics3Images:
         return (self.tile // self.patch // self.merge) ** 2
 
     @property
-    def segment_patches(self) -> int:
+    def segments(self) -> tuple[int, ...]:
         """Patches of one tile."""
-        return (self.tile // self.patch) ** 2
+        return ((self.tile // self.patch) ** 2,)
 
     def at_low_detail(self) -> "Idefics3Images":
         """Return the rules for the whole image as one tile."""
@@ -128,13 +128,9 @@ class Idefics3Images:
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image; a segment is a tile."""
         values = in_patches(self.normalization.apply(self.tiles(pixels)), self.patch, self.merge)
-        across = self.tile // self.patch
-        rows = _table_rows(across, self.side)
-        table = (rows[:, None] * self.side + rows[None, :]).astype(np.int32)
-        blocks = across // self.merge
-        order = table.reshape(blocks, self.merge, blocks, self.merge).swapaxes(1, 2).reshape(-1)
-        shape = values.shape[:2]
-        return Patches(values, np.broadcast_to(order, shape).copy(), np.ones(shape, bool))
+        across, shape = self.tile // self.patch, values.shape[:2]
+        places = _table_rows(across, self.side)[in_squares(across, across, self.merge)]
+        return Patches(values, np.broadcast_to(places, (*shape, 2)).copy(), np.ones(shape, bool))
 
     def _first_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the size with the longer side of the settings, within the bounds."""
@@ -202,7 +198,7 @@ def _table_rows(count: int, side: int) -> np.ndarray:
     bounds = np.arange(1 / side, 1.0, 1 / side).astype(np.float32)
     step = np.float32(1) / np.float32(count)
     fractions = np.minimum(np.arange(count, dtype=np.float32) * step, np.float32(1 - 1e-6))
-    rows: np.ndarray = np.searchsorted(bounds, fractions, side="right")
+    rows: np.ndarray = np.searchsorted(bounds, fractions, side="right").astype(np.int32)
     return rows
 
 

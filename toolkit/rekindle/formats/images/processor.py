@@ -23,8 +23,8 @@ class ImageProcessor(Protocol):
         """Texts of special tokens of images, with the placeholder. In a user's text, they are plain text."""
 
     @property
-    def segment_patches(self) -> int:
-        """Number of patches of a segment."""
+    def segments(self) -> tuple[int, ...]:
+        """Numbers of patches of a segment with padding, ascending: a program of the tower for each."""
 
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the placeholder of an image of this size."""

@@ -38,12 +38,14 @@ class ProcessedImage:
     processor: ImageProcessor
 
     def patches(self) -> Patches:
-        """Return the patches of the image.
+        """Return the patches of the image, with padding up to one of the processor's lengths of segments.
 
         Raises:
             InvalidRequest: the file is damaged.
         """
-        return self.processor.patches(self.image.pixels())
+        patches = self.processor.patches(self.image.pixels())
+        length = patches.valid.shape[1]
+        return patches.padded(next(each for each in self.processor.segments if each >= length))
 
     def grids(self) -> tuple[np.ndarray, ...]:
         """Return the layouts of the image's embeddings; see `ImageProcessor.grids`.

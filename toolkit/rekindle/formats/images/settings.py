@@ -9,8 +9,11 @@ from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.images.arrays import Normalization
 
+CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)
+"""Mean and deviation of the pixels of CLIP's training, by channel."""
 _PLACES: Final = ("extra_special_tokens", "model_specific_special_tokens")
-"""Keys of tokenizer_config.json with tokens by name; older files have them beside the other keys."""
+"""Keys of tokenizer_config.json with tokens by name; older files have the tokens beside the other keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Settings:
         """Return a positive integer among some settings; `resample` may be zero.
 
         Raises:
-            CheckpointError: it is missing without a default, or no such integer.
+            CheckpointError: the setting is missing without a default, or no such integer.
         """
         value = values.get(name, default) if isinstance(values, Mapping) else None
         if isinstance(value, bool) or not isinstance(value, int) or value < (0 if name == "resample" else 1):
@@ -71,7 +74,7 @@ class Settings:
             ) from error
 
     def token(self, id_name: str | None, name: str, default: str) -> str:
-        """Return the text of a token: by its id in config.json, by its name among the tokenizer's, or the default.
+        """Return the text of a token: by its id in config.json, by its name in tokenizer_config.json, or the default.
 
         Raises:
             CheckpointError: config.json names an id without a token.
@@ -86,6 +89,11 @@ class Settings:
         values = [place.get(name) for place in places if isinstance(place, Mapping)]
         values = [value.get("content") if isinstance(value, Mapping) else value for value in values]
         return next((value for value in values if isinstance(value, str)), default)
+
+    def processor_text(self, name: str, default: str) -> str:
+        """Return a text of processor_config.json, such as a token's, or the default."""
+        value = self.processor.get(name)
+        return value if isinstance(value, str) else default
 
     def require(self, *names: str) -> None:
         """Check steps of the processor, all of them on.

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
-import jax
 import numpy as np
 
 from rekindle.assembly.loaded_engine import LoadedEngine
@@ -14,7 +13,7 @@ from rekindle.client.calls.options import PromptOptions
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread, unless, until_closed
-from rekindle.core.device.programs.functions import EMBED, LENS, Key
+from rekindle.core.device.programs.functions import LENS, Key, embed_program
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.messages import Inspect, PicturedTokens, Prompt
@@ -25,6 +24,7 @@ from rekindle.core.request.activations.steering import Patch, Steering
 from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.picture import Picture, coordinates_of
 from rekindle.core.request.request import check_length
+from rekindle.core.scheduler.gallery import segment_of
 from rekindle.formats.images.writing import thumbnails
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.attention import LookedImage
@@ -108,12 +108,14 @@ class Inspections:
     def _embed(self, picture: Picture) -> Waits[tuple[Any, LookedImage]]:
         """Return the embeddings of an image, (tokens, hidden), apart from those in use by requests, and its layout."""
         patches, image = yield from in_a_thread(lambda: _looked_image(picture), "prompt")
-        rows = np.arange(picture.tokens // len(patches.values), dtype=np.int32)
+        rows, padding = np.arange(picture.tokens, dtype=np.int32), self._loaded_engine.limits.picture_rows
         parts = []
         for place in range(len(patches.values)):
-            one = jax.tree.map(lambda array, place=place: array[place : place + 1], patches)
+            part = segment_of(patches, place, rows, padding)
+            key = embed_program(patches.valid.shape[1])
             # The buffer of requests stays as it is: the program returns another one.
-            parts.append((yield from self._run(EMBED, (rows, one), lambda buffer: np.asarray(buffer)[rows])))
+            buffer = yield from self._run(key, (part.rows, part.patches), np.asarray)
+            parts.append(buffer[part.rows[part.rows < padding]])
         return np.concatenate(parts), image
 
     def logit_lens(self, activations: Activations, top: int) -> Waits[LogitLens]:

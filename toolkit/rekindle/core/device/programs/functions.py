@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import jax
@@ -56,7 +57,7 @@ class DeviceProgram:
     """
 
     name: str
-    build: Callable[[ModelShapes], ProgramFunction] = field(repr=False)
+    build: Callable[[ModelShapes], ProgramFunction] = field(repr=False, compare=False)
     part: str = ""
 
     def __str__(self) -> str:
@@ -218,14 +219,15 @@ def _adapt(shapes: ModelShapes) -> ProgramFunction:
     return ProgramFunction(shapes.place.on_each_device(adapt, into, WEIGHTS), arguments, into, WEIGHTS)
 
 
-def _embed(shapes: ModelShapes) -> ProgramFunction:
-    """Return the function to embed a segment of an image. Its buffer stays usable, should the program fail."""
+def _embed(length: int, shapes: ModelShapes) -> ProgramFunction:
+    """Return the function to embed a segment of so many patches. Its buffer stays usable, should the program fail."""
     vision = _vision(shapes)
 
     def embed(weights: list[jax.Array], buffer: jax.Array, rows: jax.Array, patches: Patches) -> jax.Array:
         return buffer.at[rows].set(vision.tower.with_weights(weights)(patches))
 
-    arguments = {"tower": vision.weights, "buffer": vision.buffer, "rows": vision.rows, "patches": vision.patches}
+    of_segment = {"rows": vision.rows(length), "patches": vision.patches(length)}
+    arguments = {"tower": vision.weights, "buffer": vision.buffer, **of_segment}
     into = (SAME, SAME, SAME, SAME)
     return ProgramFunction(shapes.place.on_each_device(embed, into, SAME), arguments, into, SAME)
 
@@ -316,7 +318,18 @@ UNSTEERED: Final = DeviceProgram("unsteered", _unsteered)
 """Creates interventions of no request: `() -> interventions`."""
 STEER: Final = DeviceProgram("steer", _steer, "interventions")
 """Puts interventions into a slot: `(interventions, slot, content) -> interventions`, packed by `pack_changes`."""
-EMBED: Final = DeviceProgram("embed", _embed)
-"""Embeds a segment of an image: `(tower, buffer, rows, patches) -> buffer`."""
 LENS: Final = DeviceProgram("lens", _lens)
 """Computes likely tokens from activations: `(weights, hidden) -> (ids, logprobs)`."""
+
+
+def embed_program(length: int) -> DeviceProgram:
+    """Return the program for a segment of an image with so many patches: `(tower, buffer, rows, patches) -> buffer`.
+
+    Rows of padding are the last one of the buffer.
+    """
+    return DeviceProgram(f"embed {length} patches", partial(_embed, length), "tower")
+
+
+def embeds(key: Key) -> bool:
+    """Return True for a program of the vision tower."""
+    return isinstance(key, DeviceProgram) and key.part == "tower"

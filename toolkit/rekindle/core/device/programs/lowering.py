@@ -16,9 +16,9 @@ from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.functions import (
-    EMBED,
     Key,
     ProgramFunction,
+    embeds,
     look_function,
     program_name,
     step_function,
@@ -101,7 +101,7 @@ class Programs:
     def statics_of(self, key: Key) -> Mapping[str, int | str]:
         """Return the values compiled into one program beyond the model's config, by name."""
         vision = self.shapes.vision
-        return self.statics | {"tower": repr(vision.sizes.config)} if key == EMBED and vision else self.statics
+        return self.statics | {"tower": repr(vision.sizes.config)} if embeds(key) and vision else self.statics
 
     def arguments(self, key: Key) -> Mapping[str, Any]:
         """Return the shapes of a program's arguments, by name and in order."""

@@ -21,23 +21,18 @@ class VisionSizes:
 
     Attributes:
         config: the tower.
-        segment: the patches of a segment.
+        segments: the patches of a segment with padding, ascending.
         rows: the rows of the buffer of embeddings, one for each token of an image.
     """
 
     config: VisionConfig
-    segment: int
+    segments: tuple[int, ...]
     rows: int
 
     @property
     def buffer(self) -> jax.ShapeDtypeStruct:
         """The buffer of embeddings: its rows, and one for those of padding."""
         return jax.ShapeDtypeStruct((self.rows + 1, self.config.width), jnp.dtype(jnp.float32))
-
-    @property
-    def segment_tokens(self) -> int:
-        """The tokens of a segment."""
-        return self.segment // self.config.merge**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +61,15 @@ class VisionShapes:
         weights = [place.global_shape(array, SAME) for array in tower.forms]
         return cls(sizes, form, tower, weights, place.global_shape(sizes.buffer, SAME))
 
-    @property
-    def patches(self) -> Patches:
-        """The patches of one segment."""
-        shape = 1, self.sizes.segment
+    def patches(self, length: int) -> Patches:
+        """Return the shapes of one segment with so many patches."""
+        shape = 1, length
         return Patches(
             jax.ShapeDtypeStruct((*shape, self.sizes.config.patch_width), jnp.dtype(jnp.float32)),
-            jax.ShapeDtypeStruct(shape, jnp.dtype(jnp.int32)),
+            jax.ShapeDtypeStruct((*shape, 2), jnp.dtype(jnp.int32)),
             jax.ShapeDtypeStruct(shape, jnp.dtype(jnp.bool_)),
         )
 
-    @property
-    def rows(self) -> jax.ShapeDtypeStruct:
-        """The rows of the buffer for a segment."""
-        return jax.ShapeDtypeStruct((self.sizes.segment_tokens,), jnp.dtype(jnp.int32))
+    def rows(self, length: int) -> jax.ShapeDtypeStruct:
+        """Return the shape of the rows of the buffer for a segment with so many patches."""
+        return jax.ShapeDtypeStruct((length // self.sizes.config.merge**2,), jnp.dtype(jnp.int32))

@@ -37,7 +37,6 @@ from rekindle.core.device.programs.executables import ArgumentsLost, Executables
 from rekindle.core.device.programs.functions import (
     ADAPT,
     ALLOW,
-    EMBED,
     EMPTY,
     ENTER,
     GATHER,
@@ -171,7 +170,8 @@ class Stepper:
             await self._scatter(onload)
         awaited = None
         for embedding in plan.embeddings:
-            awaited = await self._run(EmbedOrder(embedding.rows, embedding.patches), await self._programs.ready(EMBED))
+            order = EmbedOrder(embedding.rows, embedding.patches)
+            awaited = await self._run(order, await self._programs.ready(order.key))
         for chunk in plan.chunks:
             if chunk.completes is not None and chunk.completes.params.adjusts:
                 await self._enter(chunk)

@@ -1,8 +1,73 @@
-"""The config of a vision tower."""
+"""The config of a vision tower: its encoder, and the steps of its projector."""
 
+import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.config import Activation, ModelConfig, Norm
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Step of a projector: join the patches of each square into one vector.
+
+    Attributes:
+        side: the patches along a side.
+        by_channel: whether the numbers of a channel are together, rather than those of a patch.
+    """
+
+    side: int
+    by_channel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Step of a projector: take the mean of the patches of each square.
+
+    Attributes:
+        side: the patches along a side.
+    """
+
+    side: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Step of a projector: normalise the numbers of each vector, with learned weights.
+
+    Attributes:
+        name: the name of the weights.
+        norm: the normalisation.
+    """
+
+    name: str
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Step of a projector: multiply by a learned matrix.
+
+    Attributes:
+        name: the name of the matrix.
+        size: the numbers of a result.
+        bias: whether a bias is added.
+    """
+
+    name: str
+    size: int
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """Step of a projector: apply an activation."""
+
+    activation: Activation
+
+
+Step: TypeAlias = Merge | Pool | Scaling | Product | Activate
+"""A step of a projector, from vectors of patches to embeddings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,19 +75,24 @@ class VisionConfig:
     """An encoder of patches, and the projector to embeddings of a decoder.
 
     Attributes:
-        encoder: the layers and norms, like a decoder's with patches as tokens, without a vocabulary. The names of
-            embedding and head stand for the product before the first layer, and for the projector.
+        encoder: the layers and norms, like a decoder's with patches as tokens, without a vocabulary. The name of the
+            embedding stands for the product before the first layer. A table of positions is for a square of patches.
+            The rope of the layers rotates the first half of a head's pairs by the row, the others by the column.
         patch_size: the side of a patch in pixels.
         channels: the numbers of a pixel.
-        merge: the side of a square of patches with a common embedding, in patches.
-        output_size: the size of an embedding.
+        projector: the steps from the last layer to embeddings; the last product has their size.
+        patch_bias: whether the product before the first layer adds a bias.
+        input_norm: the name of the norm before the first layer; None for none.
+        alternating: whether the frequencies of the rope go to rows and columns in turns; else both have every other.
     """
 
     encoder: ModelConfig
     patch_size: int
     channels: int
-    merge: int
-    output_size: int
+    projector: tuple[Step, ...]
+    patch_bias: bool = True
+    input_norm: str | None = None
+    alternating: bool = False
 
     @property
     def width(self) -> int:
@@ -33,3 +103,13 @@ class VisionConfig:
     def patch_width(self) -> int:
         """The numbers of a patch."""
         return self.channels * self.patch_size**2
+
+    @property
+    def merge(self) -> int:
+        """The side of a square of patches with a common embedding, in patches."""
+        return math.prod(step.side for step in self.projector if isinstance(step, Merge | Pool))
+
+    @property
+    def output_size(self) -> int:
+        """The size of an embedding."""
+        return [step.size for step in self.projector if isinstance(step, Product)][-1]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 
 @jax.tree_util.register_dataclass
@@ -11,16 +12,23 @@ import jax
 class Patches:
     """The pixels of one image, cut into patches for a tower.
 
-    A segment is what attends to itself: a tile of Idefics3, a whole image of Qwen. Patches are in the order of their
+    A segment is what attends to itself: a tile of Idefics3, a whole image of Pixtral. Patches are in the order of their
     output tokens: if a tower merges squares of m x m patches, each m² successive patches of a segment are one square,
     by row and then by column in the square.
 
     Attributes:
         values: the pixels, (segments, length, patch_width) float32; a patch is (row, column, channel), normalized.
-        positions: rows of the tower's position table, (segments, length) int32.
+        positions: row and column of each patch, in the tower's table of positions if it has one, (segments, length, 2)
+            int32.
         valid: False for padding, (segments, length) bool.
     """
 
     values: Any
     positions: Any
     valid: Any
+
+    def padded(self, length: int) -> "Patches":
+        """Return segments of another length, with patches of zeros behind the others. For arrays of NumPy."""
+        missing = [(0, 0), (0, length - self.valid.shape[1])]
+        values, positions = (np.pad(each, [*missing, (0, 0)]) for each in (self.values, self.positions))
+        return Patches(values, positions, np.pad(self.valid, missing))

@@ -1,5 +1,6 @@
 """The vision tower of all families: patches of images to embeddings for the decoder's placeholder tokens."""
 
+import math
 from functools import lru_cache, partial
 from typing import Final, cast
 
@@ -16,6 +17,8 @@ from rekindle.core.models.rope import Positions
 from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.vision.mixing import SegmentMixer
 from rekindle.core.models.vision.patches import Patches
+from rekindle.core.models.vision.projector import Projector
+from rekindle.core.models.vision.rotation import axial_positions
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.weights.requests import Shapes, WeightSource
 from rekindle_kernels.api import Implementation
@@ -25,7 +28,7 @@ PATCHES: Final = 4096
 
 
 class Tower(nnx.Module, pytree=False):
-    """An encoder of patches, and the projector of merged patches.
+    """An encoder of patches, and the projector to embeddings.
 
     Each device has the whole tower. Layers are attributes, as those of the decoder.
     """
@@ -34,13 +37,14 @@ class Tower(nnx.Module, pytree=False):
         encoder, names, hidden = config.encoder, config.encoder.names, config.encoder.hidden_size
         self.config, self.dtype = config, weights.form.dtype
         self.at_once = 1 if weights.implementation == "cpu" else PATCHES
-        self.embedding = Linear(weights, config.patch_width, {names.embedding: hidden}, bias=True)
-        positions = encoder.positions
+        self.embedding = Linear(weights, config.patch_width, {names.embedding: hidden}, bias=config.patch_bias)
+        positions, first = encoder.positions, config.input_norm
         self.positions = None if positions is None else Table(weights, names.positions, (positions.rows, hidden))
+        self.input_norm = None if first is None else norm_of(weights, first, hidden, encoder.norm)
         for i, layer in enumerate(encoder.layers):
             setattr(self, f"layer_{i}", Layer(encoder, layer, weights, f"{names.layers}.{i}"))
         self.norm = None if names.norm is None else norm_of(weights, names.norm, hidden, encoder.norm)
-        self.projector = Linear(weights, hidden * config.merge**2, {names.head: config.output_size})
+        self.projector = Projector(config.projector, hidden, weights)
 
     def __call__(self, patches: Patches) -> jax.Array:
         """Map the patches of one or several images to embeddings.
@@ -71,15 +75,25 @@ class Tower(nnx.Module, pytree=False):
 
     def _embed(self, patches: Patches) -> jax.Array:
         x = self.embedding(patches.values.reshape(-1, self.config.patch_width))
+        places = patches.positions.reshape(-1, 2)
         if self.positions is not None:
-            x = x + self.positions(jnp.maximum(patches.positions.reshape(-1), 0))
-        none = jnp.zeros((len(x), 0), jnp.float32)
-        positions, memory = Positions(none, none, None), LayerMemory(None)
+            side = math.isqrt(self.positions.rows)
+            x = x + self.positions(places[:, 0] * side + places[:, 1])
+        x = x if self.input_norm is None else self.input_norm(x)
+        positions, memory = self._rotations(places), LayerMemory(None)
         mixer = cast(Mixer, SegmentMixer(patches.valid, self.dtype))  # no layer has a state
         for i in range(self.config.encoder.num_layers):
             x, _ = getattr(self, f"layer_{i}")(x, positions, memory, mixer)
-        x = x if self.norm is None else self.norm(x)
-        return self.projector(x.reshape(-1, self.config.merge**2 * x.shape[1]))
+        return self.projector(x if self.norm is None else self.norm(x))
+
+    def _rotations(self, places: jax.Array) -> Positions:
+        """Return the rotations of patches by their rows and columns; none without a rope."""
+        attention = self.config.encoder.attentions[0]
+        if attention.rope is None:
+            none = jnp.zeros((len(places), 0), jnp.float32)
+            return Positions(none, none, None)
+        theta, alternating = attention.rope.theta, self.config.alternating
+        return axial_positions(places, theta, attention.head_dim, alternating=alternating)
 
 
 @lru_cache(maxsize=2)

@@ -33,7 +33,7 @@ from rekindle.formats.families.draft_heads import draft_head_of
 from rekindle.formats.families.quantization import method_of
 from rekindle.formats.families.reading import Family
 from rekindle.formats.families.registry import parse_config
-from rekindle.formats.families.towers import tower_config
+from rekindle.formats.families.towers import tower_config, tower_kind
 from rekindle.formats.families.wrapped import end_tokens, may_be_tied, text_config_of, tie_flags
 from rekindle.formats.images.families import IMAGE_SETTINGS, image_processor
 from rekindle_kernels.blocks import Tensor
@@ -80,6 +80,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     formats = formats_of(files)
     kind = str(settings.get("model_type") or "")
     images = image_processor(
+        tower_kind(settings),
         directory,
         settings,
         {name: read_json(directory / f"{name}.json") for name in IMAGE_SETTINGS},

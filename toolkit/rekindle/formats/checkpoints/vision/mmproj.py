@@ -8,19 +8,21 @@ from typing import Any, Final
 
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import FeedForwardConfig
-from rekindle.core.models.vision.config import VisionConfig
+from rekindle.core.models.vision.config import Product, VisionConfig
 from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle.formats.checkpoints.gguf.architecture import plain
 from rekindle.formats.checkpoints.gguf.file import GGUFFile, open_gguf_file
 from rekindle.formats.checkpoints.vision.tensors import tower_files
-from rekindle.formats.families.towers import TOWERS, tower_config
+from rekindle.formats.families.towers import tower_config, tower_kind
 from rekindle.formats.images.families import IMAGE_SETTINGS, image_processor
 from rekindle.formats.images.processor import ImageProcessor
 
 ARCHITECTURE: Final = "clip"
 """The architecture in the metadata of towers."""
+_PROJECTORS: Final = ("idefics3",)
+"""Supported types of projectors."""
 _NUMBERS: Final = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
@@ -68,7 +70,7 @@ def open_tower(path: Path, output_size: int, tokenizer: Tokenizer | None = None)
     loaders = {name: partial(file.read, name) for name in file.shapes}
     files = tower_files(config, _names(config, file), file.shapes, loaders, source)
     further = {name: image_settings(file.metadata) if name == IMAGE_SETTINGS[0] else {} for name in IMAGE_SETTINGS}
-    return OpenedTower(path, files, image_processor(path, settings, further, tokenizer))
+    return OpenedTower(path, files, image_processor(tower_kind(settings), path, settings, further, tokenizer))
 
 
 def image_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,8 +92,8 @@ def tower_settings(metadata: Mapping[str, Any], source: str) -> dict[str, Any]:
     if metadata.get("general.architecture") != ARCHITECTURE:
         raise UnsupportedModel(f"{source} is no vision tower: pass a file such as mmproj-MODEL-f16.gguf as mmproj")
     kind = metadata.get("clip.vision.projector_type") or metadata.get("clip.projector_type")
-    if kind not in TOWERS:
-        raise UnsupportedModel(f"{source}: the projector {kind!r:.80} is not supported, only {', '.join(TOWERS)}")
+    if kind not in _PROJECTORS:
+        raise UnsupportedModel(f"{source}: the projector {kind!r:.80} is not supported, only {', '.join(_PROJECTORS)}")
     values = {key: plain(metadata.get(f"clip.vision.{name}")) for key, name in _NUMBERS.items()}
     is_silu, is_gelu = metadata.get("clip.use_silu"), metadata.get("clip.use_gelu")
     values["hidden_act"] = "silu" if is_silu else "gelu_pytorch_tanh" if is_gelu else "quick_gelu"
@@ -115,7 +117,9 @@ def _names(config: VisionConfig, file: GGUFFile) -> dict[str, str]:
         for layer in range(config.encoder.num_layers)
         for part, stored in parts.items()
     }
-    stems |= {names.embedding: "v.patch_embd", names.positions: "v.position_embd", names.head: "mm.model.fc"}
+    projector = [step.name for step in config.projector if isinstance(step, Product)]
+    stems |= {names.embedding: "v.patch_embd", names.positions: "v.position_embd"}
+    stems |= dict(zip(projector, ("mm.model.fc",), strict=True))
     stems[f"{names.norm}"] = "v.post_ln"
     pairs = (name.rpartition(".") for name in tower_shapes(config))
     return {f"{stem}.{kind}": f"{stems[stem]}.{kind}" for stem, _, kind in pairs}

@@ -1,0 +1,58 @@
+"""Each family of models with images has the numbers of transformers: alone, in chunks, in a batch, from the cache."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rekindle
+from tests.engine.pictured import GREEDY, Pictured
+
+pytestmark = pytest.mark.anyio
+FAMILIES = pytest.mark.parametrize(
+    "family",
+    [
+        Pictured("smolvlm"),
+        Pictured("mistral3"),
+        *(pytest.param(Pictured(name), marks=pytest.mark.wide) for name in ("pixtral",)),
+    ],
+    ids=lambda family: family.path.name,
+)
+"""A tiny model of each tower."""
+SETTINGS: Any = {"dtype": "float32", "page_size": 16, "max_prefill_tokens": 64, "max_running": 4, "progress": False}
+
+
+@FAMILIES
+async def test_answers_are_those_of_transformers(
+    family: Pictured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))
+    with rekindle.open_sync(family.path, **SETTINGS) as session:
+        for number in (0, 1):
+            answer = await session.generate(family.messages(number), **GREEDY, prompt_logprobs=0)
+            assert list(answer.prompt_token_ids) == family.tokens(number, "input_ids")
+            assert list(answer.token_ids) == family.tokens(number, "greedy_new")
+            assert answer.prompt_logprobs is not None
+            logprobs = np.array([each.logprob for each in answer.prompt_logprobs if each is not None])
+            expected = family.numbers[f"{number}_prompt_logprobs"].reshape(-1)
+            assert np.abs(logprobs - expected).max() < 1e-5 * max(1, np.abs(expected).max())
+        text: Any = [{"role": "user", "content": "Only text."}]
+        alone = await session.generate(text, **GREEDY)
+        flipped = [family.messages(number, is_flipped=True) for number in (0, 1)]
+        batch: Any = await session.generate([family.messages(0), text, *flipped, family.messages(1)], **GREEDY)
+        embedded = session.stats.scheduler.embedded_pictures
+        answers = [list(each.token_ids) for each in batch]
+        assert answers[1] == list(alone.token_ids)
+        assert answers[2:4] == [family.tokens(number, "flipped_new") for number in (0, 1)], "no page is shared"
+        assert [answers[0], answers[4]] == [family.tokens(number, "greedy_new") for number in (0, 1)]
+        assert embedded == 6, "three images, and each of them upside down"
+        await session.save(progress=False)
+    with rekindle.open_sync(family.path, **SETTINGS) as session:
+        both: Any = [family.messages(0), family.messages(1)]
+        again: Any = await session.generate(both, **GREEDY)
+        assert [list(each.token_ids) for each in again] == [family.tokens(number, "greedy_new") for number in (0, 1)]
+        stats = session.stats
+        assert (stats.compilations, stats.unexpected_compilations) == (0, 0)
+        assert stats.scheduler.embedded_pictures == 0
+        assert stats.scheduler.disk_hit_tokens > 0

@@ -1,0 +1,87 @@
+"""Patches of each family of models hold the pixels that transformers' PIL processors make, to the last bit."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rekindle.core.models.vision.patches import Patches
+from rekindle.formats.checkpoints.huggingface.json_file import read_json
+from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
+from rekindle.formats.families.towers import tower_kind
+from rekindle.formats.images.families import IMAGE_SETTINGS, image_processor
+from rekindle.formats.images.processor import ImageProcessor
+from rekindle.formats.images.sources import image_source
+from tests.unit.images.vision_goldens import PIXELS, SOURCES, VISION, sha256
+
+
+@dataclass(frozen=True)
+class Family:
+    """A golden of pixels.
+
+    Attributes:
+        model: the tiny model with the family's config and tokens.
+        patch: pixels of a patch's side.
+        settings: changes of its config.
+    """
+
+    model: str
+    patch: int
+    settings: dict[str, Any]
+
+
+FAMILIES = {
+    "pixtral": Family("pixtral", 16, {}),
+    "mistral3": Family("mistral3", 14, {"spatial_merge_size": 2}),
+    "mistral3-small": Family("mistral3", 4, {"spatial_merge_size": 2}),
+}
+
+
+def rules_of(name: str, settings: dict[str, Any]) -> ImageProcessor:
+    """Return the processor with the settings of a golden."""
+    family = FAMILIES[name]
+    directory = VISION / family.model
+    config = read_json(directory / "config.json")
+    tower = {**config["vision_config"], "patch_size": family.patch}
+    files: dict[str, dict[str, Any]] = {each: {} for each in IMAGE_SETTINGS} | {"preprocessor_config": settings}
+    config = {**config, "vision_config": tower, **family.settings}
+    rules = image_processor(tower_kind(config), directory, config, files, load_tokenizer(directory))
+    assert rules is not None
+    return rules
+
+
+def image_of(patches: Patches, patch: int) -> np.ndarray:
+    """Return the pixels of one segment's patches by their rows and columns, (1, 3, height, width)."""
+    (values,), (places,) = patches.values, patches.positions
+    rows, columns = places.max(0) + 1
+    assert len(places) == rows * columns, "each place has one patch"
+    image = np.empty((rows, columns, patch, patch, 3), np.float32)
+    image[places[:, 0], places[:, 1]] = values.reshape(-1, patch, patch, 3)
+    return image.transpose(4, 0, 2, 1, 3).reshape(1, 3, rows * patch, columns * patch)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_pixels_and_texts_are_those_of_transformers(name: str, source: str) -> None:
+    golden = json.loads((PIXELS / f"{name}.json").read_text())
+    rules, expected = rules_of(name, golden["settings"]), golden["images"][source]
+    pixels = image_source(PIXELS / "sources" / source).pixels()
+    patches, size = rules.patches(pixels), pixels.shape[:2]
+    assert patches.valid.all()
+    assert patches.valid.shape[1] <= rules.segments[-1]
+    assert [grid.size for grid in rules.grids(*size)] == [rules.tokens(*size)]
+    if "error" in expected:
+        assert "=0" in expected["error"], "transformers has no place for a thin picture"
+        assert min(rules.grids(*size)[0].shape) == 1
+        return
+    image = image_of(patches, FAMILIES[name].patch)
+    assert list(image.shape) == expected["shape"]
+    assert sha256(image) == expected["f32_sha256"]
+    assert rules.tokens(*size) == expected["image_tokens"]
+    assert hashlib.sha256(rules.text(*size).encode()).hexdigest() == expected["text_sha256"]
+    low = rules.at_low_detail()
+    assert low.tokens(*size) <= min(rules.tokens(*size), 256)
+    assert low == rules or repr(low) != repr(rules), "its images have other digests"
