@@ -17,7 +17,7 @@ from rekindle.core.models.vision.tower import abstract_tower
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle.formats.families.towers import tower_config
-from rekindle.formats.images.arrays import in_squares
+from rekindle.formats.images.processors.arrays import in_squares
 from rekindle_kernels.api import Implementation
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -12,8 +12,8 @@ from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.families.towers import tower_kind
-from rekindle.formats.images.families import IMAGE_SETTINGS, image_processor
-from rekindle.formats.images.processor import ImageProcessor
+from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
+from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.images.sources import image_source
 from tests.unit.images.vision_goldens import PIXELS, SOURCES, VISION, sha256
 

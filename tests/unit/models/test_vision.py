@@ -15,8 +15,8 @@ from rekindle.core.models.vision.tower import abstract_tower
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle.formats.checkpoints.open import open_checkpoint
-from rekindle.formats.images.arrays import in_squares
 from rekindle.formats.images.parts import images_in
+from rekindle.formats.images.processors.arrays import in_squares
 from rekindle_kernels.api import Implementation
 from tests.engine.pictured import Pictured
 from tests.vision import SMOLVLM, Array, RunningTower, golden, padded, patches_of

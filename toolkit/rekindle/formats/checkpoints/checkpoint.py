@@ -12,7 +12,7 @@ from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.weights.requests import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.uses import Uses
-from rekindle.formats.images.processor import ImageProcessor
+from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.weight_file import Stamp
 from rekindle_kernels.blocks import Tensor
 

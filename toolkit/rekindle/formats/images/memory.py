@@ -7,7 +7,7 @@ from threading import Lock
 
 import numpy as np
 
-from rekindle.formats.images.processor import ImageProcessor
+from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.images.sources import ImageFile, ImageSource
 
 MOST_FILES = 4096

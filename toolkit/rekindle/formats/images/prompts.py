@@ -16,7 +16,7 @@ from rekindle.core.words import quantity
 from rekindle.formats.images.literals import Disguise, PrivateTokens
 from rekindle.formats.images.memory import ImageIdentity, ImageMemory
 from rekindle.formats.images.parts import images_in, with_places
-from rekindle.formats.images.processor import ImageProcessor
+from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.images.sources import ImageSource
 
 Encode = Callable[[Tokenizer, str], Sequence[int]]

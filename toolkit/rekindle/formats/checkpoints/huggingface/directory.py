@@ -35,7 +35,7 @@ from rekindle.formats.families.reading import Family
 from rekindle.formats.families.registry import parse_config
 from rekindle.formats.families.towers import tower_config, tower_kind
 from rekindle.formats.families.wrapped import end_tokens, may_be_tied, text_config_of, tie_flags
-from rekindle.formats.images.families import IMAGE_SETTINGS, image_processor
+from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
 from rekindle_kernels.blocks import Tensor
 from rekindle_kernels.quantized import Quantized, Stack
 

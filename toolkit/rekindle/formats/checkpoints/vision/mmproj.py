@@ -16,8 +16,8 @@ from rekindle.formats.checkpoints.gguf.architecture import plain
 from rekindle.formats.checkpoints.gguf.file import GGUFFile, open_gguf_file
 from rekindle.formats.checkpoints.vision.tensors import tower_files
 from rekindle.formats.families.towers import tower_config, tower_kind
-from rekindle.formats.images.families import IMAGE_SETTINGS, image_processor
-from rekindle.formats.images.processor import ImageProcessor
+from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
+from rekindle.formats.images.processors.processor import ImageProcessor
 
 ARCHITECTURE: Final = "clip"
 """The architecture in the metadata of towers."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.images.arrays import Normalization
+from rekindle.formats.images.processors.arrays import Normalization
 
 CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)

@@ -8,8 +8,8 @@ import numpy as np
 
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.images.arrays import Normalization, in_patches, in_squares, lengths_up_to, resize
-from rekindle.formats.images.settings import CLIP_MEAN, CLIP_STD, Settings
+from rekindle.formats.images.processors.arrays import Normalization, in_patches, in_squares, lengths_up_to, resize
+from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
 
 
 @dataclass(frozen=True, slots=True)

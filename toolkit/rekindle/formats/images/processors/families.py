@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.images.idefics3 import read_idefics3
-from rekindle.formats.images.pixtral import read_pixtral
-from rekindle.formats.images.processor import ImageProcessor
-from rekindle.formats.images.settings import Settings
+from rekindle.formats.images.processors.idefics3 import read_idefics3
+from rekindle.formats.images.processors.pixtral import read_pixtral
+from rekindle.formats.images.processors.processor import ImageProcessor
+from rekindle.formats.images.processors.settings import Settings
 
 IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_config")
 """Names of the JSON files with settings of images."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.images.arrays import Normalization, in_patches, in_squares, resize
-from rekindle.formats.images.settings import Settings
+from rekindle.formats.images.processors.arrays import Normalization, in_patches, in_squares, resize
+from rekindle.formats.images.processors.settings import Settings
 
 LONGEST: Final = 4096
 """Most pixels of a side, whatever the settings."""

@@ -1,0 +1,1 @@
+"""Image processors: the rules of each family for its images."""
