@@ -109,8 +109,9 @@ class Feed(Generic[T]):
             call()
 
     def _wake(self) -> None:
+        size, closed = len(self._items), self._closed
         for wake, count in tuple(self._waiting):
-            if self.has_more(count):
+            if closed or size > count:
                 wake()
 
 

@@ -75,7 +75,8 @@ class Planner:
         Drafts need settled tokens, so a tick with a draft waits for the one before it.
         """
         builder.steps = steps = self._steps()
-        candidates = [state for state in self._table.running if state.wants_token or state.awaits_draft]
+        running = self._table.running
+        candidates = [state for state in running if state.wants_token or (state.drafting and state.awaits_draft)]
         if self._table.drafter.waits(candidates):
             return
         reserving = [state for state in candidates if self._reserve_next(state, steps)]

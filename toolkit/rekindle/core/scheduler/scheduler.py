@@ -213,7 +213,9 @@ class Scheduler:
         table = self.table
         if self._overdue or self._weights.asleep or self._weights.drains:
             return
-        while self._in_flight < self._limits.depth and not any(state.delays_plans for state in table.running):
+        while self._in_flight < self._limits.depth and not any(
+            state.delays_plans for state in table.running if state.masking.constrained
+        ):
             changes, builder = table.waiting.changes, self._planner.build(only_started=self._weights.pending)
             if not builder.is_empty:
                 self._in_flight += 1
@@ -233,7 +235,8 @@ class Scheduler:
         """Copy states after a tick, before the next one changes them."""
         for states, decoded in ((builder.prefilling, False), (builder.decoding, True)):
             for state in states:
-                if not state.awaits_draft:  # otherwise its position is known when the draft is verified
+                # With a draft in flight, its position is known when the draft is verified.
+                if state.keeping is not None and not state.awaits_draft:
                     self._keep_state(state, decoded=decoded)
 
     def _keep_state(self, state: RequestState, *, decoded: bool) -> None:

@@ -58,6 +58,8 @@ class Drafter:
         Args:
             states: the running requests that want a token, or have a draft in flight.
         """
+        if all(state.drafting is None for state in states):
+            return False
         return any(state.awaits_draft for state in states) or any(map(self._group_waits, _by_group(states)))
 
     def _group_waits(self, states: Sequence[RequestState]) -> bool:
@@ -69,6 +71,8 @@ class Drafter:
     def choose(self, states: Sequence[RequestState]) -> Mapping[RequestState, tuple[int, ...]]:
         """Return the tokens to draft for some of the requests in the next tick."""
         drafts: dict[RequestState, tuple[int, ...]] = {}
+        if all(state.drafting is None for state in states):
+            return drafts
         for of_group in _by_group(states):
             drafts |= self._choose(of_group)
         return drafts
@@ -136,7 +140,7 @@ class Drafter:
         if message.rows:
             self._times.add(message.rows, message.seconds, message.gap)
             self._unready = message.unready
-        verified = [state for state in states if state.awaits_draft]
+        verified = [state for state in states if state.drafting is not None and state.awaits_draft]
         news: dict[int, list[int]] = {}
         for request_id, token in message.tokens if verified or message.proposals else ():
             news.setdefault(request_id, []).append(token)

@@ -52,6 +52,7 @@ class RequestState:
         drafting: its drafts; None for none.
         has_states: whether its model has layers with a state.
         marks: the marks of its images in the keys of its pages.
+        shift: the position of a token behind its images minus the token's index.
     """
 
     request: Request
@@ -66,6 +67,7 @@ class RequestState:
     drafting: Drafting | None = None
     has_states: bool = False
     marks: Marks = field(default_factory=dict)
+    shift: int = 0
     queued: Queued = field(default_factory=Queued)
     computed: int = 0
     prefill_end: int = 0
@@ -93,6 +95,7 @@ class RequestState:
         state = cls(request, tokens, longest, publishable, rope_rule, observed, masking, thinking, keeping)
         state.has_states = has_states
         state.marks = page_marks(request.pictures, limits.pool.page_size)
+        state.shift = shift_behind(request.pictures)
         return state
 
     @property
@@ -278,9 +281,10 @@ class RequestState:
         page = self.lease.pages[self.computed // self.lease.page_size]
         logprobs, allowed = self.request.params.logprobs, self._next_mask
         changes = self.request.changes
-        shift = shift_behind(self.request.pictures)
-        row = Row(self.request.id, slot, page, logprobs, self.length, allowed, adapter=self._adapter, changes=changes)
-        row = row if not shift else replace(row, shift=shift)
+        row = Row(
+            self.request.id, slot, page, logprobs, self.length, allowed,
+            adapter=self._adapter, changes=changes, shift=self.shift,
+        )  # fmt: skip
         self.computed += 1
         self.pending += 1
         return row
