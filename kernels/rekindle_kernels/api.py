@@ -185,6 +185,7 @@ def attend_blocks(
     page_table: jax.Array,
     block_sequence: jax.Array,
     block_start: jax.Array,
+    visible_until: jax.Array | None = None,
     *,
     scale: float,
     window: int | None = None,
@@ -192,7 +193,7 @@ def attend_blocks(
     sinks: jax.Array | None = None,
     implementation: Implementation | None = None,
 ) -> jax.Array:
-    """Compute causal softmax attention of blocks of queries over their sequences' pages, for prefill.
+    """Compute softmax attention of blocks of queries over their sequences' pages, for prefill.
 
     The keys and values of the blocks must be in the pages already, after those of a cached prefix.
 
@@ -203,6 +204,9 @@ def attend_blocks(
         block_sequence: (blocks,) int32, each block's row of `page_table`.
         block_start: (blocks,) int32, the position of a block's first token; negative for a padding block.
             Token t is at position `p = block_start + t` and attends to `[max(0, p + 1 - window), p]`.
+        visible_until: (blocks, block_tokens) int32, the end of the positions visible to each token, in place of p + 1:
+            `[max(0, p + 1 - window), visible_until)`. It is at least p + 1, never falls from a token to the next one
+            of its sequence, and keys and values up to there are in the pages. None for p + 1, as in causal attention.
         scale: a factor of the scores.
         window: the maximum number of positions visible to a query; None for all.
         soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None for unchanged scores.
@@ -225,12 +229,15 @@ def attend_blocks(
             f"for q {q.shape}, block_sequence and block_start must be ({blocks},); "
             f"got {block_sequence.shape} and {block_start.shape}"
         )
+    if visible_until is not None and visible_until.shape != q.shape[:2]:
+        raise ValueError(f"for q {q.shape}, visible_until must be {q.shape[:2]}; got {visible_until.shape}")
     return operations.attend_blocks(
         q,
         pages,
         page_table,
         block_sequence,
         block_start,
+        visible_until,
         scale=scale,
         window=window,
         soft_cap=soft_cap,

@@ -53,6 +53,7 @@ class Operations(Protocol):
         page_table: jax.Array,
         block_sequence: jax.Array,
         block_start: jax.Array,
+        visible_until: jax.Array | None,
         *,
         scale: float,
         window: int | None,

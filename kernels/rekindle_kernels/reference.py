@@ -52,6 +52,7 @@ def attend_blocks(
     page_table: jax.Array,
     block_sequence: jax.Array,
     block_start: jax.Array,
+    visible_until: jax.Array | None = None,
     *,
     scale: float,
     window: int | None,
@@ -61,7 +62,8 @@ def attend_blocks(
     """See `api.attend_blocks`."""
     visible = block_start[:, None] + 1 + jnp.arange(q.shape[1], dtype=jnp.int32)[None]
     visible = jnp.where(block_start[:, None] < 0, 0, visible)
-    return attend(q, pages, page_table[block_sequence], visible, scale, window, soft_cap, sinks)
+    until = None if visible_until is None else jnp.where(visible > 0, visible_until, 0)
+    return attend(q, pages, page_table[block_sequence], visible, scale, window, soft_cap, sinks, until)
 
 
 def attend(
@@ -73,22 +75,24 @@ def attend(
     window: int | None,
     soft_cap: float | None,
     sinks: jax.Array | None,
+    until: jax.Array | None = None,
 ) -> jax.Array:
-    """Compute attention of each query over the positions `[visible - window, visible)` of its sequence.
+    """Compute attention of each query over the positions `[visible - window, until)` of its sequence.
 
-    Shapes: q and the result (sequences, queries, heads, head_dim), visible (sequences, queries).
+    Shapes: q and the result (sequences, queries, heads, head_dim), visible and until (sequences, queries). Without
+    `until`, it is `visible`.
     """
     kv_heads = pages.shape[2]
     group = q.shape[2] // kv_heads
     dtype = jnp.float64 if q.dtype == jnp.float64 else jnp.float32
 
-    def one(q: jax.Array, table: jax.Array, visible: jax.Array) -> jax.Array:
+    def one(q: jax.Array, table: jax.Array, visible: jax.Array, until: jax.Array) -> jax.Array:
         rows = jnp.moveaxis(pages[table], 3, 1)
         context = (scaled.dequantize(rows) if pages.dtype == jnp.int8 else rows).astype(dtype)
         sides = jnp.repeat(context.reshape(-1, *context.shape[2:]), group, axis=2)
         keys, values = sides[:, 0], sides[:, -1]
         positions = jnp.arange(len(keys), dtype=jnp.int32)[None]
-        mask = positions < visible[:, None]
+        mask = positions < until[:, None]
         if window is not None:
             mask &= positions >= visible[:, None] - window
         values = jnp.where(mask.any(0)[:, None, None], values, 0.0)  # a weight of 0 would not hide NaN
@@ -102,7 +106,7 @@ def attend(
         weights = jax.nn.softmax(scores, axis=-1)[..., : len(keys)]
         return jnp.einsum("qhs,shd->qhd", jnp.where(mask[:, None, :], weights, 0.0), values)
 
-    return jax.vmap(one)(q, jnp.clip(page_table, 0, len(pages) - 1), visible)
+    return jax.vmap(one)(q, jnp.clip(page_table, 0, len(pages) - 1), visible, visible if until is None else until)
 
 
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:

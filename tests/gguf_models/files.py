@@ -176,6 +176,7 @@ def write_model(
     config = in_common_words(read_config(directory))
     kind = config["model_type"]
     name = name_of(directory, NAMES.get(kind, kind))
+    name = "gemma-embedding" if config.get("use_bidirectional_attention") is True else name
     writer = gguf.GGUFWriter(path, name, split_max_tensors=split)
     write_metadata(writer, config)
     if config["model_type"] == "apertus":

@@ -156,9 +156,21 @@ def expected_rows(shape: Shape, q: Floats, contexts: Contexts, visible: Ints) ->
     return _in_float64(reference.attend_rows, shape, q, contexts.numbers, contexts.table, visible)
 
 
-def expected_blocks(shape: Shape, q: Floats, contexts: Contexts, owners: Ints, starts: Ints) -> Floats:
+def expected_blocks(
+    shape: Shape, q: Floats, contexts: Contexts, owners: Ints, starts: Ints, until: Ints | None = None
+) -> Floats:
     """Compute `attend_blocks` by its definition in float64."""
-    return _in_float64(reference.attend_blocks, shape, q, contexts.numbers, contexts.table, owners, starts)
+    further = [] if until is None else [until]
+    return _in_float64(reference.attend_blocks, shape, q, contexts.numbers, contexts.table, owners, starts, *further)
+
+
+def until_of(starts: list[int], groups: list[tuple[int, int]]) -> Ints:
+    """Return the end of the positions visible to each token of blocks, if tokens of a group see all of the group."""
+    positions = np.asarray(starts, np.int32)[:, None] + np.arange(BLOCK_TOKENS, dtype=np.int32)[None]
+    until = positions + 1
+    for first, last in groups:
+        until = np.where((positions >= first) & (positions < last), last, until)
+    return until
 
 
 def _in_float64(attend: Callable[..., jax.Array], shape: Shape, *arrays: Floats | Ints) -> Floats:

@@ -34,6 +34,7 @@ from tests.kernels.cases import (
     shapes,
     sinks_of,
     stored,
+    until_of,
 )
 
 # Each example is a compilation, so shrinking one would take minutes.
@@ -108,8 +109,15 @@ class Suite:
         assert_close(actual, expected_rows(shape, q, contexts, last), self.rtol(shape.dtype))
         assert not np.asarray(actual)[last == 0].any(), "a row that sees nothing gives zeros"
 
-    def check_blocks(self, shape: Shape, chunks: list[tuple[int, int]], padding: int) -> None:
-        """Check chunks of one sequence each, as (first block, blocks), followed by blocks of padding."""
+    def check_blocks(
+        self, shape: Shape, chunks: list[tuple[int, int]], padding: int, groups: list[tuple[int, int]] | None = None
+    ) -> None:
+        """Check chunks of one sequence each, as (first block, blocks), followed by blocks of padding.
+
+        Args:
+            groups: ranges of positions, within each chunk or outside, whose tokens see each other; None for causal
+                attention.
+        """
         window = shape.longest if shape.window is None else shape.window
         spans = [(max(0, first * BLOCK_TOKENS + 1 - window), (first + count) * BLOCK_TOKENS) for first, count in chunks]
         contexts = Contexts(shape, spans)
@@ -119,11 +127,13 @@ class Suite:
         q = queries(shape, len(starts), BLOCK_TOKENS)
         call = partial(api.attend_blocks, **self.options(shape))
         pages = self.stored(contexts.numbers, shape.dtype)
-        arrays = (contexts.table, block_owner, block_start)
+        until = None if groups is None else until_of(starts, groups)
+        arrays = (contexts.table, block_owner, block_start, *([] if until is None else [until]))
         with self.running():
             actual = jax.jit(call)(jnp.asarray(q, jnp.float32), pages, *map(jnp.asarray, arrays))
             actual.block_until_ready()
-        assert_close(actual, expected_blocks(shape, q, contexts, block_owner, block_start), self.rtol(shape.dtype))
+        expected = expected_blocks(shape, q, contexts, block_owner, block_start, until)
+        assert_close(actual, expected, self.rtol(shape.dtype))
         assert not np.asarray(actual)[block_start < 0].any(), "a block that sees nothing gives zeros"
 
     def check_write(self, shape: Shape, tokens: int, places: list[tuple[int, int]]) -> None:
@@ -271,6 +281,35 @@ class Suite:
         shape = Shape(kv_heads=1, group=8, head_dim=576, sides=1, dtype=dtype)
         self.skip_unserved(shape)
         self.check_blocks(shape, [(1, 2), (0, 1)], 1)
+
+    # Attention to later tokens
+
+    @pytest.mark.parametrize(("head_dim", "dtype"), HEADS)
+    def test_tokens_of_an_image_see_each_other(self, head_dim: int, dtype: str) -> None:
+        shape = Shape(head_dim=head_dim, dtype=dtype, group=3, pages_per_sequence=8)
+        self.skip_unserved(shape)
+        self.check_blocks(shape, [(0, 7), (1, 5), (0, 6)], 1, [(18, 85)])
+
+    @pytest.mark.parametrize(("window", "soft_cap", "sinks"), [(20, None, False), (33, 2.0, True)])
+    def test_a_window_bounds_earlier_tokens_and_not_the_later_ones_of_an_image(
+        self, window: int, soft_cap: float | None, sinks: bool
+    ) -> None:
+        shape = Shape(window=window, soft_cap=soft_cap, sinks=sinks, head_dim=128, pages_per_sequence=12)
+        self.skip_unserved(shape)
+        self.check_blocks(shape, [(2, 9), (0, 5)], 1, [(35, 76), (76, 80), (100, 170)])
+
+    def test_a_text_is_read_in_both_directions(self) -> None:
+        shape = Shape(pages_per_sequence=8, dtype="bfloat16", group=1)
+        self.skip_unserved(shape)
+        self.check_blocks(shape, [(0, 8), (0, 8)], 0, [(0, 128)])
+
+    @few
+    @given(shape=shapes(), first=st.integers(0, 40), tokens=st.integers(1, 40))
+    def test_later_tokens_are_seen_as_in_the_float64_reference(self, shape: Shape, first: int, tokens: int) -> None:
+        assume(api.unsupported_reason(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)) is None)
+        chunks = _fitting(shape, [(0, 3), (0, 4)])
+        end = BLOCK_TOKENS * min(count for _, count in chunks)
+        self.check_blocks(shape, chunks, 1, [(first, min(first + tokens, end))])
 
     # Writing and copying pages
 

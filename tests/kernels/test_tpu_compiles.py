@@ -102,6 +102,17 @@ def test_attention_of_blocks_compiles_and_never_copies_the_pool(
 
 
 @ALL
+@pytest.mark.parametrize(("head_dim", "group", "window"), [(256, 2, 512), (128, 4, None)])
+def test_attention_to_later_tokens_compiles(topology: str, head_dim: int, group: int, window: int | None) -> None:
+    pages, of_block = pool(head_dim, BFLOAT16), Shape((32,), INT32)
+    function = partial(api.attend_blocks, scale=0.125, window=window, implementation="tpu")
+    q, until = Shape((32, 16, 8 * group, head_dim), FLOAT32), Shape((32, 16), INT32)
+    program = compiled(topology, function, q, pages, Shape((9, 64), INT32), of_block, of_block, until)
+    assert "rekindle_attend_blocks" in program.as_text()
+    assert program.memory_analysis().temp_size_in_bytes < size(pages) / 2
+
+
+@ALL
 @pytest.mark.parametrize("page_size", [16, 32, 128])
 def test_attention_over_pages_of_every_size_compiles(topology: str, page_size: int) -> None:
     pages, places = pool(64, BFLOAT16, page_size, kv_heads=3), Shape((8,), INT32)

@@ -28,6 +28,7 @@ def attend_blocks(
     page_table: jax.Array,
     block_sequence: jax.Array,
     block_start: jax.Array,
+    visible_until: jax.Array | None,
     *,
     scale: float,
     window: int | None,
@@ -36,7 +37,10 @@ def attend_blocks(
 ) -> jax.Array:
     """See `api.attend_blocks`. A query's bits are independent of others, and the same in `attend_rows`."""
     arrays = (pages, page_table, block_sequence, block_start)
-    return _attend("rekindle_attend_blocks", q, arrays, scale, window, soft_cap, sinks)
+    if visible_until is None:
+        return _attend("rekindle_attend_blocks", q, arrays, scale, window, soft_cap, sinks)
+    further = (*arrays, visible_until.reshape(-1))
+    return _attend("rekindle_attend_blocks_until", q, further, scale, window, soft_cap, sinks)
 
 
 def _attend(

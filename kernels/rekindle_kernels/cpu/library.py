@@ -16,6 +16,7 @@ TARGETS: Final = (
     "rekindle_adjust",
     "rekindle_argmax",
     "rekindle_attend_blocks",
+    "rekindle_attend_blocks_until",
     "rekindle_attend_rows",
     "rekindle_convolve",
     "rekindle_count_above",

@@ -33,6 +33,7 @@ def attend_blocks(
     page_table: jax.Array,
     block_sequence: jax.Array,
     block_start: jax.Array,
+    visible_until: jax.Array | None,
     *,
     scale: float,
     window: int | None,
@@ -41,5 +42,5 @@ def attend_blocks(
 ) -> jax.Array:
     """See `api.attend_blocks`."""
     attend = blocks.attend_blocks if q.shape[-1] <= MAX_HEAD_DIM else portable.attend_blocks
-    where = page_table, block_sequence, block_start
+    where = page_table, block_sequence, block_start, visible_until
     return attend(q, pages, *where, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)

@@ -94,6 +94,7 @@ def attend_blocks(
     page_table: jax.Array,
     block_sequence: jax.Array,
     block_start: jax.Array,
+    visible_until: jax.Array | None,
     *,
     scale: float,
     window: int | None,
@@ -116,10 +117,11 @@ def attend_blocks(
     spare = (0, tiles * plan.blocks - blocks)
     starts, sequences = jnp.pad(block_start, spare, constant_values=-1), jnp.pad(block_sequence, spare)
     stops = _stops(sequences, starts, block_tokens, plan.blocks)
+    until = [] if visible_until is None else [_padded_until(visible_until, spare, plan.block_tokens)]
     sinks = jnp.full(heads, MASKED, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
     longest = min(page_table.shape[1] * plan.page_size, window or page_table.shape[1] * plan.page_size)
     out: jax.Array = pl.pallas_call(
-        partial(_attend_tile, plan=plan),
+        partial(_attend_tile_until if until else _attend_tile, plan=plan),
         grid=(plan.kv_heads * plan.member_tiles, tiles),
         out_shape=jax.ShapeDtypeStruct((blocks * plan.block_tokens, heads, head_dim), jnp.float32),
         compiler_params=plgpu.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
@@ -132,8 +134,23 @@ def attend_blocks(
         ),
         interpret=target.interpret,
         name="attend_blocks",
-    )(q.reshape(-1, heads, head_dim), pages.reshape(-1, pages.shape[-1]), page_table, sequences, starts, stops, sinks)
+    )(
+        q.reshape(-1, heads, head_dim),
+        pages.reshape(-1, pages.shape[-1]),
+        page_table,
+        sequences,
+        starts,
+        stops,
+        sinks,
+        *until,
+    )
     return out.reshape(q.shape)[:, :block_tokens]
+
+
+def _padded_until(until: jax.Array, spare: tuple[int, int], block_tokens: int) -> jax.Array:
+    """Return the end of each token's visible positions, (blocks * block_tokens,); the last one's for padding."""
+    until = jnp.pad(until, ((0, 0), (0, block_tokens - until.shape[1])), mode="edge")
+    return jnp.pad(until, (spare, (0, 0))).reshape(-1)
 
 
 def _stops(sequences: jax.Array, starts: jax.Array, block_tokens: int, per_tile: int) -> jax.Array:
@@ -163,6 +180,7 @@ def _attend_tile(
     out_ref: Ref,
     *,
     plan: Plan,
+    until_ref: Ref | None = None,
 ) -> None:
     """Compute one tile of queries of one key-value head; the tiles with the longest contexts start first."""
     tile = pl.num_programs(1) - 1 - pl.program_id(1)
@@ -172,7 +190,9 @@ def _attend_tile(
     token, member = lax.div(rows, plan.members), member_tile * plan.members + lax.rem(rows, plan.members)
     block = lax.div(token, plan.block_tokens)
     starts = load(start_ref, tile * plan.blocks + block)
-    queries = Queries(block, starts + lax.rem(token, plan.block_tokens))
+    position = starts + lax.rem(token, plan.block_tokens)
+    until = None if until_ref is None else load(until_ref, tile * (plan.blocks * plan.block_tokens) + token)
+    queries = Queries(block, position, until)
 
     token = tile * (plan.blocks * plan.block_tokens) + token
     columns = columns_of(head_dim)
@@ -184,11 +204,38 @@ def _attend_tile(
         at = tile * plan.blocks + i
         pages = (pool_ref, table_ref, sequence_ref[at], head, plan.sides, plan.kv_heads, plan.page_size)
         context = Context(*pages, plan.scale, plan.soft_cap)
-        return _visit_run(sums, q, queries, context, i, start_ref[at], stop_ref[at], plan)
+        stop = stop_ref[at]
+        end = stop if until_ref is None else _end_of_run(until_ref, at, start_ref[at], stop, plan)
+        return _visit_run(sums, q, queries, context, i, start_ref[at], stop, end, plan)
 
     sums = lax.fori_loop(0, plan.blocks, one_run, Sums.empty(*q.shape))
     sink = load(sink_ref, head * plan.group + member, mask=member < plan.group)
     store(out_ref, *place, value=sums.output(sink), mask=mask)
+
+
+def _attend_tile_until(
+    q_ref: Ref,
+    pool_ref: Ref,
+    table_ref: Ref,
+    sequence_ref: Ref,
+    start_ref: Ref,
+    stop_ref: Ref,
+    sink_ref: Ref,
+    until_ref: Ref,
+    out_ref: Ref,
+    *,
+    plan: Plan,
+) -> None:
+    """Compute `_attend_tile` with the end of each token's visible positions, (tokens,), as one more input."""
+    inputs = (q_ref, pool_ref, table_ref, sequence_ref, start_ref, stop_ref, sink_ref)
+    _attend_tile(*inputs, out_ref, plan=plan, until_ref=until_ref)
+
+
+def _end_of_run(until_ref: Ref, block: jax.Array, start: jax.Array, stop: jax.Array, plan: Plan) -> jax.Array:
+    """Return the end of the positions visible to the last token of a run; 0 if `stop` is 0."""
+    last = jnp.maximum(block + lax.div(stop - start, plan.step), 1) * plan.block_tokens - 1
+    end: jax.Array = jnp.where(stop > 0, until_ref[last], 0)
+    return end
 
 
 @dataclass(frozen=True)
@@ -198,10 +245,12 @@ class Queries:
     Attributes:
         block: (queries,) int32, the block in the tile.
         position: (queries,) int32, the position in the sequence; arbitrary for a padding block.
+        until: (queries,) int32, the end of the visible positions; None for `position + 1`.
     """
 
     block: jax.Array
     position: jax.Array
+    until: jax.Array | None
 
 
 def _visit_run(
@@ -212,13 +261,14 @@ def _visit_run(
     block: jax.Array,
     start: jax.Array,
     stop: jax.Array,
+    end: jax.Array,
     plan: Plan,
 ) -> Sums:
-    """Add the keys and values of one run to the sums of its queries; add nothing if `stop` is 0."""
+    """Add the keys and values of one run, up to `end`, to the sums of its queries; add nothing if `stop` is 0."""
     blocks = lax.div(stop - start, plan.step)
     in_run = (queries.block >= block) & (queries.block < block + blocks)
     first = jnp.int32(0) if plan.window is None else jnp.minimum(jnp.maximum(start + 1 - plan.window, 0), stop)
-    tiles = lax.div(first, plan.keys), pl.cdiv(stop, plan.keys)
+    tiles = lax.div(first, plan.keys), pl.cdiv(end, plan.keys)
     # From `clear` to `clear_end`, most of a long context, all keys are visible to all queries: no mask is needed.
     clear = jnp.int32(0) if plan.window is None else pl.cdiv(jnp.maximum(stop - plan.window, 0), plan.keys)
     clear_end = jnp.where(blocks == plan.blocks, lax.div(jnp.minimum(start + 1, stop), plan.keys), clear)
@@ -229,10 +279,13 @@ def _visit_run(
 
     def visit_masked(i: jax.Array, sums: Sums) -> Sums:
         positions = i * plan.keys + jnp.arange(plan.keys, dtype=jnp.int32)
-        mask = in_run[:, None] & (positions[None] <= queries.position[:, None])
+        if queries.until is None:
+            mask = in_run[:, None] & (positions[None] <= queries.position[:, None])
+        else:
+            mask = in_run[:, None] & (positions[None] < queries.until[:, None])
         if plan.window is not None:
             mask &= positions[None] > queries.position[:, None] - plan.window
-        readable = (positions >= first) & (positions < stop)
+        readable = (positions >= first) & (positions < end)
         new = context.visit(sums, q, positions, readable, mask)
         # A weight of 0 would not hide a NaN of another sequence.
         peak, total = jnp.where(in_run, new.peak, sums.peak), jnp.where(in_run, new.total, sums.total)

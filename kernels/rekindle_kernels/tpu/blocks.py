@@ -21,6 +21,7 @@ def attend_blocks(
     page_table: jax.Array,
     block_sequence: jax.Array,
     block_start: jax.Array,
+    visible_until: jax.Array | None,
     *,
     scale: float,
     window: int | None,
@@ -40,9 +41,11 @@ def attend_blocks(
     window_blocks = max(1, min(tuning().window_rows // group // tokens, blocks))
     windows = -(-blocks // window_blocks)
     table = jnp.clip(page_table, 0, len(pages) - 1)
-    first, last, start = _runs(block_sequence, block_start, tokens, window_blocks, window)
+    first, stop = _runs(block_sequence, block_start, tokens, window_blocks, window)
+    last = stop if visible_until is None else _ends(stop, block_start, visible_until)
     runs = Runs.of(first, last, block_sequence, table, window_blocks)
-    starts = jnp.pad(start, (0, len(runs.first) - blocks))
+    spare = (0, len(runs.first) - blocks)
+    starts, stops = jnp.pad(block_start, spare), jnp.pad(stop, spare)
     sinks = jnp.full(heads, MASKED, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
     grouped = widen((q * scale).astype(pages.dtype), pages).reshape(blocks, tokens, kv_heads, group, width)
     grouped = jnp.pad(grouped, ((0, windows * window_blocks - blocks), *((0, 0),) * 4))
@@ -52,13 +55,18 @@ def attend_blocks(
     tile_pages = max(1, min(tuning().block_tile_bytes // page_bytes(pages), tuning().block_tile // page_size))
     buffer = (tuning().block_stages, tile_pages, *pages.shape[1:])
     of_window = pl.BlockSpec((1, *shape[1:]), lambda step, *_: (step, 0, 0, 0))
+    until, ends = [], []
+    if visible_until is not None:
+        padded = jnp.pad(visible_until, (spare, (0, 0))).reshape(windows, 1, -1)
+        until = [jnp.broadcast_to(padded, (windows, group, padded.shape[2])).reshape(windows, rows, 1)]
+        ends = [pl.BlockSpec((1, rows, 1), lambda step, *_: (step, 0, 0))]
     out: jax.Array = pl.pallas_call(
-        functools.partial(_kernel, tokens, table.shape[1], window, soft_cap),
+        functools.partial(_kernel, tokens, table.shape[1], window, soft_cap, bool(until)),
         out_shape=jax.ShapeDtypeStruct(shape, jnp.float32),
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=len(runs) + 2,
+            num_scalar_prefetch=len(runs) + 2 + len(until),
             grid=(windows,),
-            in_specs=[of_window, pl.BlockSpec(memory_space=pl.ANY)],
+            in_specs=[of_window, pl.BlockSpec(memory_space=pl.ANY), *ends],
             out_specs=of_window,
             scratch_shapes=[
                 pltpu.VMEM((kv_heads, rows, 1), jnp.float32),
@@ -72,15 +80,15 @@ def attend_blocks(
         ),
         cost_estimate=cost(windows, window_blocks * tokens, heads, head_dim, table.shape[1] * page_size // 2, pages),
         name="rekindle_attend_blocks",
-    )(*runs, starts, sinks, grouped.reshape(shape), pages)
+    )(*runs, starts, sinks, *[stops] * len(until), grouped.reshape(shape), pages, *until)
     out = narrow(out, pages, head_dim).reshape(windows, kv_heads, group, -1, head_dim).transpose(0, 3, 1, 2, 4)
     return out.reshape(-1, tokens, heads, head_dim)[:blocks]
 
 
 def _runs(
     sequence: jax.Array, start: jax.Array, tokens: int, window_blocks: int, window: int | None
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return first and last of `Runs`, and the position of the first token, each (blocks,).
+) -> tuple[jax.Array, jax.Array]:
+    """Return first and last of `Runs`, each (blocks,).
 
     The values of a run are at its first block; the other blocks are empty runs. A run ends at the end of its window.
     """
@@ -92,7 +100,14 @@ def _runs(
     busy = begins & (start >= 0)
     first = jnp.zeros_like(start) if window is None else jnp.maximum(start + 1 - window, 0)
     last = start + (nexts - places) * tokens
-    return jnp.where(busy, first, 0), jnp.where(busy, last, 0), start
+    return jnp.where(busy, first, 0), jnp.where(busy, last, 0)
+
+
+def _ends(stop: jax.Array, start: jax.Array, until: jax.Array) -> jax.Array:
+    """Return the end of the positions visible to the last token of each run, (blocks,); 0 for an empty run."""
+    tokens, places = until.shape[1], jnp.arange(len(stop), dtype=jnp.int32)
+    last = jnp.clip(places + (stop - start) // tokens - 1, 0, len(stop) - 1)
+    return jnp.where(stop > 0, until[last, -1], 0)
 
 
 def cost(windows: int, tokens: int, heads: int, head_dim: int, context: int, pages: Pool) -> pl.CostEstimate:
@@ -111,6 +126,7 @@ def _kernel(
     pages_per_sequence: int,
     window: int | None,
     soft_cap: float | None,
+    is_shown: bool,
     first: Ref,
     last: Ref,
     owner: Ref,
@@ -118,15 +134,15 @@ def _kernel(
     table: Ref,
     start: Ref,
     sinks: Ref,
-    q: Ref,
-    pages: Ref,
-    out: Ref,
-    peaks: Ref,
-    totals: Ref,
-    buffer: Ref,
-    arrived: Ref,
+    *refs: Ref,
 ) -> None:
-    """Compute one window: q and out are (1, kv_heads, rows, width); rows are ordered by grouped head, then token."""
+    """Compute one window: q and out are (1, kv_heads, rows, width); rows are ordered by grouped head, then token.
+
+    With `is_shown`, further inputs are the end of each run's queries, and until, (1, rows, 1), the end of the positions
+    visible to each row.
+    """
+    stop, q, pages, until, *others = refs if is_shown else (last, *refs[:2], None, *refs[2:])
+    out, peaks, totals, buffer, arrived = others
     _, kv_heads, rows, _ = q.shape
     blocks = first.shape[0] // pl.num_programs(0)
     begin = pl.program_id(0) * blocks
@@ -146,7 +162,7 @@ def _kernel(
             token = lax.rem(lax.broadcasted_iota(jnp.int32, shape, 0), blocks * tokens) - block * tokens
             query = start[run] + token
             key = tile * stream.tile_tokens + lax.broadcasted_iota(jnp.int32, shape, 1)
-            mask = (token >= 0) & (query < last[run]) & (key <= query)
+            mask = (token >= 0) & (query < stop[run]) & (key <= query if until is None else key < until[0])
             if window is not None:
                 mask &= key > query - window
 

@@ -41,6 +41,7 @@ def attend_blocks(
     page_table: jax.Array,
     block_sequence: jax.Array,
     block_start: jax.Array,
+    visible_until: jax.Array | None,
     *,
     scale: float,
     window: int | None,
@@ -50,7 +51,8 @@ def attend_blocks(
     """See `api.attend_blocks`."""
     visible = block_start[:, None] + 1 + jnp.arange(q.shape[1], dtype=jnp.int32)[None]
     visible = jnp.where(block_start[:, None] < 0, 0, visible)
-    return _attend(q, pages, page_table[block_sequence], visible, Rules(scale, window, soft_cap, sinks))
+    until = None if visible_until is None else jnp.where(visible > 0, visible_until, 0)
+    return _attend(q, pages, page_table[block_sequence], visible, Rules(scale, window, soft_cap, sinks), until)
 
 
 class Rules(NamedTuple):
@@ -62,24 +64,33 @@ class Rules(NamedTuple):
     sinks: jax.Array | None
 
 
-def _attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.Array, rules: Rules) -> jax.Array:
-    """Compute attention of each query over the positions `[visible - window, visible)` of its sequence.
+def _attend(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    visible: jax.Array,
+    rules: Rules,
+    until: jax.Array | None = None,
+) -> jax.Array:
+    """Compute attention of each query over the positions `[visible - window, until)` of its sequence.
 
-    Shapes: q and the result (sequences, queries, heads, head_dim), visible (sequences, queries).
+    Shapes: q and the result (sequences, queries, heads, head_dim), visible and until (sequences, queries). Without
+    `until`, it is `visible`.
     """
     sequences, queries, heads, head_dim = q.shape
     kv_heads, page_size = pages.shape[2:4]
     rows = queries * (heads // kv_heads)
     grouped = jnp.moveaxis(q.reshape(sequences, queries, kv_heads, -1, head_dim), 2, 1)
     grouped = (grouped * rules.scale).astype(value_dtype(pages)).reshape(sequences, kv_heads, rows, head_dim)
-    row_visible = jnp.repeat(visible, heads // kv_heads, axis=1)
+    ends = [jnp.repeat(each, heads // kv_heads, axis=1) for each in (visible, until) if each is not None]
     tile_pages = max(1, (LONE_TILE_TOKENS if sequences == 1 else TILE_TOKENS) // page_size)
     page_table = jnp.pad(jnp.clip(page_table, 0, len(pages) - 1), ((0, 0), (0, -page_table.shape[1] % tile_pages)))
 
-    def one_group(arguments: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        return _online_softmax(*arguments, pages, tile_pages, rules)
+    def one_group(arguments: tuple[jax.Array, ...]) -> jax.Array:
+        grouped, page_table, row_visible, *row_until = arguments
+        return _online_softmax(grouped, page_table, row_visible, pages, tile_pages, rules, *row_until)
 
-    arguments = (grouped, page_table, row_visible)
+    arguments = (grouped, page_table, *ends)
     if sequences <= GROUP or sequences % GROUP:
         out = one_group(arguments)
     else:
@@ -89,15 +100,23 @@ def _attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.
 
 
 def _online_softmax(
-    q: jax.Array, page_table: jax.Array, visible: jax.Array, pages: jax.Array, tile_pages: int, rules: Rules
+    q: jax.Array,
+    page_table: jax.Array,
+    visible: jax.Array,
+    pages: jax.Array,
+    tile_pages: int,
+    rules: Rules,
+    until: jax.Array | None = None,
 ) -> jax.Array:
     """Compute one group's attention, by the online softmax of Milakov and Gimelshein, 2018 (arXiv:1805.02867).
 
-    Shapes: q (sequences, kv_heads, rows, head_dim), visible (sequences, rows); the result is like q, in float32.
+    Shapes: q (sequences, kv_heads, rows, head_dim), visible and until (sequences, rows); the result is like q, in
+    float32.
     """
     sides, halves = pages.shape[1], pages.reshape(-1, *pages.shape[2:])
     tile = tile_pages * pages.shape[3]
     first = jnp.zeros_like(visible) if rules.window is None else jnp.maximum(visible - rules.window, 0)
+    visible = visible if until is None else until
     first_of_all, last_of_all = jnp.where(visible > 0, first, visible.max()).min(1), visible.max(1)
 
     def gather(ids: jax.Array) -> tuple[jax.Array, jax.Array | None]:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from rekindle.core.errors import UnsupportedModel
-from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.refusals import architecture_refusal, check_direction, gguf_refusal
+from rekindle.formats.families.refusals import architecture_refusal, gguf_refusal
 from rekindle.formats.families.registry import parse_config
 from tests.unit.formats.test_checkpoint_wrapped import flat, nested
 
@@ -21,7 +20,7 @@ def assert_is_reason(text: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["bert", "gemma-embedding", "llama-embed", "nomic-bert", "jina-bert-v2", "neo-bert", "modern-bert", "eurobert"],
+    ["bert", "llama-embed", "nomic-bert", "jina-bert-v2", "neo-bert", "modern-bert", "eurobert"],
 )
 def test_a_gguf_file_of_an_embedding_model_names_another_one(name: str) -> None:
     assert_is_reason(gguf_refusal("file.gguf", name))
@@ -42,10 +41,9 @@ def test_a_chat_model_with_a_similar_name_is_none_of_them() -> None:
 @pytest.mark.parametrize(
     ("family", "entry"),
     [
-        ("gemma3", {"use_bidirectional_attention": True}),
         ("gemma4-dense", {"use_bidirectional_attention": "all"}),
-        ("qwen3", {"is_causal": False}),
-        ("llama-tied", {"is_causal": False}),
+        ("lfm2", {"is_causal": False}),
+        ("llama4", {"is_causal": False}),
         ("qwen3", {"use_bidirectional_attention": True}),
         ("qwen3", {"bidirectional": True}),
     ],
@@ -59,14 +57,27 @@ def test_a_key_for_both_directions_is_the_reason(families: Path, family: str, en
         assert_is_reason(str(caught.value))
 
 
+@pytest.mark.parametrize(
+    ("family", "entry", "windows"),
+    [
+        ("llama-tied", {"is_causal": False}, {(None, None)}),
+        ("qwen3", {"is_causal": False}, {(None, None)}),
+        ("mistral", {"is_causal": False, "sliding_window": 12}, {(13, 12)}),
+        ("gemma3", {"use_bidirectional_attention": True, "sliding_window": 12}, {(7, 6), (None, None)}),
+    ],
+    ids=str,
+)
+def test_attention_in_both_directions_reaches_as_far_in_each(
+    families: Path, family: str, entry: dict[str, Any], windows: set[tuple[int | None, int | None]]
+) -> None:
+    config, _ = flat(families, family)
+    model = parse_config({**config, **entry}, "config.json")
+    assert model.both_ways
+    assert {(attention.window, attention.ahead) for attention in model.attentions} == windows
+
+
 def test_one_direction_is_no_reason(families: Path) -> None:
     config, _ = flat(families)
     one = {"is_causal": True, "use_bidirectional_attention": False}
     assert parse_config({**config, **one}, "config.json") == parse_config(config, "config.json")
-    check_direction(Keys({"attention.causal": True, "use_bidirectional_attention": "vision"}, "file"))
-
-
-def test_a_gguf_file_with_attention_that_is_not_causal_is_refused() -> None:
-    with pytest.raises(UnsupportedModel) as caught:
-        check_direction(Keys({"attention.causal": False}, "file.gguf: llama"))
-    assert_is_reason(str(caught.value))
+    assert not parse_config({**config, "use_bidirectional_attention": "vision"}, "config.json").both_ways

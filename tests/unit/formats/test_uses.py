@@ -95,7 +95,7 @@ def test_a_base_model_opens_without_a_head_and_predicts_nothing(families: Path, 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({"is_causal": False}, "is_causal is False, so the model reads its text in both directions"),
+        ({"bidirectional": True}, "bidirectional is True, so the model reads its text in both directions"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
         (
             {"architectures": ["LlamaBidirectionalModel"]},

@@ -52,12 +52,14 @@ class EmbedOptions:
         normalize: whether to scale the embedding to length 1.
         dimensions: the number of leading components to keep.
         prompt_prefix: the instruction in front of each text.
+        model: the model's method, with dense layers after the pooling.
     """
 
     pooling: Pooling
     normalize: bool
     dimensions: int
     prompt_prefix: str
+    model: Embedding
 
     @classmethod
     def of(
@@ -68,7 +70,8 @@ class EmbedOptions:
         Raises:
             InvalidRequest: an option is invalid, or the model's recommended method is not supported.
         """
-        defaults, hidden = loaded_engine.checkpoint.uses.embedding, loaded_engine.model.hidden_size
+        defaults, model = loaded_engine.checkpoint.uses.embedding, loaded_engine.model
+        most = len(defaults.dense[-1].weight) if defaults.dense else model.hidden_size
         if pooling is not None and pooling not in get_args(Pooling):
             raise InvalidRequest(
                 f'pooling must be "last" or "mean", got {checks.preview(pooling)}; the first token of a causal model '
@@ -82,8 +85,9 @@ class EmbedOptions:
         normalizes = checks.unless_none(checks.boolean)("normalize", normalize)
         if normalizes is None:
             normalizes = True if defaults.normalize is None else defaults.normalize
-        size = hidden if dimensions is None else checks.integer("dimensions", dimensions, 1, hidden)
-        return cls(pooling or defaults.pooling or "last", normalizes, size, prompt_prefix(defaults, instruction))
+        size = most if dimensions is None else checks.integer("dimensions", dimensions, 1, most)
+        pooling = pooling or defaults.pooling or ("mean" if model.both_ways else "last")
+        return cls(pooling, normalizes, size, prompt_prefix(defaults, instruction), defaults)
 
 
 def prompt_prefix(defaults: Embedding, instruction: Any) -> str:
@@ -128,7 +132,8 @@ def embed(
     """Embed a text, or each text of a list, by the hidden states after the last layer and the final norm.
 
     Omitted options follow the model's files (`1_Pooling`, `modules.json` and `config_sentence_transformers.json`).
-    Without these files, the default is the hidden state of the last token, scaled to length 1.
+    Without these files, the default is the hidden state of the last token, scaled to length 1, or the mean for a model
+    that reads texts in both directions.
 
     The call waits for all texts, and for room in the waiting queue. Leaving the wait early cancels its requests.
 
@@ -178,7 +183,7 @@ def embed(
 
 
 def _embeddings(rows: np.ndarray[Any, np.dtype[np.float64]], options: EmbedOptions) -> Array:
-    vectors = rows[:, : options.dimensions]
+    vectors = options.model.project(rows)[:, : options.dimensions]
     return (normalized(vectors) if options.normalize else vectors).astype(np.float32)
 
 

@@ -127,13 +127,13 @@ class _RankingCall:
 def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) -> Waits[Ranking]:
     """Return the ranking by the cosine similarity of embeddings, which have no logits."""
     __tracebackhide__ = True
-    pooling = EmbedOptions.of(requests.loaded_engine, None, None, None, None).pooling
+    options = EmbedOptions.of(requests.loaded_engine, None, None, None, None)
     writers = writers_for_embedding(defaults, call.instruction, len(call.documents))
     prompts = yield from fitted(requests, writers, (call.query, *call.documents), call.most)
     states = yield from last_states(
-        requests, prompts, True, pooling, call.cache_salt, call.adapter, call.bar, _query_or_document
+        requests, prompts, True, options.pooling, call.cache_salt, call.adapter, call.bar, _query_or_document
     )
-    vectors = normalized(states.rows)
+    vectors = normalized(defaults.project(states.rows))
     return replace(call, activation=True).ranking((vectors[1:] @ vectors[0]).tolist(), states.prompt_tokens)
 
 

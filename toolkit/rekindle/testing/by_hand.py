@@ -92,7 +92,8 @@ class ByHand:
         picture_rows: int = 0,
         **settings: Unpack[SettingsOptions],
     ):
-        self.limits = replace(fake_limits(model, **settings), picture_rows=picture_rows)
+        whole_images = picture_rows > 0 and model.images_both_ways
+        self.limits = replace(fake_limits(model, **settings), picture_rows=picture_rows, whole_images=whole_images)
         self.scheduler = CheckedScheduler(self.limits)
         self.disk_tier = disk_tier or FakeDiskTier()
         self.scheduler.restore(self.disk_tier.stored())

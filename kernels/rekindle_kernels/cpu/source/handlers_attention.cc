@@ -21,6 +21,7 @@ constexpr int64_t kPartsAThread = 4;      // parts per thread below which contex
 // A run: adjacent queries of one sequence.
 struct Run {
   int64_t sequence, first_query, queries, position;
+  const int32_t* until;  // see `AttentionPart`
 };
 
 // One attention with all its runs.
@@ -66,14 +67,15 @@ class Call {
   // Returns the positions visible to a run.
   std::pair<int64_t, int64_t> seen(const Run& run) const {
     const int64_t first = all_.window > 0 ? std::max<int64_t>(0, run.position + 1 - all_.window) : 0;
-    return {first, std::min(run.position + run.queries, room_)};
+    const int64_t last = run.until ? run.until[run.queries - 1] : run.position + run.queries;
+    return {first, std::min(last, room_)};
   }
 
   // Describes a part, without its scratch.
   AttentionPart part_of(const Run& run, int64_t kv_head) const {
     const int64_t sequence = std::clamp<int64_t>(run.sequence, 0, sequences_ - 1);
     const int32_t* row = table_ + sequence * all_.table_width;
-    return {row, run.first_query, run.queries, kv_head, run.position, nullptr, 0, nullptr, nullptr};
+    return {row, run.first_query, run.queries, kv_head, run.position, run.until, nullptr, 0, nullptr, nullptr};
   }
 
   float* scratch_of(const AttentionPart& part) const {
@@ -194,13 +196,14 @@ ffi::Future attend_rows(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyB
         "table, and as many visible lengths");
   if (rows == 0) return done();
   const auto call = std::make_shared<Call>(*all, table, pages.element_type());
-  for (int64_t row = 0; row < rows; ++row) call->add({row, row, 1, int64_t{visible.typed_data()[row]} - 1});
+  for (int64_t row = 0; row < rows; ++row) call->add({row, row, 1, int64_t{visible.typed_data()[row]} - 1, nullptr});
   return Call::compute(call, pool);
 }
 
-ffi::Future attend_blocks(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
-                          Indices sequence, Indices start, Sinks sinks, ffi::Result<ffi::Buffer<ffi::F32>> out,
-                          float scale, int64_t window, float soft_cap) {
+// Computes attention of blocks; `until` is null for causal attention.
+ffi::Future attend_runs(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
+                        Indices sequence, Indices start, const Indices* until, Sinks sinks,
+                        ffi::Result<ffi::Buffer<ffi::F32>> out, float scale, int64_t window, float soft_cap) {
   const auto all = describe(q, pages, table, sinks, scale, window, soft_cap, out);
   if (all.has_error()) return failed(all.error());
   const int64_t blocks = q.dimensions()[0], tokens = q.dimensions()[1];
@@ -208,11 +211,13 @@ ffi::Future attend_blocks(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::An
     return invalid(
         "attention of blocks expects q (blocks, block_tokens, heads, head_dim), and a "
         "sequence and a start of each block");
+  if (until && until->dimensions()[0] != blocks * tokens)
+    return invalid("attention of blocks expects an end of the visible positions of each token");
   if (q.element_count() == 0) return done();
   if (table.dimensions()[0] < 1) return invalid("attention of blocks expects a page table with a row");
   std::fill_n(out->typed_data(), out->element_count(), 0.0f);
   const auto call = std::make_shared<Call>(*all, table, pages.element_type());
-  Run run{0, 0, 0, 0};
+  Run run{0, 0, 0, 0, nullptr};
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t owner = sequence.typed_data()[block], position = start.typed_data()[block];
     if (position < 0) continue;
@@ -223,10 +228,22 @@ ffi::Future attend_blocks(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::An
       continue;
     }
     if (run.queries > 0) call->add(run);
-    run = {owner, block * tokens, tokens, position};
+    run = {owner, block * tokens, tokens, position, until ? until->typed_data() + block * tokens : nullptr};
   }
   if (run.queries > 0) call->add(run);
   return Call::compute(call, pool);
+}
+
+ffi::Future attend_blocks(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
+                          Indices sequence, Indices start, Sinks sinks, ffi::Result<ffi::Buffer<ffi::F32>> out,
+                          float scale, int64_t window, float soft_cap) {
+  return attend_runs(pool, q, pages, table, sequence, start, nullptr, sinks, out, scale, window, soft_cap);
+}
+
+ffi::Future attend_blocks_until(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
+                                Indices sequence, Indices start, Indices until, Sinks sinks,
+                                ffi::Result<ffi::Buffer<ffi::F32>> out, float scale, int64_t window, float soft_cap) {
+  return attend_runs(pool, q, pages, table, sequence, start, &until, sinks, out, scale, window, soft_cap);
 }
 
 }  // namespace
@@ -251,6 +268,21 @@ REKINDLE_HANDLER(rekindle_attend_blocks, rekindle::attend_blocks,
                      .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
                      .Arg<xla::ffi::AnyBuffer>()
                      .Arg<rekindle::Table>()
+                     .Arg<rekindle::Indices>()
+                     .Arg<rekindle::Indices>()
+                     .Arg<rekindle::Sinks>()
+                     .Ret<xla::ffi::Buffer<xla::ffi::F32>>()
+                     .Attr<float>("scale")
+                     .Attr<int64_t>("window")
+                     .Attr<float>("soft_cap"));
+
+REKINDLE_HANDLER(rekindle_attend_blocks_until, rekindle::attend_blocks_until,
+                 xla::ffi::Ffi::Bind()
+                     .Ctx<xla::ffi::ThreadPool>()
+                     .Arg<xla::ffi::Buffer<xla::ffi::F32>>()
+                     .Arg<xla::ffi::AnyBuffer>()
+                     .Arg<rekindle::Table>()
+                     .Arg<rekindle::Indices>()
                      .Arg<rekindle::Indices>()
                      .Arg<rekindle::Indices>()
                      .Arg<rekindle::Sinks>()

@@ -92,6 +92,7 @@ struct AttentionPart {
   int64_t first_query, queries;
   int64_t kv_head;
   int64_t position;           // of the first query; it attends to itself and all earlier positions
+  const int32_t* until;       // the end of the positions visible to each query, never falling; null for its own
   float* scratch;             // room for `attention_scratch` numbers
   int64_t segment;            // if `states` is not null: the only segment to compute
   float* states;              // [group][attention_state], to be combined later

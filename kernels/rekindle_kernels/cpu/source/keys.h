@@ -36,9 +36,12 @@ struct Work {
     return all.sinks ? all.sinks[part.kv_head * group + row % group] : -__builtin_inff();
   }
 
+  // Returns the end of the positions visible to a query of the part.
+  int64_t end(int64_t query) const { return part.until ? part.until[query] : part.position + query + 1; }
+
   // Returns the positions visible to any of the queries.
   Span seen_by_all() const {
-    const int64_t visible = part.position + part.queries, first = part.position + 1 - all.window;
+    const int64_t visible = end(part.queries - 1), first = part.position + 1 - all.window;
     return {all.window > 0 && first > 0 ? first : 0, visible < room ? visible : room};
   }
 
@@ -54,8 +57,8 @@ struct Work {
 
   // Returns the positions of the tile at `tile` visible to a row's query.
   Span seen(int64_t row, int64_t tile) const {
-    const int64_t visible = part.position + row / group + 1;
-    const int64_t first = all.window > 0 && visible > all.window ? visible - all.window : 0;
+    const int64_t own = part.position + row / group + 1, visible = end(row / group);
+    const int64_t first = all.window > 0 && own > all.window ? own - all.window : 0;
     const int64_t last = visible < room ? visible : room;
     return {first > tile ? first - tile : 0, last - tile < kTile ? last - tile : kTile};
   }

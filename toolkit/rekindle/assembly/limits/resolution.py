@@ -10,9 +10,11 @@ from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.config.scaling import DynamicScaling
 from rekindle.core.scheduler.limits import DEFAULT_ADAPTERS, DEFAULT_RANK, EngineLimits, PoolLimits
-from rekindle.settings.engine import Settings
+from rekindle.settings.engine import DEFAULT_CHUNK, Settings
 
 DEFAULT_POOL_BYTES = 1 << 30
+MAX_WHOLE_PROMPT = 2048
+"""Most tokens of a prompt in one chunk by default, of a model that reads it in both directions."""
 
 
 def resolve_limits(
@@ -40,6 +42,7 @@ def resolve_limits(
         ConfigError: the settings contradict each other or the model.
     """
     check_model(settings, model)
+    settings = _with_whole_prompts(settings, model) if model.both_ways else settings
     max_context = settings.max_context or model.max_context
     if page_bytes is None:
         page_bytes = model.numbers_per_token * settings.page_size * itemsize
@@ -48,12 +51,13 @@ def resolve_limits(
     one_shape = settings.deterministic and not (rows_apart and settings.logits_processor is None)
     prefill_buckets, decode_buckets = _bucket_sizes(settings, one_shape)
     by_length = model.scalings_by_length
+    chunk = min(settings.prefill_chunk, settings.max_prefill_tokens)
     limits = EngineLimits(
         pool=pool,
-        max_context=min(max_context, pool.tokens),
+        max_context=min(max_context, pool.tokens, chunk if model.both_ways else max_context),
         max_running=settings.max_running,
         max_prefill_tokens=settings.max_prefill_tokens,
-        prefill_chunk=min(settings.prefill_chunk, settings.max_prefill_tokens),
+        prefill_chunk=chunk,
         ticks=settings.ticks,
         one_shape=one_shape,
         policy=settings.policy,
@@ -75,9 +79,21 @@ def resolve_limits(
         picture_rows=picture_rows,
         coordinates=picture_rows > 0 and model.takes_coordinates,
         segments=segments,
+        whole_prompts=model.both_ways,
+        whole_images=picture_rows > 0 and model.images_both_ways,
     )
     _check_executables(settings, limits)
     return limits
+
+
+def _with_whole_prompts(settings: Settings, model: ModelConfig) -> Settings:
+    """Return the settings for prompts in one chunk: by default, room for those of an embedding model."""
+    longest = settings.max_context or min(model.max_context, MAX_WHOLE_PROMPT)
+    tokens = settings.max_prefill_tokens
+    if tokens == DEFAULT_CHUNK and settings.prefill_buckets is None:
+        tokens = max(tokens, -(-longest // buckets.QUERY_BLOCK) * buckets.QUERY_BLOCK)
+    chunk = tokens if settings.prefill_chunk == DEFAULT_CHUNK else settings.prefill_chunk
+    return replace(settings, max_prefill_tokens=tokens, prefill_chunk=chunk)
 
 
 def resolve_settings(settings: Settings, limits: EngineLimits) -> Settings:

@@ -20,7 +20,7 @@ from rekindle.core.device.sampling.sample import sample
 from rekindle.core.device.sampling.scores import score_columns, score_prompt
 from rekindle.core.device.state import Pages, Slots
 from rekindle.core.device.sums import sum_states
-from rekindle.core.device.tick_mixer import TickMixer
+from rekindle.core.device.tick_mixer import TickMixer, group_ends_of
 from rekindle.core.models.adapters.rows import AdapterDelta, Adapters
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.mixing import LayerMemory
@@ -134,7 +134,10 @@ def _tick(
     positions = jnp.concatenate([block_positions.reshape(-1), row_positions])
     lengths = jnp.concatenate([jnp.repeat(inputs.block_length, QUERY_BLOCK), inputs.row_length])
     places = inputs.places(positions) if bucket.coordinates else positions
-    mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation)
+    config, group_ends = decoder.config, None
+    if bucket.prefill_tokens and (config.both_ways or (bucket.pictures and config.images_both_ways)):
+        group_ends = group_ends_of(inputs, len(slots.token), whole_texts=config.both_ways)
+    mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation, group_ends)
     tap = None if interventions is None else _interventions(interventions, inputs, positions)
     pictures = None if embeddings is None else _embedded(embeddings, inputs, bucket.decode_rows)
     hidden, memory = decoder(tokens, places, LayerMemory(pages, slots.states), mixer, lengths, tap, pictures)

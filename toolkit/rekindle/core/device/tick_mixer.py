@@ -5,6 +5,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from rekindle.core.buckets import QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import TickInputs
@@ -18,13 +19,18 @@ from rekindle_kernels.chunks import blocks_in_chunks, rows_in_chunks
 
 @dataclass(frozen=True, slots=True)
 class TickMixer:
-    """The `Mixer` of one tick, with separate kernel calls for prefill blocks and decode rows."""
+    """The `Mixer` of one tick, with separate kernel calls for prefill blocks and decode rows.
+
+    Attributes:
+        group_ends: (blocks, QUERY_BLOCK) int32, see `group_ends_of`; None for causal attention.
+    """
 
     inputs: TickInputs[jax.Array]
     slots: Slots
     bucket: Bucket
     page_size: int
     implementation: kernels.Implementation
+    group_ends: jax.Array | None = None
 
     @property
     def row_positions(self) -> jax.Array:
@@ -46,7 +52,8 @@ class TickMixer:
             if scores.chunk is not None:
                 table, owners, starts = blocks_in_chunks(table, owners, starts, scores.chunk, self.page_size)
             block_q = q[:tokens].reshape(-1, QUERY_BLOCK, *q.shape[1:])
-            out = kernels.attend_blocks(block_q, pages, table, owners, starts, **options)
+            until = scores.until(_ends(starts), self.group_ends)
+            out = kernels.attend_blocks(block_q, pages, table, owners, starts, until, **options)
             outputs.append(out.reshape(tokens, *q.shape[1:]))
         if self.bucket.decode_rows:
             table = self.slots.page_table[self.inputs.row_slot]
@@ -133,3 +140,32 @@ class TickMixer:
         if self.bucket.decode_rows:
             pages = write(pages, kv[tokens:, :, :, None], self.inputs.row_page, self.row_positions % self.page_size)
         return pages
+
+
+def group_ends_of(inputs: TickInputs[jax.Array], slots: int, *, whole_texts: bool) -> jax.Array:
+    """Return the end of the positions shown to each token of blocks, (blocks, QUERY_BLOCK) int32.
+
+    They are the positions up to the end of its image, or of its text; for other tokens, up to its own position. All
+    tokens of the image or the text from this one on are in the tick.
+
+    Args:
+        inputs: the inputs of the tick.
+        slots: the number of slots, that of padding included.
+        whole_texts: whether tokens see their whole text, rather than their image.
+    """
+    own = _ends(inputs.block_start)
+    if whole_texts:
+        ends = jnp.zeros(slots, jnp.int32).at[inputs.block_slot].max(inputs.block_start + inputs.block_count)
+        return jnp.maximum(own, ends[inputs.block_slot][:, None])
+    in_image = inputs.embedded >= 0
+    follows = (inputs.block_slot[1:] == inputs.block_slot[:-1]) & (inputs.block_start[1:] == own[:-1, -1])
+    joined = jnp.ones(own.shape, bool).at[:, -1].set(jnp.append(follows, False)).reshape(-1)
+    places = jnp.arange(len(in_image), dtype=jnp.int32)
+    is_last = ~(joined & jnp.append(in_image[1:], False))
+    last = lax.cummin(jnp.where(is_last, places, len(places)), reverse=True)
+    return own + jnp.where(in_image, last - places, 0).reshape(own.shape)
+
+
+def _ends(starts: jax.Array) -> jax.Array:
+    """Return the position after each token of blocks with these starts, (blocks, QUERY_BLOCK) int32."""
+    return starts[:, None] + jnp.arange(1, QUERY_BLOCK + 1, dtype=jnp.int32)[None]

@@ -35,7 +35,7 @@ class Attention(nnx.Module, pytree=False):
         self.heads, self.kv_heads = len(queries), len(keys)
         self.sides = 0 if layer.pages_of is not None else 1 if config.values_are_keys else 2
         self.config = config
-        self.scores = ScoreOptions(config.scale, config.window, config.soft_cap, chunk=config.chunk)
+        self.scores = ScoreOptions(config.scale, config.window, config.soft_cap, chunk=config.chunk, ahead=config.ahead)
         self.qkv = _inputs(model, config, self.sides, weights, prefix)
         part = None if shard.of == 1 else spread(queries, config.head_dim)
         mixed = {f"{prefix}.{names.out}": model.hidden_size}

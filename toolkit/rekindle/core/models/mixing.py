@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
 import jax
+import jax.numpy as jnp
 
 State: TypeAlias = tuple[jax.Array, ...]
 """The states of one layer for all slots: arrays (slots, ...) float32, with the shapes of its config."""
@@ -15,6 +16,7 @@ class ScoreOptions:
 
     Attributes:
         chunk: the size of chunks of positions; it is no argument of the kernels, but changes their page tables.
+        ahead: see `AttentionConfig`; it is no argument of the kernels, but changes `visible_until`.
     """
 
     scale: float
@@ -22,10 +24,22 @@ class ScoreOptions:
     soft_cap: float | None = None
     sinks: jax.Array | None = None
     chunk: int | None = None
+    ahead: int | None = 0
 
     def options(self) -> dict[str, Any]:
         """Return the kernels' options by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "chunk"}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("chunk", "ahead")}
+
+    def until(self, own: jax.Array, group_ends: jax.Array | None) -> jax.Array | None:
+        """Return `visible_until` of the kernels; None for a causal layer.
+
+        Args:
+            own: the position after each token, int32.
+            group_ends: like `own`, the end of the positions of the token's image or text; None in a program without.
+        """
+        if group_ends is None or self.ahead == 0:
+            return None
+        return group_ends if self.ahead is None else jnp.minimum(group_ends, own + self.ahead)
 
 
 @jax.tree_util.register_dataclass

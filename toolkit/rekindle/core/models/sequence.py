@@ -19,7 +19,13 @@ def empty_memory(config: ModelConfig) -> LayerMemory:
 
 @dataclass(frozen=True, slots=True)
 class SequenceMixer:
-    """The `Mixer` of one whole sequence: its keys and values are one page, or one for each chunk of positions."""
+    """The `Mixer` of one whole sequence: its keys and values are one page, or one for each chunk of positions.
+
+    Attributes:
+        group_ends: (tokens,) int32, the end of the positions of each token's image or text; None for causal attention.
+    """
+
+    group_ends: jax.Array | None = None
 
     def attend(
         self, q: jax.Array, kv: jax.Array | None, pages: jax.Array, scores: ScoreOptions
@@ -29,8 +35,16 @@ class SequenceMixer:
         size = len(q) if scores.chunk is None else min(scores.chunk, len(q))
         own, rows = jnp.moveaxis(_split(kv, size), 1, 3), _split(q, size)
         chunks = jnp.arange(len(rows), dtype=jnp.int32)
+        until = scores.until(jnp.arange(1, len(q) + 1, dtype=jnp.int32), self.group_ends)
         out = kernels.attend_blocks(
-            rows, own, chunks[:, None], chunks, jnp.zeros_like(chunks), **scores.options(), implementation="reference"
+            rows,
+            own,
+            chunks[:, None],
+            chunks,
+            jnp.zeros_like(chunks),
+            None if until is None else until[None],
+            **scores.options(),
+            implementation="reference",
         )
         return out.reshape(-1, *out.shape[2:])[: len(q)], kv
 

@@ -46,6 +46,15 @@ class Picture:
         """Number of tokens of the image in the prompt."""
         return len(self.positions)
 
+    def run_at(self, end: int) -> tuple[int, int]:
+        """Return the range of adjacent tokens of the image with the last token before `end`; empty without one."""
+        count = int(np.searchsorted(self.positions, end))
+        if not count:
+            return end, end
+        offsets = self.positions - np.arange(len(self.positions))  # equal in a run
+        run = self.positions[offsets == offsets[count - 1]]
+        return int(run[0]), int(run[-1]) + 1
+
     def patches(self) -> Any:
         """Return the `Patches` of the image. It decodes the image, so call it in a worker thread.
 

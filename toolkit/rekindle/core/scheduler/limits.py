@@ -72,6 +72,9 @@ class EngineLimits:
         picture_rows: the number of tokens of images in the buffer of embeddings; 0 for a model without images.
         coordinates: whether tokens of images have positions by row and column.
         segments: the numbers of patches of the tower's programs, ascending.
+        whole_prompts: whether each prompt is one chunk, of a model that reads it in both directions; its pages enter no
+            cache.
+        whole_images: whether what is to compute of an image is in one chunk.
         expects_adapters: whether the room and the programs for adapters are made in `open`.
         Others as in `Settings`.
     """
@@ -102,6 +105,8 @@ class EngineLimits:
     picture_rows: int = 0
     coordinates: bool = False
     segments: tuple[int, ...] = ()
+    whole_prompts: bool = False
+    whole_images: bool = False
 
     def program_count(self, *, adapters: bool = False, steered: bool = False) -> int:
         """Return the number of programs, with or without those for adapters, or for steering."""

@@ -168,6 +168,9 @@ class Planner:
             if not most:
                 builder.expect(state)
                 return
+        if self._limits.whole_prompts and most < state.prefill_end - state.computed:
+            builder.expect(state)
+            return
         if state.keeping is not None:
             state.keeping.add(self._table.waiting.departures(state), state.computed)
         chunk = state.next_chunk(self._table.group_of(state).running.slots[state], most)
@@ -184,20 +187,23 @@ class Planner:
         An image is whole in a chunk if a tick has room for it. A tick embeds at most one segment of an image, so that
         decode rows wait for one segment, and not for an image.
         """
-        start, end = state.computed, min(state.prefill_end, state.computed + most)
-        coming = state.uncached_pictures
+        start, end = state.chunk_start, min(state.prefill_end, state.chunk_start + most)
+        coming, unit = state.uncached_pictures, 1 if self._limits.whole_images else QUERY_BLOCK
         for place, picture in enumerate(coming):
             first = max(int(picture.positions[0]), start)
             last = min(int(picture.positions[-1]) + 1, state.prefill_end)
-            before = max(0, first // QUERY_BLOCK * QUERY_BLOCK - start)
+            before = max(0, first // unit * unit - start)
             if first >= end:
                 break
-            if not self._shows(builder, state, coming[place:]):
-                return before
-            if last > end and last - (start + before) <= self._limits.prefill_chunk:
-                return before
+            is_shown = self._shows(builder, state, coming[place:])
+            if not is_shown or (last > end and last - (start + before) <= self._limits.prefill_chunk):
+                end = start + before
+                break
             builder.kept_images.add(picture.digest)
-        return end - start
+        if self._limits.whole_images:
+            cut = [first for first, last in (picture.run_at(end) for picture in coming) if last > end]
+            end = max(start, min(cut, default=end))
+        return end - start if end > state.computed else 0
 
     def _shows(self, builder: PlanBuilder, state: RequestState, coming: Sequence[Picture]) -> bool:
         """Return True if the first of these images is embedded by the time of the tick."""

@@ -1,8 +1,8 @@
 """Uses of a model other than text generation, as described by its files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -11,6 +11,36 @@ from rekindle.core.request.request import Pooling
 
 Activation = Literal["identity", "sigmoid", "softmax", "tanh"]
 """Functions from the logits of a text to its scores."""
+
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+DENSE_ACTIVATIONS: Final[Mapping[str, Callable[[Floats], Floats]]] = {
+    "Identity": lambda x: x,
+    "ReLU": lambda x: np.maximum(x, 0.0),
+    "Sigmoid": lambda x: 0.5 * (1.0 + np.tanh(0.5 * x)),
+    "Tanh": np.tanh,
+}
+"""Activations by the name of their class in torch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dense:
+    """A dense layer after the pooling of hidden states, as of sentence-transformers.
+
+    Attributes:
+        weight: (out, in) float32.
+        bias: (out,) float32; None for none.
+        activation: a name in `DENSE_ACTIVATIONS`.
+    """
+
+    weight: np.ndarray[Any, np.dtype[np.float32]]
+    bias: np.ndarray[Any, np.dtype[np.float32]] | None = None
+    activation: str = "Identity"
+
+    def __call__(self, rows: Floats) -> Floats:
+        """Map rows (rows, in) to (rows, out)."""
+        product = rows @ self.weight.astype(np.float64).T
+        return DENSE_ACTIVATIONS[self.activation](product if self.bias is None else product + self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +52,7 @@ class Embedding:
         normalize: whether embeddings are scaled to length 1, or None if the files do not specify it.
         prompts: named texts to prepend to an input.
         default_prompt: name of the prompt used by default, or None.
+        dense: dense layers after the pooling.
         unsupported_reason: reason for unsupported embeddings; empty if they are supported.
     """
 
@@ -29,7 +60,14 @@ class Embedding:
     normalize: bool | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    dense: tuple[Dense, ...] = ()
     unsupported_reason: str = ""
+
+    def project(self, rows: Floats) -> Floats:
+        """Return pooled hidden states, (rows, hidden), after the dense layers."""
+        for layer in self.dense:
+            rows = layer(rows)
+        return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,18 +113,19 @@ class Uses:
         embedding: the method of computing embeddings.
         classifier: the classification head, or None.
         decisions: the form of typed questions.
+        both_ways: whether the model reads each text in both directions, and so predicts no tokens.
     """
 
     generates: bool = True
     embedding: Embedding = field(default_factory=Embedding)
     classifier: Classifier | None = None
     decisions: DecisionForm = field(default_factory=DecisionForm)
+    both_ways: bool = False
 
     def check_generates(self) -> None:
-        """Raise InvalidRequest if the model has no language-model head."""
-        if not self.generates:
+        """Raise InvalidRequest if the model has no language-model head, or reads texts in both directions."""
+        if self.both_ways or not self.generates:
             labels = 0 if self.classifier is None else len(self.classifier.labels)
             others = {0: "", 1: ", classify() or rerank()"}.get(labels, " or classify()")
-            raise InvalidRequest(
-                f"the model has no head that predicts tokens, so it generates and scores nothing: use embed(){others}"
-            )
+            reason = "reads texts in both directions" if self.both_ways else "has no head that predicts tokens"
+            raise InvalidRequest(f"the model {reason}, so it generates and scores nothing: use embed(){others}")

@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rekindle.core.errors import UnsupportedModel
-from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.nearest import EMBEDDING, nearest
+from rekindle.formats.families.nearest import nearest
 from rekindle.formats.families.special import special_part
 
 
@@ -45,27 +43,3 @@ def gguf_refusal(source: str, name: object) -> str:
         f"{source}: the architecture {name!r:.80} is not supported in GGUF files{reason}. The nearest that opens: "
         f"{nearest([str(name)])}"
     )
-
-
-DIRECTIONS: Final[Mapping[str, tuple[Any, ...]]] = {
-    "attention.causal": (True,),
-    "bidirectional": (False,),
-    "is_causal": (True,),
-    "use_bidirectional_attention": (False, "vision"),
-}
-"""Keys for attention to later tokens, in `config.json` and GGUF files, with their values for text in one direction."""
-
-
-def check_direction(keys: Keys) -> None:
-    """Refuse a model with attention to later tokens, as of many models for embeddings.
-
-    Raises:
-        UnsupportedModel: the model reads its text in both directions.
-    """
-    for key, neutral in DIRECTIONS.items():
-        value = keys.get(key)
-        if value is not None and value not in neutral:
-            raise UnsupportedModel(
-                f"{keys.source}: {key} is {value!r:.80}, so the model reads its text in both directions, which is not "
-                f"supported. The nearest that opens: {EMBEDDING}"
-            )

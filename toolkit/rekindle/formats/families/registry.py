@@ -16,6 +16,7 @@ from rekindle.formats.families.cohere2 import COHERE2
 from rekindle.formats.families.cohere2_moe import COHERE2_MOE
 from rekindle.formats.families.deepseek_v2 import DEEPSEEK_V2
 from rekindle.formats.families.deepseek_v3 import DEEPSEEK_V3, GLM4_MOE_LITE
+from rekindle.formats.families.directions import in_its_directions
 from rekindle.formats.families.dots1 import DOTS1, SOLAR_OPEN
 from rekindle.formats.families.ernie4_5 import ERNIE4_5
 from rekindle.formats.families.ernie4_5_moe import ERNIE4_5_MOE
@@ -70,7 +71,7 @@ from rekindle.formats.families.qwen3_moe import QWEN3_MOE
 from rekindle.formats.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from rekindle.formats.families.qwen3_vl_moe import QWEN3_VL_MOE
 from rekindle.formats.families.reading import Family
-from rekindle.formats.families.refusals import architecture_refusal, check_direction
+from rekindle.formats.families.refusals import architecture_refusal
 from rekindle.formats.families.seed_oss import SEED_OSS
 from rekindle.formats.families.smollm3 import SMOLLM3
 from rekindle.formats.families.stablelm import STABLELM
@@ -229,8 +230,7 @@ def _parse(config: Mapping[str, Any], source: str, custom: Family | None) -> Mod
     text = text_config_of(config)
     keys = Keys(text.settings, f"{source}: {text.place}" if text.place else source)
     name, family = _family(keys, text, source, custom)
-    check_direction(keys)
-    model = replace(family.read(keys), family=name)
+    model = in_its_directions(replace(family.read(keys), family=name), keys)
     check_method(text.settings, source)
     unread = keys.unread()
     for key in unread:

@@ -50,6 +50,11 @@ def architecture_of(config: ModelConfig, source: str) -> Architecture:
     Raises:
         UnsupportedModel: it has none, or its layers are not all attention and a dense feed-forward layer.
     """
+    if config.both_ways:
+        raise UnsupportedModel(
+            f"{source}: a model that reads texts in both directions is not written as GGUF: write safetensors instead, "
+            "to a path without .gguf (--format safetensors)"
+        )
     name = _ALSO.get(config.family)
     candidates = (each for each in ARCHITECTURES.values() if each.family == config.family or each.name == name)
     architecture = next(candidates, None)

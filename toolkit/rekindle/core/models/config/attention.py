@@ -112,6 +112,8 @@ class AttentionConfig:
         scale: the factor of query-key products.
         rope: the rotary embedding; None for attention without positions.
         window: the number of positions visible to a token, including itself; None for all.
+        ahead: the number of later positions visible to a token, of those of its image, or of its text in a model that
+            reads texts in both directions; None for all.
         chunk: the size of chunks of positions, a multiple of 16: a token sees its own chunk only; None for all.
         qkv_bias, out_bias: whether the input and output projections add a bias.
         head_norm: the normalisation of queries and keys; None for none.
@@ -132,6 +134,7 @@ class AttentionConfig:
     scale: float
     rope: Rope | None = None
     window: int | None = None
+    ahead: int | None = 0
     chunk: int | None = None
     qkv_bias: bool = False
     out_bias: bool = False

@@ -106,6 +106,7 @@ class ModelConfig:
         layers: one entry for each layer.
         norm: the normalisation around the layers and before the output projection.
         parallel: whether attention and feed-forward layer have the same input, and are added together.
+        both_ways: whether each prompt is read in both directions, as one chunk.
         norm_sums: whether the norm after a branch takes the sum of the residual stream and the branch.
         embedding_size: the size of embeddings, if they are projected to `hidden_size` and back; None for `hidden_size`.
         tied_embeddings: whether the output projection is the embedding matrix.
@@ -128,6 +129,7 @@ class ModelConfig:
     layers: tuple[LayerConfig, ...]
     norm: Norm
     parallel: bool = False
+    both_ways: bool = False
     norm_sums: bool = False
     embedding_size: int | None = None
     tied_embeddings: bool = False
@@ -193,6 +195,11 @@ class ModelConfig:
     def attentions(self) -> tuple[AttentionConfig, ...]:
         """The attention of each layer that has one."""
         return tuple(layer.attention for layer in self.layers if layer.attention is not None)
+
+    @property
+    def images_both_ways(self) -> bool:
+        """True if tokens of an image see later ones of the image in some layers."""
+        return not self.both_ways and any(attention.ahead != 0 for attention in self.attentions)
 
     @property
     def paged(self) -> tuple[AttentionConfig, ...]:

@@ -104,7 +104,7 @@ def look(decoder: Decoder, inputs: LookInputs, states: int) -> tuple[jax.Array, 
     positions = jnp.arange(len(tokens), dtype=jnp.int32)
     before = RowInterventions(inputs.interventions, jnp.zeros_like(positions), positions)
     recorder = Recorder(inputs.places, states, len(tokens), config.hidden_size, before)
-    mixer = PatternMixer(config, inputs.heads, len(tokens))
+    mixer = PatternMixer(config, inputs.heads, len(tokens), _group_ends(config, inputs, positions))
     lengths = jnp.broadcast_to(inputs.length, positions.shape)
     pictured, pictures, places = inputs.pictured, None, positions
     if pictured is not None:
@@ -112,6 +112,16 @@ def look(decoder: Decoder, inputs: LookInputs, states: int) -> tuple[jax.Array, 
         places = positions if pictured.coordinates is None else pictured.coordinates
     decoder(tokens, places, empty_memory(config), mixer, lengths, recorder, pictures)
     return recorder.states, mixer.patterns
+
+
+def _group_ends(config: ModelConfig, inputs: LookInputs, positions: jax.Array) -> jax.Array | None:
+    """Return the end of the positions of each token's image or text, (tokens,) int32; None for causal attention."""
+    if config.both_ways:
+        return jnp.maximum(positions + 1, inputs.length)
+    if inputs.pictured is None or not config.images_both_ways:
+        return None
+    after = jnp.where(inputs.pictured.rows >= 0, len(positions), positions)
+    return jnp.maximum(positions + 1, lax.cummin(after, reverse=True))
 
 
 def lens(decoder: Decoder, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:

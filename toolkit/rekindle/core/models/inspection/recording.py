@@ -57,13 +57,14 @@ class PatternMixer:
         config: the model.
         heads: (count, 2) int32, the layer and the head of each pattern; a layer past the end for none.
         tokens: the length of the sequence.
+        group_ends: see `SequenceMixer`.
 
     Attributes:
-        patterns: (count, tokens, tokens) float32, the weight of each earlier token (last axis) for each token.
+        patterns: (count, tokens, tokens) float32, the weight of each visible token (last axis) for each token.
     """
 
-    def __init__(self, config: ModelConfig, heads: jax.Array, tokens: int):
-        self._mixer, self._heads = SequenceMixer(), heads
+    def __init__(self, config: ModelConfig, heads: jax.Array, tokens: int, group_ends: jax.Array | None = None):
+        self._mixer, self._heads = SequenceMixer(group_ends), heads
         self._layers: Iterator[int] = (i for i, layer in enumerate(config.layers) if layer.attention is not None)
         self.patterns = jnp.zeros((len(heads), tokens, tokens), jnp.float32)
 
@@ -78,7 +79,9 @@ class PatternMixer:
             of_layer, head = self._heads[place, 0], self._heads[place, 1]
             result: jax.Array = lax.cond(
                 of_layer == layer,
-                lambda patterns: patterns.at[place].set(_pattern(q[:, head], keys[:, head // group], scores, head)),
+                lambda patterns: patterns.at[place].set(
+                    _pattern(q[:, head], keys[:, head // group], scores, head, self._mixer.group_ends)
+                ),
                 lambda patterns: patterns,
                 patterns,
             )
@@ -107,13 +110,16 @@ class PatternMixer:
         return self._mixer.recur(q, k, v, decay, beta, state)
 
 
-def _pattern(q: jax.Array, keys: jax.Array, scores: ScoreOptions, head: jax.Array) -> jax.Array:
+def _pattern(
+    q: jax.Array, keys: jax.Array, scores: ScoreOptions, head: jax.Array, group_ends: jax.Array | None
+) -> jax.Array:
     """Return the attention weights of one head, (tokens, tokens); with a sink, rows have sums below 1."""
     logits = jnp.dot(q.astype(jnp.float32), keys.astype(jnp.float32).T, precision=lax.Precision.HIGHEST) * scores.scale
     if scores.soft_cap is not None:
         logits = scores.soft_cap * jnp.tanh(logits / scores.soft_cap)
     query, key = jnp.arange(len(q))[:, None], jnp.arange(len(q))[None]
-    is_visible = key <= query
+    until = scores.until(jnp.arange(1, len(q) + 1), group_ends)
+    is_visible = key <= query if until is None else key < until[:, None]
     if scores.window is not None:
         is_visible &= key > query - scores.window
     if scores.chunk is not None:

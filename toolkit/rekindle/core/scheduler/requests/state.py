@@ -84,7 +84,7 @@ class RequestState:
         if request.hold:
             longest = publishable = len(request.prompt) // limits.pool.page_size * limits.pool.page_size
             tokens = tokens[:longest]
-        elif request.synthetic:
+        elif request.synthetic or limits.whole_prompts:
             publishable = 0
         elif limits.one_shape:  # a prefill would recompute the output with another program, to other low bits
             publishable = len(request.prompt)
@@ -221,17 +221,22 @@ class RequestState:
     def uncached_pictures(self) -> list[Picture]:
         """The images with tokens to compute, in order."""
         assert self.lease is not None
-        start = self.computed if self.has_states else max(self.computed, self.lease.published)
+        start = self.chunk_start if self.has_states else max(self.chunk_start, self.lease.published)
         return [
             picture
             for picture in self.request.pictures
             if picture.positions[-1] >= start and picture.positions[0] < self.prefill_end
         ]
 
+    @property
+    def chunk_start(self) -> int:
+        """The start of its next chunk: of the first query block that is not computed as a whole."""
+        return self.computed // QUERY_BLOCK * QUERY_BLOCK
+
     def next_chunk(self, slot: int, most: int) -> Chunk:
-        """Return a chunk of at most the next `most` known tokens; they count as computed from now on."""
+        """Return a chunk of at most `most` known tokens from `chunk_start` on; they count as computed from now on."""
         assert self.lease is not None
-        request, start, lease = self.request, self.computed, self.lease
+        request, start, lease = self.request, self.chunk_start, self.lease
         end = min(self.prefill_end, start + most)
         if self.keeping is not None:
             end = self.keeping.end_of_chunk(start, end)

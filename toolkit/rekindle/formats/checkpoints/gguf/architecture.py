@@ -11,7 +11,6 @@ from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.refusals import check_direction
 
 _NUMBERS: Final = {
     "hidden_size": "embedding_length",
@@ -174,7 +173,6 @@ def settings_of(
         CheckpointError: a number is missing or wrong.
     """
     keys, shapes = metadata.keys, metadata.file.shapes
-    check_direction(keys)
     if "token_embd.weight" not in shapes:
         raise CheckpointError(f"{source}: missing token_embd.weight. Fetch the file again")
     rms = architecture.eps == "rms_norm_eps"
@@ -186,6 +184,8 @@ def settings_of(
         "rope_parameters": dict(rope),
         architecture.eps: keys.number(f"attention.layer_norm_{'rms_' if rms else ''}epsilon"),
     }
+    if keys.get("attention.causal") is False:
+        settings["is_causal"] = False
     settings |= architecture.special(metadata)
     _check_unread(metadata)
     return settings

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.request.request import Pooling
@@ -11,11 +13,12 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.formats.checkpoints.gguf.architecture import read_metadata, settings_of
 from rekindle.formats.checkpoints.gguf.architectures.table import ARCHITECTURES
+from rekindle.formats.checkpoints.gguf.file import GGUFFile
 from rekindle.formats.checkpoints.gguf.places import find_places, loaders
 from rekindle.formats.checkpoints.gguf.rope import rope_parameters
 from rekindle.formats.checkpoints.gguf.split import open_gguf_files
 from rekindle.formats.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
-from rekindle.formats.checkpoints.uses import Embedding, Uses
+from rekindle.formats.checkpoints.uses import Dense, Embedding, Uses
 from rekindle.formats.checkpoints.vision.mmproj import ARCHITECTURE as TOWER
 from rekindle.formats.checkpoints.vision.mmproj import OpenedTower, open_tower
 from rekindle.formats.checkpoints.vision.names import find_mmproj
@@ -52,7 +55,8 @@ def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None
     shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)
     check_shapes(shapes, config, source)
     tokenizer = gguf_tokenizer(file.metadata, source)
-    uses = Uses(embedding=_embedding(file.metadata.get(f"{name}.pooling_type")))
+    embedding = replace(_embedding(file.metadata.get(f"{name}.pooling_type")), dense=_dense(file))
+    uses = Uses(embedding=embedding, both_ways=config.both_ways)
     ends, formats = eos_ids(file.metadata), file.formats()
     tower = _tower(path, config, tokenizer, mmproj, beside)
     paths = file.paths if tower is None else (*file.paths, tower.path)
@@ -85,6 +89,12 @@ def _tower(
         return None if place is None else open_tower(place, config.hidden_size, tokenizer)
     except UnsupportedModel:
         return None
+
+
+def _dense(file: GGUFFile) -> tuple[Dense, ...]:
+    """Return the dense layers after the pooling, which llama.cpp counts from 2."""
+    names = [name for name in ("dense_2.weight", "dense_3.weight") if name in file.shapes]
+    return tuple(Dense(np.asarray(file.read(name)).astype(np.float32)) for name in names)
 
 
 def _embedding(pooling: Any) -> Embedding:

@@ -5,12 +5,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rekindle.core.errors import CheckpointError
+import numpy as np
+
+from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.request.request import Pooling
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
-from rekindle.formats.checkpoints.uses import Embedding
+from rekindle.formats.checkpoints.huggingface.safetensors_file import open_safetensors
+from rekindle.formats.checkpoints.uses import DENSE_ACTIVATIONS, Dense, Embedding
 
 _MODULES: Final = "modules.json"
+_KINDS: Final = ("Transformer", "Pooling", "Dense", "Normalize")
+"""Supported modules, in their order."""
+_OUTPUT: Final = "sentence_embedding"
 _POOLINGS: Final[Mapping[str, Pooling]] = {
     "pooling_mode_lasttoken": "last",
     "lasttoken": "last",
@@ -32,14 +38,49 @@ def read_embedding(directory: Path) -> Embedding:
         raise CheckpointError(f"{directory}/config_sentence_transformers.json: prompts must be texts by name")
     if not (directory / _MODULES).is_file():
         pooling, unsupported_reason = _pooling(read_json(directory / "1_Pooling" / "config.json"))
-        return Embedding(pooling, None, prompts, default, unsupported_reason)
-    kinds = dict(_modules(directory / _MODULES))
-    settings = read_json(directory / kinds["Pooling"] / "config.json") if "Pooling" in kinds else {}
+        return Embedding(pooling, None, prompts, default, unsupported_reason=unsupported_reason)
+    modules = list(_modules(directory / _MODULES))
+    kinds = [kind for kind, _ in modules]
+    settings = read_json(directory / dict(modules)["Pooling"] / "config.json") if "Pooling" in kinds else {}
     pooling, unsupported_reason = _pooling(settings)
-    extra_layers = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
-    if extra_layers:
-        unsupported_reason = f"{_MODULES} has further layers after the model: {', '.join(extra_layers)}"
-    return Embedding(pooling, "Normalize" in kinds, prompts, default, unsupported_reason)
+    unknown = [kind for kind in kinds if kind not in _KINDS]
+    dense: list[Dense] = []
+    try:
+        if unknown:
+            raise UnsupportedModel(f"{_MODULES} has further layers after the model: {', '.join(unknown)}")
+        if kinds != sorted(kinds, key=_KINDS.index):
+            raise UnsupportedModel(f"{_MODULES} has its layers in the order {', '.join(kinds)}")
+        dense += [_dense(directory / place) for kind, place in modules if kind == "Dense"]
+    except UnsupportedModel as error:
+        unsupported_reason = str(error)
+    return Embedding(pooling, "Normalize" in kinds, prompts, default, tuple(dense), unsupported_reason)
+
+
+def _dense(directory: Path) -> Dense:
+    """Read a dense layer.
+
+    Raises:
+        UnsupportedModel: it is of a form that is not supported.
+        CheckpointError: a file is damaged.
+    """
+    settings, place = read_json(directory / "config.json"), f"{_MODULES}: {directory.name}"
+    # The default of sentence-transformers, which writes the name of the class.
+    activation = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(".", 1)[-1]
+    if activation not in DENSE_ACTIVATIONS:
+        raise UnsupportedModel(f"{place} has the activation {activation}, not one of {', '.join(DENSE_ACTIVATIONS)}")
+    if settings.get("module_input_name", _OUTPUT) != _OUTPUT or settings.get("module_output_name", _OUTPUT) != _OUTPUT:
+        raise UnsupportedModel(f"{place} is not a layer from embedding to embedding")
+    if not (directory / "model.safetensors").is_file():
+        raise UnsupportedModel(f"{place} has no model.safetensors")
+    file = open_safetensors(directory / "model.safetensors")
+    if "linear.weight" not in file.shapes:
+        raise CheckpointError(f"{file.path}: missing linear.weight. Fetch the model again")
+    weight, bias = (
+        np.asarray(file.loader(name)()).astype(np.float32) if name in file.shapes else None
+        for name in ("linear.weight", "linear.bias")
+    )
+    assert weight is not None
+    return Dense(weight, bias, activation)
 
 
 def _modules(path: Path) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,11 @@ def gemma3(metadata: FileMetadata) -> dict[str, Any]:
     return windows(metadata, period=6) | extra | _gemma_attention(metadata, layers_of_27b=62)
 
 
+def gemma_embedding(metadata: FileMetadata) -> dict[str, Any]:
+    """Return the settings of an EmbeddingGemma."""
+    return gemma3(metadata) | {"use_bidirectional_attention": True}
+
+
 def gemma3n(metadata: FileMetadata) -> dict[str, Any]:
     """Return the settings of a Gemma 3n."""
     keys, shapes = metadata.keys, metadata.file.shapes

@@ -23,6 +23,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         Architecture("gemma", "gemma", attention.attention_bias, shifted=True),
         Architecture("gemma2", "gemma2", gemma.gemma2, shifted=True),
         Architecture("gemma3", "gemma3_text", gemma.gemma3, shifted=True),
+        Architecture("gemma-embedding", "gemma3_text", gemma.gemma_embedding, shifted=True),
         Architecture("gemma3n", "gemma3n_text", gemma.gemma3n, by_layer=frozenset({"feed_forward_length"})),
         Architecture(
             "gemma4",
