@@ -21,7 +21,7 @@ from rekindle_kernels.api import Implementation
 from tests.engine.pictured import Pictured
 from tests.vision import SMOLVLM, Array, RunningTower, golden, padded, patches_of
 
-FAMILIES = ("mistral3", "pixtral")
+FAMILIES = ("mistral3", "pixtral", "qwen2_5-vl", "qwen3-vl", "qwen3_5")
 """Tiny models beside SmolVLM."""
 WITH_KERNELS = pytest.mark.parametrize("implementation", [pytest.param("xla", marks=pytest.mark.wide), "cpu"])
 
@@ -63,7 +63,10 @@ def test_embeddings_of_each_family_are_those_of_transformers(family: str, implem
             longer = tower.embed(patches.padded(checkpoint.images.segments[-1]))[:count]
             assert np.abs(longer - alone).max() < 2e-6 * np.abs(alone).max()
             embeddings.append(alone)
-        expected = model.numbers[f"{number}_embedded"]
+        parts = [model.numbers[f"{number}_embedded"]]
+        if f"{number}_taps" in model.numbers:
+            parts += list(model.numbers[f"{number}_taps"])
+        expected = np.concatenate(parts, axis=1)
         assert np.abs(np.concatenate(embeddings) - expected).max() < 1e-5 * np.abs(expected).max()
 
 

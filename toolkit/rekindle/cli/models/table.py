@@ -1,6 +1,8 @@
 """The table of families in `families.json`: what was tested, and the published sizes by the keys of their configs.
 
-A row of a model with images is of a family in `TOWERS`; its sizes have the keys of both models, and count both.
+A row of a model with images is of a family in `TOWERS`, and its sizes have the keys of both models. Or it has a
+"wrapper", the "model_type" of the whole model around the text model, and sizes with a "vision_config" beside the keys
+of the text model. Both models are counted.
 """
 
 import json
@@ -15,7 +17,7 @@ from typing import Any, Final
 from rekindle.assembly.counts import active_parameters, parameters
 from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.formats.families.registry import FAMILIES, parse_config
-from rekindle.formats.families.towers import TOWERS, tower_config
+from rekindle.formats.families.towers import tower_config, tower_kind
 
 BYTES: Final = {"bfloat16": 2, "float32": 4}
 """Bytes of a number by its dtype."""
@@ -71,6 +73,7 @@ class Row:
         architecture: its name in "architectures" of `config.json`.
         gguf: the architectures of its GGUF files.
         sizes: its published sizes, smallest first.
+        tower: the kind of its vision tower; None for a text model.
     """
 
     family: str
@@ -79,11 +82,12 @@ class Row:
     architecture: str
     gguf: tuple[str, ...]
     sizes: tuple[Size, ...]
+    tower: str | None = None
 
     @property
     def reads_images(self) -> bool:
         """True for a model with a vision tower."""
-        return self.family in TOWERS
+        return self.tower is not None
 
 
 @cache
@@ -107,10 +111,21 @@ def count_text(count: int) -> str:
 
 def _row(family: str, entry: Mapping[str, Any]) -> Row:
     common = {"model_type": family, "max_position_embeddings": _CONTEXT} | entry.get("config", {})
-    sizes = (_size(name, common | config) for name, config in entry["sizes"].items())
+    wrapper = entry.get("wrapper")
+    configs = {name: _wrapped(wrapper, common | config) for name, config in entry["sizes"].items()}
+    sizes = (_size(name, config) for name, config in configs.items())
     ordered = tuple(sorted(sizes, key=lambda size: size.parameters))
     architecture = entry.get("architecture") or FAMILIES[family].architecture
-    return Row(family, entry["name"], entry["tested"], architecture, tuple(entry["gguf"]), ordered)
+    tower = next((tower_kind(config) for config in configs.values()), None)
+    return Row(family, entry["name"], entry["tested"], architecture, tuple(entry["gguf"]), ordered, tower)
+
+
+def _wrapped(wrapper: str | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the whole model around a text model; the same without a wrapper."""
+    if wrapper is None:
+        return settings
+    text = {key: value for key, value in settings.items() if key != "vision_config"}
+    return {"model_type": wrapper, "text_config": text, "vision_config": settings["vision_config"]}
 
 
 def _size(name: str, settings: Mapping[str, Any]) -> Size:

@@ -8,17 +8,27 @@ from rekindle.core.models.vision.config import VisionConfig
 from rekindle.formats.families.idefics3 import read_tower as read_idefics3
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.pixtral import read_tower as read_pixtral
+from rekindle.formats.families.qwen_vl import read_qwen2, read_qwen2_5, read_qwen3
 
 KINDS: Final[Mapping[str, str]] = {
     "idefics3": "idefics3",
     "llava/pixtral": "pixtral",
     "mistral3/pixtral": "pixtral",
+    "qwen2_5_vl": "qwen2_5_vl",
+    "qwen2_vl": "qwen2_vl",
+    "qwen3_5": "qwen3_vl",
+    "qwen3_5_moe": "qwen3_vl",
+    "qwen3_vl": "qwen3_vl",
+    "qwen3_vl_moe": "qwen3_vl",
     "smolvlm": "idefics3",
 }
 """Kinds of towers by the "model_type" of a config, or by this and that of its "vision_config"."""
 TOWERS: Final[Mapping[str, Callable[[Keys, Keys, int], VisionConfig]]] = {
     "idefics3": read_idefics3,
     "pixtral": read_pixtral,
+    "qwen2_5_vl": read_qwen2_5,
+    "qwen2_vl": read_qwen2,
+    "qwen3_vl": read_qwen3,
 }
 """Readers of the keys of a config and of its "vision_config" by kind, given the size of the text model's embeddings."""
 _WITHOUT_EFFECT: Final = frozenset(

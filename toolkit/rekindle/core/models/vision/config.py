@@ -71,6 +71,19 @@ Step: TypeAlias = Merge | Pool | Scaling | Product | Activate
 
 
 @dataclass(frozen=True, slots=True)
+class Tap:
+    """Summands for the tokens of an image behind one of the decoder's first layers (Meng et al., 2024).
+
+    Attributes:
+        layer: the layer of the tower with their source as its result.
+        steps: the steps to them, like those of a projector.
+    """
+
+    layer: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VisionConfig:
     """An encoder of patches, and the projector to embeddings of a decoder.
 
@@ -84,6 +97,10 @@ class VisionConfig:
         patch_bias: whether the product before the first layer adds a bias.
         input_norm: the name of the norm before the first layer; None for none.
         alternating: whether the frequencies of the rope go to rows and columns in turns; else both have every other.
+        stretched: whether the table of positions is stretched over the whole image.
+        taps: the sources of summands behind the decoder's first layers, in the order of these.
+        window: the side of the squares of patches that attend to themselves in some layers.
+        windowed: the indices of these layers.
     """
 
     encoder: ModelConfig
@@ -93,11 +110,15 @@ class VisionConfig:
     patch_bias: bool = True
     input_norm: str | None = None
     alternating: bool = False
+    stretched: bool = False
+    taps: tuple[Tap, ...] = ()
+    window: int = 1
+    windowed: frozenset[int] = frozenset()
 
     @property
     def width(self) -> int:
         """The numbers of a token of an image in the buffer of embeddings."""
-        return self.output_size
+        return self.output_size * (1 + len(self.taps))
 
     @property
     def patch_width(self) -> int:

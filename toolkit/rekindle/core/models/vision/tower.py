@@ -1,6 +1,7 @@
 """The vision tower of all families: patches of images to embeddings for the decoder's placeholder tokens."""
 
 import math
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final, cast
 
@@ -19,6 +20,7 @@ from rekindle.core.models.vision.mixing import SegmentMixer
 from rekindle.core.models.vision.patches import Patches
 from rekindle.core.models.vision.projector import Projector
 from rekindle.core.models.vision.rotation import axial_positions
+from rekindle.core.models.vision.stretching import stretched
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.weights.requests import Shapes, WeightSource
 from rekindle_kernels.api import Implementation
@@ -45,6 +47,8 @@ class Tower(nnx.Module, pytree=False):
             setattr(self, f"layer_{i}", Layer(encoder, layer, weights, f"{names.layers}.{i}"))
         self.norm = None if names.norm is None else norm_of(weights, names.norm, hidden, encoder.norm)
         self.projector = Projector(config.projector, hidden, weights)
+        for i, tap in enumerate(config.taps):
+            setattr(self, f"tap_{i}", Projector(tap.steps, hidden, weights))
 
     def __call__(self, patches: Patches) -> jax.Array:
         """Map the patches of one or several images to embeddings.
@@ -53,7 +57,7 @@ class Tower(nnx.Module, pytree=False):
         CPUs, the bits of a segment do not depend on the others.
 
         Returns:
-            (segments * length // merge², output_size) float32. Where a patch is padding, its embedding has no meaning.
+            (segments * length // merge², width) float32. Where a patch is padding, its embedding has no meaning.
         """
         segments, length, _ = patches.values.shape
         count = max(1, min(segments, self.at_once // length))
@@ -64,12 +68,12 @@ class Tower(nnx.Module, pytree=False):
             return x.reshape(-1, count, *x.shape[1:])
 
         embeddings: jax.Array = lax.map(self._if_any, jax.tree.map(grouped, patches))
-        return embeddings.reshape(-1, self.config.output_size)[: segments * length // self.config.merge**2]
+        return embeddings.reshape(-1, self.config.width)[: segments * length // self.config.merge**2]
 
     def _if_any(self, patches: Patches) -> jax.Array:
         """Return the embeddings of a few segments; zeros if all of their patches are padding."""
         rows = patches.valid.size // self.config.merge**2
-        empty = jnp.zeros((rows, self.config.output_size), jnp.float32)
+        empty = jnp.zeros((rows, self.config.width), jnp.float32)
         embeddings: jax.Array = lax.cond(patches.valid.any(), self._embed, lambda _: empty, patches)
         return embeddings
 
@@ -77,14 +81,32 @@ class Tower(nnx.Module, pytree=False):
         x = self.embedding(patches.values.reshape(-1, self.config.patch_width))
         places = patches.positions.reshape(-1, 2)
         if self.positions is not None:
-            side = math.isqrt(self.positions.rows)
-            x = x + self.positions(places[:, 0] * side + places[:, 1])
+            x = x + self._of_table(self.positions, patches)
         x = x if self.input_norm is None else self.input_norm(x)
         positions, memory = self._rotations(places), LayerMemory(None)
-        mixer = cast(Mixer, SegmentMixer(patches.valid, self.dtype))  # no layer has a state
+        whole = SegmentMixer(patches.valid, self.dtype)
+        in_windows = replace(whole, windows=self._windows(patches)) if self.config.windowed else whole
+        taps: dict[int, jax.Array] = {}
         for i in range(self.config.encoder.num_layers):
+            mixer = cast(Mixer, in_windows if i in self.config.windowed else whole)  # no layer has a state
             x, _ = getattr(self, f"layer_{i}")(x, positions, memory, mixer)
-        return self.projector(x if self.norm is None else self.norm(x))
+            taps |= {at: getattr(self, f"tap_{at}")(x) for at, tap in enumerate(self.config.taps) if tap.layer == i}
+        embeddings = self.projector(x if self.norm is None else self.norm(x))
+        return jnp.concatenate([embeddings, *(taps[at] for at in sorted(taps))], axis=1) if taps else embeddings
+
+    def _of_table(self, table: Table, patches: Patches) -> jax.Array:
+        """Return the positions of patches by a table, (patches, hidden) float32."""
+        side = math.isqrt(table.rows)
+        if self.config.stretched:
+            return stretched(table, side, patches)
+        rows = patches.positions[..., 0] * side + patches.positions[..., 1]
+        return table(rows.reshape(-1))
+
+    def _windows(self, patches: Patches) -> jax.Array:
+        """Return the number of the window of each patch in its segment, (segments, length) int32."""
+        places = patches.positions // self.config.window
+        numbers: jax.Array = places[..., 0] * places.shape[1] + places[..., 1]
+        return numbers
 
     def _rotations(self, places: jax.Array) -> Positions:
         """Return the rotations of patches by their rows and columns; none without a rope."""

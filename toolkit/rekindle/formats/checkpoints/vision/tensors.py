@@ -14,6 +14,8 @@ from rekindle.formats.checkpoints.checkpoint import LazyTensors, TowerFiles
 from rekindle_kernels.blocks import Tensor
 
 Loader = Callable[[], Tensor]
+FRAMES: Final = 2
+"""Frames of a video with a common patch."""
 _PREFIXES: Final = ("model.", "")
 """Prefixes of towers in files: of whole models, and of models without a head."""
 
@@ -55,14 +57,26 @@ def tower_files(
 
 
 def _patch_axes(config: VisionConfig, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the axes (output, row, column, channel) of a convolution over patches; none if it has another shape."""
+    """Return the axes (output, row, column, channel) of a convolution over patches; none if it has another shape.
+
+    Over the frames of a video, an axis of frames is last.
+    """
     side, channels, hidden = config.patch_size, config.channels, config.encoder.hidden_size
-    if shape == (hidden, channels, side, side):
-        return 0, 2, 3, 1
-    return (0, 1, 2, 3) if shape == (hidden, side, side, channels) else ()  # as MLX stores it
+    axes: Mapping[tuple[int, ...], tuple[int, ...]] = {
+        (hidden, channels, side, side): (0, 2, 3, 1),
+        (hidden, channels, FRAMES, side, side): (0, 3, 4, 1, 2),
+        (hidden, side, side, channels): (0, 1, 2, 3),  # as MLX stores it
+        (hidden, FRAMES, side, side, channels): (0, 2, 3, 4, 1),
+    }
+    return axes.get(shape, ())
 
 
 def _flat_patches(load: Loader, axes: tuple[int, ...]) -> Tensor:
-    """Return the weights of a convolution as a matrix (out, in), with inputs in the order of a patch's numbers."""
+    """Return the weights of a convolution as a matrix (out, in), with inputs in the order of a patch's numbers.
+
+    An image is a video of equal frames, so that their weights add up.
+    """
     weights = np.asarray(load()).transpose(axes)
+    if len(axes) == 5:
+        weights = weights.astype(np.float32).sum(-1).astype(weights.dtype)
     return np.ascontiguousarray(weights).reshape(len(weights), -1)

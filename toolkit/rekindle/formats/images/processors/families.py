@@ -8,6 +8,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.images.processors.idefics3 import read_idefics3
 from rekindle.formats.images.processors.pixtral import read_pixtral
 from rekindle.formats.images.processors.processor import ImageProcessor
+from rekindle.formats.images.processors.qwen import read_qwen
 from rekindle.formats.images.processors.settings import Settings
 
 IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_config")
@@ -15,6 +16,9 @@ IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_c
 PROCESSORS: Final[Mapping[str, Callable[[Settings], ImageProcessor]]] = {
     "idefics3": read_idefics3,
     "pixtral": read_pixtral,
+    "qwen2_5_vl": read_qwen,
+    "qwen2_vl": read_qwen,
+    "qwen3_vl": read_qwen,
 }
 """Readers of image processors by the kind of the tower."""
 

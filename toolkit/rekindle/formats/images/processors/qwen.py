@@ -1,0 +1,175 @@
+"""Images of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: the whole image as patches, near its own size."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from rekindle.core.errors import CheckpointError, InvalidRequest, UnsupportedModel
+from rekindle.core.models.vision.patches import Patches
+from rekindle.formats.images.processors.arrays import (
+    LENGTHS,
+    Normalization,
+    in_patches,
+    in_squares,
+    lengths_up_to,
+    resize,
+)
+from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
+
+MOST_ASPECT: Final = 200
+"""The most times that the longer side has the shorter one."""
+LOW_TOKENS: Final = 256
+"""The most tokens of an image with low detail, unless the settings ask for more pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class QwenImages:
+    """Rules for the images of a checkpoint.
+
+    Attributes:
+        least, most: bounds of the pixels of an image; the sides are multiples of a square of patches.
+        resample: the filter of Pillow.
+        normalization: from bytes to the tower's numbers.
+        patch: pixels of a patch's side.
+        merge: patches of a token, along one side.
+        image, start, end, video: texts of the tokens of an embedding, around an image, and of a video.
+    """
+
+    least: int
+    most: int
+    resample: int
+    normalization: Normalization
+    patch: int
+    merge: int
+    image: str = "<|image_pad|>"
+    start: str = "<|vision_start|>"
+    end: str = "<|vision_end|>"
+    video: str = "<|video_pad|>"
+
+    @property
+    def placeholder(self) -> str:
+        """Text of the token for an image."""
+        return self.image
+
+    @property
+    def opening(self) -> str:
+        """Text for an image in a raw prompt without a place for it."""
+        return self.start + self.image + self.end
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Texts of tokens of images."""
+        return self.image, self.start, self.end, self.video
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """Numbers of patches of an image with padding."""
+        most, least = self.most // self.patch**2, self.least / self.patch**2
+        # Sides are at least a square of patches, and those of small images are rounded up.
+        of_thin = self.merge * (math.sqrt(MOST_ASPECT * most) + self.merge)
+        of_small = least + self.merge * (MOST_ASPECT + 1) * math.sqrt(least / MOST_ASPECT) + self.merge**2
+        square = self.merge**2
+        largest = min(max(most, math.ceil(max(of_thin, of_small))), LENGTHS[-1])
+        return lengths_up_to(-(-largest // square) * square, self.merge)
+
+    def at_low_detail(self) -> "QwenImages":
+        """Return the rules for images of few tokens."""
+        return replace(self, most=min(self.most, max(self.least, LOW_TOKENS * self._square**2)))
+
+    def grid_of(self, height: int, width: int) -> tuple[int, int]:
+        """Return rows and columns of the embeddings of an image.
+
+        Raises:
+            InvalidRequest: the image is too thin.
+        """
+        rows, columns = (side // self._square for side in self._size(height, width))
+        return rows, columns
+
+    def tokens(self, height: int, width: int) -> int:
+        """Return the number of embeddings of an image of this size."""
+        return math.prod(self.grid_of(height, width))
+
+    def text(self, height: int, width: int) -> str:
+        """Return the text in place of the placeholder."""
+        return self.image * self.tokens(height, width)
+
+    def grids(self, height: int, width: int) -> tuple[np.ndarray, ...]:
+        """Return the layout of the embeddings over the image."""
+        grid = self.grid_of(height, width)
+        return (np.arange(math.prod(grid), dtype=np.int32).reshape(grid),)
+
+    def resized(self, pixels: np.ndarray) -> np.ndarray:
+        """Return the image in its size for the tower, (height, width, 3) uint8."""
+        height, width, _ = pixels.shape
+        return resize(pixels, self._size(height, width), self.resample)
+
+    def patches(self, pixels: np.ndarray) -> Patches:
+        """Return the patches of an image, one segment."""
+        values = in_patches(self.normalization.apply(self.resized(pixels))[None], self.patch, self.merge)
+        rows, columns = (side * self.merge for side in self.grid_of(*pixels.shape[:2]))
+        return Patches(values, in_squares(rows, columns, self.merge)[None], np.ones((1, rows * columns), bool))
+
+    @property
+    def _square(self) -> int:
+        """Pixels of the side of a token."""
+        return self.patch * self.merge
+
+    def _size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the size of an image for the tower. The operations are those of transformers, in their order."""
+        if max(height, width) > MOST_ASPECT * min(height, width):
+            raise InvalidRequest.of(
+                "prompt",
+                f"the longer side of an image must be at most {MOST_ASPECT} times the shorter one, got {width} x "
+                f"{height}; cut it",
+            )
+        factor = self._square
+        rounded = round(height / factor) * factor, round(width / factor) * factor
+        if math.prod(rounded) > self.most:
+            shrink = math.sqrt(height * width / self.most)
+            return self._down(height / shrink), self._down(width / shrink)
+        if math.prod(rounded) < self.least:
+            grow = math.sqrt(self.least / (height * width))
+            return math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
+        return rounded
+
+    def _down(self, side: float) -> int:
+        return max(self._square, math.floor(side / self._square) * self._square)
+
+
+def read_qwen(settings: Settings) -> QwenImages:
+    """Read the rules of a checkpoint. Missing settings have the values of transformers' class.
+
+    Raises:
+        CheckpointError: a setting is malformed, or settings do not fit together.
+        UnsupportedModel: a setting is not implemented.
+    """
+    tower, image = settings.tower, settings.image
+    settings.require("do_resize", "do_convert_rgb")
+    patch = settings.integer(image, "patch_size", settings.integer(tower, "patch_size", 14))
+    merge = settings.integer(image, "merge_size", settings.integer(tower, "spatial_merge_size", 2))
+    for name, setting, expected in (("patch_size", patch, 14), ("spatial_merge_size", merge, 2)):
+        if settings.integer(tower, name, expected) != setting:
+            raise CheckpointError(
+                f"{settings.source}: the image processor has a {name} of {setting}, and the tower one of "
+                f"{tower.get(name)}; fetch the files again"
+            )
+    if settings.integer(image, "temporal_patch_size", 2) != 2:
+        raise UnsupportedModel(f"{settings.source}: an image processor with a temporal_patch_size other than 2")
+    size = image.get("size") or {}
+    least = settings.integer(image, "min_pixels", settings.integer(size, "shortest_edge", 56 * 56))
+    most = settings.integer(image, "max_pixels", settings.integer(size, "longest_edge", 28 * 28 * 1280))
+    room = LENGTHS[-1] * patch**2
+    return QwenImages(
+        least=min(least, room // 2),
+        most=min(most, room),
+        resample=settings.integer(image, "resample", 3),
+        normalization=settings.normalization(CLIP_MEAN, CLIP_STD),
+        patch=patch,
+        merge=merge,
+        image=settings.token("image_token_id", "image_token", "<|image_pad|>"),
+        start=settings.token("vision_start_token_id", "vision_bos_token", "<|vision_start|>"),
+        end=settings.token("vision_end_token_id", "vision_eos_token", "<|vision_end|>"),
+        video=settings.token("video_token_id", "video_token", "<|video_pad|>"),
+    )
