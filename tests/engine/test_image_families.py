@@ -14,9 +14,13 @@ FAMILIES = pytest.mark.parametrize(
     "family",
     [
         Pictured("smolvlm"),
+        Pictured("lfm2-vl"),
         Pictured("mistral3"),
         Pictured("qwen3-vl"),
-        *(pytest.param(Pictured(name), marks=pytest.mark.wide) for name in ("pixtral", "qwen2_5-vl", "qwen3_5")),
+        *(
+            pytest.param(Pictured(name), marks=pytest.mark.wide)
+            for name in ("internvl", "pixtral", "qwen2_5-vl", "qwen3_5")
+        ),
     ],
     ids=lambda family: family.path.name,
 )

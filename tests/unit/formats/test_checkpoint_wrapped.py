@@ -24,7 +24,7 @@ OUTER = {"architectures": ["MadeUpForConditionalGeneration"], "model_type": "mad
 TOWERS = {
     name: np.zeros((2, 2), np.float32)
     for name in (
-        "model.visual.blocks.0.attn.qkv.weight",
+        "model.visual.blocks.0.attn.table",
         "vision_tower.layers.0.norm.weight",
         "multi_modal_projector.linear.weight",
         "mtp.norm.weight",

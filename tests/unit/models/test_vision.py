@@ -21,7 +21,7 @@ from rekindle_kernels.api import Implementation
 from tests.engine.pictured import Pictured
 from tests.vision import SMOLVLM, Array, RunningTower, golden, padded, patches_of
 
-FAMILIES = ("mistral3", "pixtral", "qwen2_5-vl", "qwen3-vl", "qwen3_5")
+FAMILIES = ("internvl", "lfm2-vl", "mistral3", "pixtral", "qwen2_5-vl", "qwen3-vl", "qwen3_5")
 """Tiny models beside SmolVLM."""
 WITH_KERNELS = pytest.mark.parametrize("implementation", [pytest.param("xla", marks=pytest.mark.wide), "cpu"])
 
@@ -58,9 +58,12 @@ def test_embeddings_of_each_family_are_those_of_transformers(family: str, implem
         embeddings = []
         for image, _ in images_in(model.messages(number)):
             pixels = image.pixels()
-            patches, count = checkpoint.images.patches(pixels), checkpoint.images.tokens(*pixels.shape[:2])
-            alone = tower.embed(patches)[:count]
-            longer = tower.embed(patches.padded(checkpoint.images.segments[-1]))[:count]
+            patches = checkpoint.images.patches(pixels)
+            alone, longer = (
+                tower.embed(each)[each.valid[:, :: tower.config.merge**2].reshape(-1)]
+                for each in (patches, patches.padded(checkpoint.images.segments[-1]))
+            )
+            assert len(alone) == checkpoint.images.tokens(*pixels.shape[:2])
             assert np.abs(longer - alone).max() < 2e-6 * np.abs(alone).max()
             embeddings.append(alone)
         parts = [model.numbers[f"{number}_embedded"]]

@@ -65,7 +65,7 @@ def read_qwen3(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
 
     return replace(
         _tower(keys, encoder, merge, patch=16, projector=steps("merger", joined=False)),
-        stretched=True,
+        stretched="corners",
         taps=tuple(Tap(at, steps(f"deepstack_merger_list.{i}", joined=True)) for i, at in enumerate(taps)),
     )
 

@@ -6,12 +6,17 @@ from typing import Any, Final
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.models.vision.config import VisionConfig
 from rekindle.formats.families.idefics3 import read_tower as read_idefics3
+from rekindle.formats.families.internvl import read_tower as read_internvl
 from rekindle.formats.families.keys import Keys
+from rekindle.formats.families.lfm2_vl import read_tower as read_lfm2_vl
 from rekindle.formats.families.pixtral import read_tower as read_pixtral
 from rekindle.formats.families.qwen_vl import read_qwen2, read_qwen2_5, read_qwen3
 
 KINDS: Final[Mapping[str, str]] = {
     "idefics3": "idefics3",
+    "internvl/internvl_vision": "internvl",
+    "lfm2-vl/siglip2_vision_model": "lfm2_vl",
+    "lfm2_vl/siglip2_vision_model": "lfm2_vl",
     "llava/pixtral": "pixtral",
     "mistral3/pixtral": "pixtral",
     "qwen2_5_vl": "qwen2_5_vl",
@@ -25,15 +30,20 @@ KINDS: Final[Mapping[str, str]] = {
 """Kinds of towers by the "model_type" of a config, or by this and that of its "vision_config"."""
 TOWERS: Final[Mapping[str, Callable[[Keys, Keys, int], VisionConfig]]] = {
     "idefics3": read_idefics3,
+    "internvl": read_internvl,
+    "lfm2_vl": read_lfm2_vl,
     "pixtral": read_pixtral,
     "qwen2_5_vl": read_qwen2_5,
     "qwen2_vl": read_qwen2,
     "qwen3_vl": read_qwen3,
 }
 """Readers of the keys of a config and of its "vision_config" by kind, given the size of the text model's embeddings."""
-_WITHOUT_EFFECT: Final = frozenset(
-    {"head_dim", "image_size", "max_image_size", "size", "tie_word_embeddings", "use_base_siglip"}
-)
+# fmt: off
+_WITHOUT_EFFECT: Final = frozenset({
+    "head_dim", "hidden_dropout_prob", "image_size", "layer_scale_init_value", "max_image_size", "projection_dropout",
+    "size", "tie_word_embeddings", "use_base_siglip", "use_mask_token", "vision_use_head",
+})
+# fmt: on
 """Keys of images' processing, of other models, and of sizes that others give."""
 
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from rekindle.core.models.config import Activation, ModelConfig, Norm
 
@@ -97,10 +97,15 @@ class VisionConfig:
         patch_bias: whether the product before the first layer adds a bias.
         input_norm: the name of the norm before the first layer; None for none.
         alternating: whether the frequencies of the rope go to rows and columns in turns; else both have every other.
-        stretched: whether the table of positions is stretched over the whole image.
+        stretched: the way to stretch the table of positions over a whole image: with the table's corners in those of
+            the image, or with means of rows and columns where an image has fewer; None for a table as it is.
         taps: the sources of summands behind the decoder's first layers, in the order of these.
         window: the side of the squares of patches that attend to themselves in some layers.
         windowed: the indices of these layers.
+        class_token: the name of a vector before the patches of a segment, which has the first row of the table of
+            positions, and no embedding; None for none.
+        branch_scales: the names in a layer of factors of the results of attention and of the feed-forward layer, which
+            are multiplied into their last products when these are loaded; None for none.
     """
 
     encoder: ModelConfig
@@ -110,10 +115,12 @@ class VisionConfig:
     patch_bias: bool = True
     input_norm: str | None = None
     alternating: bool = False
-    stretched: bool = False
+    stretched: Literal["corners", "means"] | None = None
     taps: tuple[Tap, ...] = ()
     window: int = 1
     windowed: frozenset[int] = frozenset()
+    class_token: str | None = None
+    branch_scales: tuple[str, str] | None = None
 
     @property
     def width(self) -> int:

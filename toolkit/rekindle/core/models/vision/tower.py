@@ -20,9 +20,9 @@ from rekindle.core.models.vision.mixing import SegmentMixer
 from rekindle.core.models.vision.patches import Patches
 from rekindle.core.models.vision.projector import Projector
 from rekindle.core.models.vision.rotation import axial_positions
-from rekindle.core.models.vision.stretching import stretched
+from rekindle.core.models.vision.stretching import stretched_by_corners, stretched_by_means
 from rekindle.core.models.weights.form import WeightForm
-from rekindle.core.models.weights.requests import Shapes, WeightSource
+from rekindle.core.models.weights.requests import JoinedTensors, Shapes, WeightSource
 from rekindle_kernels.api import Implementation
 
 PATCHES: Final = 4096
@@ -42,6 +42,8 @@ class Tower(nnx.Module, pytree=False):
         self.embedding = Linear(weights, config.patch_width, {names.embedding: hidden}, bias=config.patch_bias)
         positions, first = encoder.positions, config.input_norm
         self.positions = None if positions is None else Table(weights, names.positions, (positions.rows, hidden))
+        token = JoinedTensors({f"{config.class_token}.weight": (hidden,)}, False)
+        self.class_token = None if config.class_token is None else nnx.Param(weights.get(token))
         self.input_norm = None if first is None else norm_of(weights, first, hidden, encoder.norm)
         for i, layer in enumerate(encoder.layers):
             setattr(self, f"layer_{i}", Layer(encoder, layer, weights, f"{names.layers}.{i}"))
@@ -79,28 +81,43 @@ class Tower(nnx.Module, pytree=False):
 
     def _embed(self, patches: Patches) -> jax.Array:
         x = self.embedding(patches.values.reshape(-1, self.config.patch_width))
-        places = patches.positions.reshape(-1, 2)
         if self.positions is not None:
             x = x + self._of_table(self.positions, patches)
+        x, valid = self._with_class(x, patches.valid)
         x = x if self.input_norm is None else self.input_norm(x)
-        positions, memory = self._rotations(places), LayerMemory(None)
-        whole = SegmentMixer(patches.valid, self.dtype)
+        positions, memory = self._rotations(patches, len(x)), LayerMemory(None)
+        whole = SegmentMixer(valid, self.dtype)
         in_windows = replace(whole, windows=self._windows(patches)) if self.config.windowed else whole
         taps: dict[int, jax.Array] = {}
         for i in range(self.config.encoder.num_layers):
             mixer = cast(Mixer, in_windows if i in self.config.windowed else whole)  # no layer has a state
             x, _ = getattr(self, f"layer_{i}")(x, positions, memory, mixer)
             taps |= {at: getattr(self, f"tap_{at}")(x) for at, tap in enumerate(self.config.taps) if tap.layer == i}
-        embeddings = self.projector(x if self.norm is None else self.norm(x))
+        x = x if self.norm is None else self.norm(x)
+        if self.class_token is not None:
+            x = x.reshape(*valid.shape, -1)[:, 1:].reshape(patches.valid.size, -1)
+        embeddings = self.projector(x)
         return jnp.concatenate([embeddings, *(taps[at] for at in sorted(taps))], axis=1) if taps else embeddings
 
     def _of_table(self, table: Table, patches: Patches) -> jax.Array:
         """Return the positions of patches by a table, (patches, hidden) float32."""
-        side = math.isqrt(table.rows)
-        if self.config.stretched:
-            return stretched(table, side, patches)
-        rows = patches.positions[..., 0] * side + patches.positions[..., 1]
+        first = 0 if self.class_token is None else 1
+        side = math.isqrt(table.rows - first)
+        if self.config.stretched is not None:
+            ways = {"corners": stretched_by_corners, "means": stretched_by_means}
+            return ways[self.config.stretched](table, side, patches)
+        rows = first + patches.positions[..., 0] * side + patches.positions[..., 1]
         return table(rows.reshape(-1))
+
+    def _with_class(self, x: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return patches, (patches, hidden), and their validity with the class token before those of each segment."""
+        if self.class_token is None:
+            return x, valid
+        token = self.class_token[...][None]
+        token = token if self.positions is None else token + self.positions(jnp.zeros(1, jnp.int32))
+        tokens = jnp.broadcast_to(token[None], (len(valid), 1, x.shape[1]))
+        x = jnp.concatenate([tokens, x.reshape(*valid.shape, -1)], axis=1)
+        return x.reshape(-1, x.shape[2]), jnp.pad(valid, [(0, 0), (1, 0)], constant_values=True)
 
     def _windows(self, patches: Patches) -> jax.Array:
         """Return the number of the window of each patch in its segment, (segments, length) int32."""
@@ -108,14 +125,14 @@ class Tower(nnx.Module, pytree=False):
         numbers: jax.Array = places[..., 0] * places.shape[1] + places[..., 1]
         return numbers
 
-    def _rotations(self, places: jax.Array) -> Positions:
-        """Return the rotations of patches by their rows and columns; none without a rope."""
+    def _rotations(self, patches: Patches, count: int) -> Positions:
+        """Return the rotations of so many patches by their rows and columns; none without a rope."""
         attention = self.config.encoder.attentions[0]
         if attention.rope is None:
-            none = jnp.zeros((len(places), 0), jnp.float32)
+            none = jnp.zeros((count, 0), jnp.float32)
             return Positions(none, none, None)
         theta, alternating = attention.rope.theta, self.config.alternating
-        return axial_positions(places, theta, attention.head_dim, alternating=alternating)
+        return axial_positions(patches.positions.reshape(-1, 2), theta, attention.head_dim, alternating=alternating)
 
 
 @lru_cache(maxsize=2)

@@ -1,6 +1,6 @@
 """The tensors of a vision tower, by their names and shapes in files."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -18,13 +18,36 @@ FRAMES: Final = 2
 """Frames of a video with a common patch."""
 _PREFIXES: Final = ("model.", "")
 """Prefixes of towers in files: of whole models, and of models without a head."""
+_ENCODER: Final = "vision_tower.vision_model."
+"""The place of a SigLIP encoder, whose second part transformers leaves out since version 5."""
 
 
 def own_names(config: VisionConfig, stored: Collection[str]) -> dict[str, str]:
     """Return the name in files of each tensor of a tower, given all names in the files."""
-    names = list(tower_shapes(config))
-    forms = [{name: prefix + name.removeprefix(_PREFIXES[0]) for name in names} for prefix in _PREFIXES]
-    return next((form for form in forms if any(each in stored for each in form.values())), forms[0])
+    return {name: next((each for each in _forms(name) if each in stored), name) for name in _names(config)}
+
+
+def _names(config: VisionConfig) -> list[str]:
+    """Return the names of all tensors of a tower, with the factors of its branches."""
+    return [*tower_shapes(config), *(name for name in map(partial(_scale_of, config), tower_shapes(config)) if name)]
+
+
+def _forms(name: str) -> Iterator[str]:
+    """Yield the names in files of a tensor."""
+    for prefix in _PREFIXES:
+        own = prefix + name.removeprefix(_PREFIXES[0])
+        for form in (own, own.replace(_ENCODER, "vision_tower.")):
+            yield form
+            yield form.removesuffix(".weight")  # of parameters without a module
+
+
+def _scale_of(config: VisionConfig, name: str) -> str | None:
+    """Return the name of the factor that is multiplied into a tensor; None for none."""
+    names = config.encoder.names
+    layer, _, part = name.removeprefix(f"{names.layers}.").partition(".")
+    branches = dict(zip((names.out, names.down), config.branch_scales or (), strict=False))
+    scale = branches.get(part.rpartition(".")[0])
+    return None if scale is None else f"{names.layers}.{layer}.{scale}.weight"
 
 
 def tower_files(
@@ -50,8 +73,15 @@ def tower_files(
         load = loaders[stored]
         if name == patch_name and (axes := _patch_axes(config, shapes[stored])):
             load = partial(_flat_patches, load, axes)
+        elif shapes[stored] != shape and shapes[stored] == (1,) * (len(shapes[stored]) - len(shape)) + shape:
+            load = partial(_reshaped, load, shape)
         elif shapes[stored] != shape:
             raise CheckpointError(f"{source}: {stored} must have the shape {shape} by its config, got {shapes[stored]}")
+        if scale := _scale_of(config, name):
+            factor = names[scale]
+            if shapes.get(factor) != shape[:1]:
+                raise CheckpointError(f"{source}: {factor} must have the shape {shape[:1]}, got {shapes.get(factor)}")
+            load = partial(_scaled, load, loaders[factor])
         tensors[name] = load
     return TowerFiles(config, LazyTensors(tensors))
 
@@ -80,3 +110,15 @@ def _flat_patches(load: Loader, axes: tuple[int, ...]) -> Tensor:
     if len(axes) == 5:
         weights = weights.astype(np.float32).sum(-1).astype(weights.dtype)
     return np.ascontiguousarray(weights).reshape(len(weights), -1)
+
+
+def _reshaped(load: Loader, shape: tuple[int, ...]) -> Tensor:
+    """Return a tensor without its leading axes of length 1."""
+    return np.asarray(load()).reshape(shape)
+
+
+def _scaled(load: Loader, factor: Loader) -> Tensor:
+    """Return a matrix (out, in) or a bias (out,) with its outputs multiplied by factors, (out,)."""
+    weights, factors = np.asarray(load()), np.asarray(factor()).astype(np.float32)
+    scaled = weights.astype(np.float32) * factors.reshape(-1, *[1] * (weights.ndim - 1))
+    return scaled.astype(weights.dtype)

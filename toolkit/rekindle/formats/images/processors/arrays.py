@@ -24,6 +24,13 @@ class Normalization:
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
 
+    def fused(self) -> "Normalization":
+        """Return the same without the first step, as torchvision computes it."""
+        if self.scale is None or self.mean is None or self.std is None:
+            return self
+        mean, std = (tuple(each / self.scale for each in values) for values in (self.mean, self.std))
+        return Normalization(None, mean, std)
+
     def apply(self, pixels: np.ndarray) -> np.ndarray:
         """Return pixels (..., 3) uint8 as float32. A byte has one number in each channel, so a table has all."""
         values = np.arange(256).astype(np.float64)

@@ -55,6 +55,16 @@ class Settings:
             )
         return value
 
+    def side(self, name: str, default: int) -> int:
+        """Return a size of the tower in pixels, which may be two equal numbers.
+
+        Raises:
+            CheckpointError: the size is something else.
+        """
+        value = self.tower.get(name, default)
+        sides = value if isinstance(value, list | tuple) and value and len(set(value)) == 1 else [value]
+        return self.integer({name: sides[0]}, name)
+
     def normalization(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Normalization:
         """Return the normalization of pixels, with defaults for a missing mean and a missing deviation.
 
