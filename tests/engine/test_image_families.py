@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle import InvalidRequest
 from tests.engine.pictured import GREEDY, Pictured
 
 pytestmark = pytest.mark.anyio
@@ -19,7 +20,7 @@ FAMILIES = pytest.mark.parametrize(
         Pictured("qwen3-vl"),
         *(
             pytest.param(Pictured(name), marks=pytest.mark.wide)
-            for name in ("internvl", "pixtral", "qwen2_5-vl", "qwen3_5")
+            for name in ("internvl", "paligemma", "pixtral", "qwen2_5-vl", "qwen3_5")
         ),
     ],
     ids=lambda family: family.path.name,
@@ -33,7 +34,9 @@ async def test_answers_are_those_of_transformers(
     family: Pictured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))
-    with rekindle.open_sync(family.path, **SETTINGS) as session:
+    is_cached = family.path.name != "paligemma"  # it reads each prompt as a whole
+    settings = SETTINGS if is_cached else {**SETTINGS, "max_prefill_tokens": 96}
+    with rekindle.open_sync(family.path, **settings) as session:
         for number in (0, 1):
             answer = await session.generate(family.messages(number), **GREEDY, prompt_logprobs=0)
             assert list(answer.prompt_token_ids) == family.tokens(number, "input_ids")
@@ -54,11 +57,24 @@ async def test_answers_are_those_of_transformers(
         assert [answers[0], answers[4]] == [family.tokens(number, "greedy_new") for number in (0, 1)]
         assert embedded == 6, "three images, and each of them upside down"
         await session.save(progress=False)
-    with rekindle.open_sync(family.path, **SETTINGS) as session:
+    with rekindle.open_sync(family.path, **settings) as session:
         both: Any = [family.messages(0), family.messages(1)]
         again: Any = await session.generate(both, **GREEDY)
         assert [list(each.token_ids) for each in again] == [family.tokens(number, "greedy_new") for number in (0, 1)]
         stats = session.stats
         assert (stats.compilations, stats.unexpected_compilations) == (0, 0)
-        assert stats.scheduler.embedded_pictures == 0
-        assert stats.scheduler.disk_hit_tokens > 0
+        assert stats.scheduler.embedded_pictures == (0 if is_cached else 3)
+        assert (stats.scheduler.disk_hit_tokens > 0) == is_cached
+
+
+@pytest.mark.wide
+async def test_a_prompt_read_as_a_whole_is_preempted_and_has_no_prefix() -> None:
+    family = Pictured("paligemma")
+    few: Any = {**SETTINGS, "max_prefill_tokens": 96, "num_pages": 8, "restore": "off"}
+    with rekindle.open_sync(family.path, **few) as session:
+        prompts: Any = [family.messages(0)] * 4
+        answers: Any = await session.generate(prompts, **GREEDY)
+        assert [list(each.token_ids) for each in answers] == [family.tokens(0, "greedy_new")] * 4
+        assert session.stats.scheduler.preemptions > 0
+        with pytest.raises(InvalidRequest, match="in both directions"):
+            await session.prefix(family.messages(0))

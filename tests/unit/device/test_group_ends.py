@@ -13,8 +13,10 @@ from rekindle.core.device.tick_mixer import group_ends_of
 SLOTS = 4
 
 
-def inputs_of(blocks: list[tuple[int, int, int]], images: list[tuple[int, int]]) -> TickInputs[Any]:
-    """Return inputs of blocks, as (slot, start, count), with images in ranges of their tokens."""
+def inputs_of(
+    blocks: list[tuple[int, int, int]], images: list[tuple[int, int]], lengths: tuple[int, ...] = (0,)
+) -> TickInputs[Any]:
+    """Return inputs of blocks, as (slot, start, count), with images in ranges of their tokens, and prompts' lengths."""
     layout = InputLayout(Bucket(16 * len(blocks), 0, pictures=True), SLOTS - 1, 8)
     inputs = layout.unpack(layout.padding())
     slots, starts, counts = (np.array(each, np.int32) for each in zip(*blocks, strict=True))
@@ -22,19 +24,22 @@ def inputs_of(blocks: list[tuple[int, int, int]], images: list[tuple[int, int]])
     for first, last in images:
         embedded[first:last] = 7
     own: Any = {"block_slot": slots, "block_start": starts, "block_count": counts, "embedded": embedded}
+    own["block_length"] = np.resize(np.array(lengths, np.int32), len(blocks))
     arrays: Any = {name: jnp.asarray(array) for name, array in own.items()}
     return replace(inputs, **arrays)
 
 
 def ends_of(inputs: TickInputs[Any], *, whole_texts: bool) -> list[int]:
-    flat: list[int] = np.asarray(group_ends_of(inputs, SLOTS, whole_texts=whole_texts)).reshape(-1).tolist()
+    flat: list[int] = np.asarray(group_ends_of(inputs, whole_texts=whole_texts)).reshape(-1).tolist()
     return flat
 
 
 def test_a_text_is_shown_to_all_of_its_tokens() -> None:
-    until = ends_of(inputs_of([(0, 0, 16), (0, 16, 5), (2, 0, 9), (3, 0, 0)], []), whole_texts=True)
+    blocks = [(0, 0, 16), (0, 16, 5), (2, 0, 16), (2, 16, 9), (3, 0, 0)]
+    until = ends_of(inputs_of(blocks, [], (21, 21, 20, 20, 0)), whole_texts=True)
     assert until[:21] == [21] * 21
-    assert until[32:41] == [9] * 9
+    assert until[32:52] == [20] * 20
+    assert until[52:57] == list(range(21, 26)), "an answer is causal"
     assert until[21:32] == list(range(22, 33)), "padding sees no less than its position"
 
 

@@ -237,10 +237,13 @@ def test_a_text_model_that_is_not_supported_is_named_by_its_keys(families: Path)
         parse_config(nested({**config, "hidden_act": "xielu"}), "config.json")
 
 
-def test_a_model_with_prompts_read_in_both_directions_is_refused(families: Path) -> None:
-    config, _ = flat(families, "gemma")
-    with pytest.raises(UnsupportedModel, match="in both directions"):
-        parse_config(nested(config, model_type="paligemma"), "config.json")
+def test_a_model_with_prompts_read_in_both_directions_has_no_windows_for_them(families: Path) -> None:
+    config, _ = flat(families, "gemma2")
+    text = {**config, "use_bidirectional_attention": True, "sliding_window": 48}
+    model = parse_config(nested(text, model_type="paligemma"), "config.json")
+    assert model.both_ways
+    assert {(attention.window, attention.ahead) for attention in model.attentions} == {(None, None)}
+    assert model.max_context == 48
 
 
 def test_a_family_of_ones_own_reads_the_text_model(families: Path) -> None:

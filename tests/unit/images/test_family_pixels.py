@@ -41,6 +41,7 @@ FAMILIES = {
     "internvl-small": Family("internvl", 7, tower={"image_size": 28}),
     "lfm2-vl": Family("lfm2-vl", 16),
     "lfm2-vl-small": Family("lfm2-vl", 8),
+    "paligemma": Family("paligemma", 14, tower={"image_size": 224}),
     "pixtral": Family("pixtral", 16),
     "mistral3": Family("mistral3", 14, {"spatial_merge_size": 2}),
     "mistral3-small": Family("mistral3", 4, {"spatial_merge_size": 2}),

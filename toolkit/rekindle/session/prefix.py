@@ -215,6 +215,12 @@ def prefix(
     """
     if not session._requests.loaded_engine.limits.prefix_cache:
         raise InvalidRequest("this session cannot hold prefixes: it was opened with prefix_cache=False")
+    session._requests.loaded_engine.checkpoint.uses.check_generates()
+    if session._requests.loaded_engine.limits.whole_prompts:
+        raise InvalidRequest(
+            "this model reads each prompt in both directions, so its first part cannot be computed alone: pass the "
+            "whole prompt to generate()"
+        )
     check_keywords(options, ("cache_salt", "adapter", *PromptOptions.__annotations__))
     if options.get("tool_choice", "auto") not in ("auto", "none"):
         raise InvalidRequest("tool_choice belongs to calls on the prefix, as in doc.generate(tool_choice=...)")

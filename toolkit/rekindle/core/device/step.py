@@ -136,7 +136,7 @@ def _tick(
     places = inputs.places(positions) if bucket.coordinates else positions
     config, group_ends = decoder.config, None
     if bucket.prefill_tokens and (config.both_ways or (bucket.pictures and config.images_both_ways)):
-        group_ends = group_ends_of(inputs, len(slots.token), whole_texts=config.both_ways)
+        group_ends = group_ends_of(inputs, whole_texts=config.both_ways)
     mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation, group_ends)
     tap = None if interventions is None else _interventions(interventions, inputs, positions)
     pictures = None if embeddings is None else _embedded(embeddings, inputs, bucket.decode_rows)

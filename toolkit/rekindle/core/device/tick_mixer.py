@@ -142,21 +142,19 @@ class TickMixer:
         return pages
 
 
-def group_ends_of(inputs: TickInputs[jax.Array], slots: int, *, whole_texts: bool) -> jax.Array:
+def group_ends_of(inputs: TickInputs[jax.Array], *, whole_texts: bool) -> jax.Array:
     """Return the end of the positions shown to each token of blocks, (blocks, QUERY_BLOCK) int32.
 
-    They are the positions up to the end of its image, or of its text; for other tokens, up to its own position. All
-    tokens of the image or the text from this one on are in the tick.
+    They are the positions up to the end of its image, or of its prompt; for other tokens, up to its own position. All
+    tokens of the image or the prompt from this one on are in the tick.
 
     Args:
         inputs: the inputs of the tick.
-        slots: the number of slots, that of padding included.
-        whole_texts: whether tokens see their whole text, rather than their image.
+        whole_texts: whether tokens see their whole prompt, rather than their image.
     """
     own = _ends(inputs.block_start)
     if whole_texts:
-        ends = jnp.zeros(slots, jnp.int32).at[inputs.block_slot].max(inputs.block_start + inputs.block_count)
-        return jnp.maximum(own, ends[inputs.block_slot][:, None])
+        return jnp.maximum(own, inputs.block_length[:, None])
     in_image = inputs.embedded >= 0
     follows = (inputs.block_slot[1:] == inputs.block_slot[:-1]) & (inputs.block_start[1:] == own[:-1, -1])
     joined = jnp.ones(own.shape, bool).at[:, -1].set(jnp.append(follows, False)).reshape(-1)

@@ -39,6 +39,21 @@ def in_its_directions(model: ModelConfig, keys: Keys) -> ModelConfig:
     return replace(model, layers=layers, both_ways=True)
 
 
+def with_whole_prompts(model: ModelConfig, keys: Keys) -> ModelConfig:
+    """Return the model with prompts in both directions, and causal answers.
+
+    Windows are for answers alone: a context no longer than a window needs none.
+    """
+    keys.get(_BOTH_WAYS)
+    windows = [attention.window for attention in model.attentions if attention.window is not None]
+    layers = (
+        replace(layer, attention=None if layer.attention is None else replace(layer.attention, window=None, ahead=None))
+        for layer in model.layers
+    )
+    context = min([model.max_context, *windows])
+    return replace(model, layers=tuple(layers), max_context=context, both_ways=True)
+
+
 def _refusal(keys: Keys, reason: str) -> UnsupportedModel:
     return UnsupportedModel(
         f"{keys.source}: {reason}, so the model reads its text in both directions, which is not supported in this "

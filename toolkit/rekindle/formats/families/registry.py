@@ -16,7 +16,7 @@ from rekindle.formats.families.cohere2 import COHERE2
 from rekindle.formats.families.cohere2_moe import COHERE2_MOE
 from rekindle.formats.families.deepseek_v2 import DEEPSEEK_V2
 from rekindle.formats.families.deepseek_v3 import DEEPSEEK_V3, GLM4_MOE_LITE
-from rekindle.formats.families.directions import in_its_directions
+from rekindle.formats.families.directions import in_its_directions, with_whole_prompts
 from rekindle.formats.families.dots1 import DOTS1, SOLAR_OPEN
 from rekindle.formats.families.ernie4_5 import ERNIE4_5
 from rekindle.formats.families.ernie4_5_moe import ERNIE4_5_MOE
@@ -51,7 +51,6 @@ from rekindle.formats.families.ministral3 import MINISTRAL3
 from rekindle.formats.families.mistral import MISTRAL
 from rekindle.formats.families.mistral4 import MISTRAL4
 from rekindle.formats.families.mixtral import MIXTRAL
-from rekindle.formats.families.nearest import nearest
 from rekindle.formats.families.nemotron import NEMOTRON
 from rekindle.formats.families.nemotron_h import NEMOTRON_H
 from rekindle.formats.families.olmo import OLMO
@@ -230,7 +229,8 @@ def _parse(config: Mapping[str, Any], source: str, custom: Family | None) -> Mod
     text = text_config_of(config)
     keys = Keys(text.settings, f"{source}: {text.place}" if text.place else source)
     name, family = _family(keys, text, source, custom)
-    model = in_its_directions(replace(family.read(keys), family=name), keys)
+    in_directions = with_whole_prompts if text.model_type in PREFIX_ATTENTION else in_its_directions
+    model = in_directions(replace(family.read(keys), family=name), keys)
     check_method(text.settings, source)
     unread = keys.unread()
     for key in unread:
@@ -257,11 +257,6 @@ def _family(keys: Keys, text: TextConfig, source: str, custom: Family | None) ->
         raise UnsupportedModel(
             f"{source}: the architecture is {names}, but the given family is for {custom.architecture}; pass a family "
             "for this architecture, or none if it is supported"
-        )
-    if text.model_type in PREFIX_ATTENTION:
-        raise UnsupportedModel(
-            f"{source}: the architecture ({names}) is not supported: its attention over a prompt goes in both "
-            f"directions. The nearest that opens: {nearest(['gemma'])}"
         )
     lowered = {str(each).lower() for each in own}  # published files of one family may differ in case
     for name, family in FAMILIES.items():

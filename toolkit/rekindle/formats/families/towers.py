@@ -9,6 +9,7 @@ from rekindle.formats.families.idefics3 import read_tower as read_idefics3
 from rekindle.formats.families.internvl import read_tower as read_internvl
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.lfm2_vl import read_tower as read_lfm2_vl
+from rekindle.formats.families.paligemma import read_tower as read_paligemma
 from rekindle.formats.families.pixtral import read_tower as read_pixtral
 from rekindle.formats.families.qwen_vl import read_qwen2, read_qwen2_5, read_qwen3
 
@@ -19,6 +20,7 @@ KINDS: Final[Mapping[str, str]] = {
     "lfm2_vl/siglip2_vision_model": "lfm2_vl",
     "llava/pixtral": "pixtral",
     "mistral3/pixtral": "pixtral",
+    "paligemma/siglip_vision_model": "paligemma",
     "qwen2_5_vl": "qwen2_5_vl",
     "qwen2_vl": "qwen2_vl",
     "qwen3_5": "qwen3_vl",
@@ -32,6 +34,7 @@ TOWERS: Final[Mapping[str, Callable[[Keys, Keys, int], VisionConfig]]] = {
     "idefics3": read_idefics3,
     "internvl": read_internvl,
     "lfm2_vl": read_lfm2_vl,
+    "paligemma": read_paligemma,
     "pixtral": read_pixtral,
     "qwen2_5_vl": read_qwen2_5,
     "qwen2_vl": read_qwen2,

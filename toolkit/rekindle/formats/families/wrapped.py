@@ -52,6 +52,7 @@ _TEXT_OF: Final[Mapping[str, str]] = {
     "llava_onevision": "qwen2",
     "mistral3": "mistral",
     "ovis2": "qwen2",
+    "paligemma": "gemma",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_audio": "qwen2",
     "qwen2_vl": "qwen2_vl_text",
@@ -64,7 +65,7 @@ _TEXT_OF: Final[Mapping[str, str]] = {
     "voxtral": "llama",
 }
 """Text models by the outer "model_type", for nested configs without one; as in transformers' code."""
-PREFIX_ATTENTION: Final = frozenset({"paligemma", "colpali"})
+PREFIX_ATTENTION: Final = frozenset({"paligemma"})
 """Models with attention in both directions over a prompt, unlike their text model's family."""
 _OTHER_MODELS: Final = re.compile(
     r"(?:^|_)(?:"
@@ -75,7 +76,7 @@ _OTHER_MODELS: Final = re.compile(
     r")(?:_|$)"
 )
 """Words in the keys of other models, of their tokens, and of their connection with the text model."""
-_OUTER: Final = frozenset({"ignore_index", "is_composition", "scale_factor", "template", *NESTED})
+_OUTER: Final = frozenset({"ignore_index", "is_composition", "projection_dim", "scale_factor", "template", *NESTED})
 """Other keys outside of a text model's config without an effect on text."""
 
 

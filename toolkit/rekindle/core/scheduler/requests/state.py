@@ -88,7 +88,8 @@ class RequestState:
             publishable = 0
         elif limits.one_shape:  # a prefill would recompute the output with another program, to other low bits
             publishable = len(request.prompt)
-        rope_rule = RopeLengthRule(limits.long_from, limits.grows)
+        of_prompt = limits.whole_prompts  # what a token sees depends on the length of the prompt
+        rope_rule = RopeLengthRule(0 if of_prompt else limits.long_from, of_prompt or limits.grows)
         masking = Masking(None if request.constrained is None else request.constrained.first)
         observed, keeping, has_states = Observed.of(request), StateCopies.of(limits), limits.pool.state_pages > 0
         thinking = Thinking.of(request, jumps=not (limits.one_shape or has_states))

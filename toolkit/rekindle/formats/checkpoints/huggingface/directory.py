@@ -34,7 +34,7 @@ from rekindle.formats.families.quantization import method_of
 from rekindle.formats.families.reading import Family
 from rekindle.formats.families.registry import parse_config
 from rekindle.formats.families.towers import tower_config, tower_kind
-from rekindle.formats.families.wrapped import end_tokens, may_be_tied, text_config_of, tie_flags
+from rekindle.formats.families.wrapped import PREFIX_ATTENTION, end_tokens, may_be_tied, text_config_of, tie_flags
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
 from rekindle_kernels.blocks import Tensor
 from rekindle_kernels.quantized import Quantized, Stack
@@ -76,7 +76,8 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     eos_ids = _eos_ids(generation, settings, tokenizer, source)
     paths = tuple(file.path for file in files)
     classifier = _classifier(directory, settings, owners, config, source)
-    uses = Uses(generates, read_embedding(directory), classifier, read_decision_form(directory), config.both_ways)
+    both_ways = config.both_ways and settings.get("model_type") not in PREFIX_ATTENTION
+    uses = Uses(generates, read_embedding(directory), classifier, read_decision_form(directory), both_ways)
     formats = formats_of(files)
     kind = str(settings.get("model_type") or "")
     images = image_processor(

@@ -8,6 +8,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.images.processors.idefics3 import read_idefics3
 from rekindle.formats.images.processors.internvl import read_internvl
 from rekindle.formats.images.processors.lfm2_vl import read_lfm2_vl
+from rekindle.formats.images.processors.paligemma import read_paligemma
 from rekindle.formats.images.processors.pixtral import read_pixtral
 from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.images.processors.qwen import read_qwen
@@ -19,6 +20,7 @@ PROCESSORS: Final[Mapping[str, Callable[[Settings], ImageProcessor]]] = {
     "idefics3": read_idefics3,
     "internvl": read_internvl,
     "lfm2_vl": read_lfm2_vl,
+    "paligemma": read_paligemma,
     "pixtral": read_pixtral,
     "qwen2_5_vl": read_qwen,
     "qwen2_vl": read_qwen,
