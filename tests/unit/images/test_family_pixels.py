@@ -130,7 +130,7 @@ def test_pixels_and_texts_are_those_of_transformers(name: str, source: str) -> N
     image = layout_of(golden["kind"], patches, FAMILIES[name].patch, expected["shape"])
     assert list(image.shape) == expected["shape"]
     assert sha256(image) == expected["f32_sha256"]
-    assert rules.tokens(*size) == expected["image_tokens"]
+    assert rules.tokens(*size) == expected["image_tokens"] <= rules.most_tokens
     assert hashlib.sha256(rules.text(*size).encode()).hexdigest() == expected["text_sha256"]
     low = rules.at_low_detail()
     assert low.tokens(*size) <= min(rules.tokens(*size), 256)

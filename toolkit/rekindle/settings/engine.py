@@ -135,8 +135,9 @@ class Settings:
             requests behind it, and a request that has waited for 1,024 ticks goes next.
         prefix_cache: cache the pages of prompts and outputs, and reuse them for requests with the same beginning.
             Default True.
-        image_bytes: bytes of device memory for embeddings of images, in a model that reads images. Default 64 MiB. 0
-            makes no room and no programs for images.
+        image_bytes: bytes of device memory for embeddings of images, in a model that reads images. Default 64 MiB, or
+            the room for two of the largest images of the model if that is more. 0 makes no room and no programs for
+            images.
         host_cache_bytes: bytes of host memory for pages evicted from the device. Default 1 GiB. 0 disables the host
             tier, and with it the disk tier.
         disk_cache_bytes: bytes in the cache directory for pages of all models. Default 4 GiB. 0 disables the disk tier.
@@ -209,7 +210,7 @@ class Settings:
     deterministic: bool = False
     policy: Policy = "fcfs"
     prefix_cache: bool = True
-    image_bytes: int = 64 << 20
+    image_bytes: int | None = None
     host_cache_bytes: int = 1 << 30
     disk_cache_bytes: int = 4 << 30
     overlap: bool = True
@@ -276,7 +277,8 @@ class Settings:
         for name in ("data", "prefill_from", "max_running", "max_waiting", "max_executables", "decode_steps"):
             _integer(name, getattr(self, name), 1)
         for name in ("image_bytes", "host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
-            _integer(name, getattr(self, name), 0)
+            if name != "image_bytes" or self.image_bytes is not None:
+                _integer(name, getattr(self, name), 0)
         for name in ("num_pages", "pool_bytes", "max_context"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 2)
@@ -398,7 +400,7 @@ class SettingsOptions(TypedDict, total=False):
     deterministic: bool
     policy: Policy
     prefix_cache: bool
-    image_bytes: int | str
+    image_bytes: int | str | None
     host_cache_bytes: int | str
     disk_cache_bytes: int | str
     overlap: bool

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import jax.numpy as jnp
 
@@ -46,6 +46,9 @@ from rekindle_kernels.api import Implementation, describe, is_batch_invariant, l
 
 LOADED_AT_ONCE = 3
 """Stored programs loaded while the weights are read; the others wait until the engine is quiet."""
+
+IMAGE_BYTES: Final = 64 << 20
+"""Room for the embeddings of images, unless two of the largest images of a model need more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,10 +277,12 @@ def picture_programs(limits: EngineLimits) -> list[Key]:
 
 def vision_sizes(checkpoint: Checkpoint, settings: Settings) -> VisionSizes | None:
     """Return the sizes for images, or None for a model that reads none."""
-    if checkpoint.vision is None or checkpoint.images is None or not settings.image_bytes:
+    if checkpoint.vision is None or checkpoint.images is None or settings.image_bytes == 0:
         return None
     config = checkpoint.vision.config
-    return VisionSizes(config, checkpoint.images.segments, settings.image_bytes // (4 * config.width))
+    row, largest = 4 * config.width, checkpoint.images.most_tokens
+    rows = max(IMAGE_BYTES // row, 2 * largest) if settings.image_bytes is None else settings.image_bytes // row
+    return VisionSizes(config, checkpoint.images.segments, rows)
 
 
 def steering_programs(limits: EngineLimits, *, adapters: bool) -> list[Key]:

@@ -74,6 +74,11 @@ class Idefics3Images:
         """Patches of one tile."""
         return ((self.tile // self.patch) ** 2,)
 
+    @property
+    def most_tokens(self) -> int:
+        """Embeddings of an image in the most tiles."""
+        return (MOST_TILES + 1 if self.splits else 1) * self.tokens_of_tile
+
     def at_low_detail(self) -> "Idefics3Images":
         """Return the rules for the whole image as one tile."""
         return replace(self, splits=False)

@@ -62,6 +62,11 @@ class InternVLImages:
         """Tokens along a tile's side."""
         return self.tile // self.patch // self.merge
 
+    @property
+    def most_tokens(self) -> int:
+        """Embeddings of an image in the most tiles."""
+        return (self.most + (self.most > 1)) * self.side**2
+
     def at_low_detail(self) -> "InternVLImages":
         """Return the rules for the whole image as one tile."""
         return replace(self, least=1, most=1)

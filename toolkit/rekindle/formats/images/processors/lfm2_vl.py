@@ -84,6 +84,11 @@ class Lfm2Images:
         """Tokens along a tile's side."""
         return self.tile // self.cell
 
+    @property
+    def most_tokens(self) -> int:
+        """Embeddings of an image in the most tiles."""
+        return (self.most_tiles * self.side**2 if self.splits else 0) + self.segments[-1] // self.merge**2
+
     def at_low_detail(self) -> "Lfm2Images":
         """Return the rules for the whole image alone."""
         return replace(self, splits=False)

@@ -54,6 +54,11 @@ class PaliGemmaImages:
         """Patches of an image."""
         return (self.side**2,)
 
+    @property
+    def most_tokens(self) -> int:
+        """Embeddings of an image."""
+        return self.side**2
+
     def at_low_detail(self) -> "PaliGemmaImages":
         """Return these rules: all images have the same number of tokens."""
         return self

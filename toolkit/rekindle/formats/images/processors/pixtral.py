@@ -59,6 +59,11 @@ class PixtralImages:
         """Pixels of a token's side."""
         return self.patch * self.merge
 
+    @property
+    def most_tokens(self) -> int:
+        """Embeddings of the largest image."""
+        return self.segments[-1] // self.merge**2
+
     def at_low_detail(self) -> "PixtralImages":
         """Return the rules for an image with at most 16 tokens along a side."""
         return replace(self, longest_edge=min(self.longest_edge, 16 * self.cell))

@@ -26,6 +26,10 @@ class ImageProcessor(Protocol):
     def segments(self) -> tuple[int, ...]:
         """Numbers of patches of a segment with padding, ascending: a program of the tower for each."""
 
+    @property
+    def most_tokens(self) -> int:
+        """Number of embeddings of the largest image."""
+
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the placeholder of an image of this size."""
 

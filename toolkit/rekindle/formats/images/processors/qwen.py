@@ -74,6 +74,11 @@ class QwenImages:
         largest = min(max(most, math.ceil(max(of_thin, of_small))), LENGTHS[-1])
         return lengths_up_to(-(-largest // square) * square, self.merge)
 
+    @property
+    def most_tokens(self) -> int:
+        """Embeddings of the largest image."""
+        return self.segments[-1] // self.merge**2
+
     def at_low_detail(self) -> "QwenImages":
         """Return the rules for images of few tokens."""
         return replace(self, most=min(self.most, max(self.least, LOW_TOKENS * self._square**2)))
