@@ -1,7 +1,7 @@
 """Vision towers in files of their own, by the rules of llama.cpp's converter, which are not read from our reader."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,75 @@ def write_mmproj(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def write_qwen_mmproj(directory: Path, path: Path) -> Path:
+    """Write the tower of a Qwen in float32: two weights of a patch, and queries, keys and values apart in Qwen2.5."""
+    config = json.loads((directory / "config.json").read_text())
+    processor = json.loads((directory / "preprocessor_config.json").read_text())
+    tower, is_old = config["vision_config"], config["model_type"] in ("qwen2_vl", "qwen2_5_vl")
+    text = config.get("text_config", config)
+    hidden = tower.get("embed_dim", tower["hidden_size"])
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.MMPROJ])
+    writer.add_type(gguf.GGUFType.MMPROJ)
+    writer.add_clip_has_vision_encoder(True)
+    writer.add_vision_projection_dim(text["hidden_size"])
+    writer.add_vision_image_size(560)
+    writer.add_vision_patch_size(tower["patch_size"])
+    writer.add_vision_embedding_length(hidden)
+    writer.add_vision_feed_forward_length(tower.get("intermediate_size", tower["hidden_size"]))
+    writer.add_vision_block_count(tower["depth"])
+    writer.add_vision_head_count(tower["num_heads"])
+    writer.add_vision_image_mean(processor["image_mean"])
+    writer.add_vision_image_std(processor["image_std"])
+    writer.add_vision_attention_layernorm_eps(text["rms_norm_eps"])
+    writer.add_uint32(gguf.Keys.ClipVision.IMAGE_MIN_PIXELS, processor["size"]["shortest_edge"])
+    writer.add_uint32(gguf.Keys.ClipVision.IMAGE_MAX_PIXELS, processor["size"]["longest_edge"])
+    if config["model_type"] == "qwen2_5_vl":
+        writer.add_clip_projector_type(gguf.VisionProjectorType.QWEN25VL)
+        writer.add_vision_use_silu(True)
+        writer.add_vision_n_wa_pattern(tower["fullatt_block_indexes"][0] + 1)
+        writer.add_uint32(gguf.Keys.ClipVision.WINDOW_SIZE, tower["window_size"])
+    elif is_old:
+        writer.add_clip_projector_type(gguf.VisionProjectorType.QWEN2VL)
+    else:
+        taps = tower.get("deepstack_visual_indexes") or []
+        writer.add_clip_projector_type(gguf.VisionProjectorType.QWEN3VL)
+        writer.add_vision_use_gelu(True)
+        writer.add_vision_spatial_merge_size(tower["spatial_merge_size"])
+        writer.add_vision_is_deepstack_layers([layer in taps for layer in range(tower["depth"])])
+    library = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(3, tower["depth"]))
+    for name, values in load_file(directory / "model.safetensors").items():
+        stem, _, kind = name.removeprefix("model.").rpartition(".")
+        if stem.startswith("visual."):
+            for own, part in _qwen_parts(stem, kind, values, tower, library, is_old=is_old):
+                writer.add_tensor(own, np.ascontiguousarray(part, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _qwen_parts(
+    stem: str, kind: str, values: Any, tower: Mapping[str, Any], library: Any, *, is_old: bool
+) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors in a file of one of a Qwen's tower."""
+    names = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
+    merger = {"norm": "v.post_ln", "linear_fc1": "mm.0", "linear_fc2": "mm.2"}
+    if stem == "visual.patch_embed.proj" and kind == "weight":
+        yield from (("v.patch_embd.weight", values[:, :, 0]), ("v.patch_embd.weight.1", values[:, :, 1]))
+    elif "deepstack_merger_list" in stem:
+        _, _, place, part = stem.split(".")
+        yield f"v.deepstack.{tower['deepstack_visual_indexes'][int(place)]}.{names[part]}.{kind}", values
+    elif stem.startswith("visual.merger.") and not is_old:
+        yield f"{merger[stem.rpartition('.')[2]]}.{kind}", values
+    elif is_old and stem.endswith(".qkv"):
+        for side, own in zip("qkv", np.split(values, 3), strict=True):
+            name = library.get_name(stem.replace("qkv", side))
+            yield f"{name}.{kind}", own
+    else:
+        yield f"{library.get_name(stem)}.{kind}", values
 
 
 def _write_metadata(writer: gguf.GGUFWriter, config: Mapping[str, Any], output_size: int, scale_factor: int) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.vision.mmproj import open_tower
 from rekindle.formats.families.towers import tower_config
+from rekindle.formats.images.sources import image_source
 from rekindle.settings.engine import Settings
+from tests.engine.pictured import Pictured
 from tests.gguf_models.files import write_model
-from tests.gguf_models.mmproj import write_mmproj
+from tests.gguf_models.mmproj import write_mmproj, write_qwen_mmproj
 from tests.vision import SMOLVLM, SMOLVLM_256M, Array, RunningTower, golden, patches_of
 
 Tensors = dict[str, Array]
@@ -269,13 +272,48 @@ def edited(key: str, value: Any) -> Callable[[gguf.GGUFWriter], None]:
 def test_towers_of_other_kinds_are_for_text_unless_asked_for(text_gguf: Path) -> None:
     path = text_gguf.with_name("mmproj-f32.gguf")
     for key, value, message in (
-        ("clip.projector_type", "ldpv2", "the projector 'ldpv2' is not supported, only idefics3"),
+        ("clip.projector_type", "ldpv2", "the projector 'ldpv2' is not supported, only idefics3, qwen2.5vl_merger"),
         ("clip.vision.projection_dim", 64, "for embeddings of 64 numbers, and those of the model have 32"),
     ):
         write_mmproj(SMOLVLM, path, change=edited(key, value))
         assert open_checkpoint(text_gguf).vision is None
         with pytest.raises(UnsupportedModel, match=message):
             open_gguf(text_gguf, path)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5-vl", "qwen3-vl", "qwen3_5"])
+def test_towers_of_qwen_are_the_same_from_llama_cpp(family: str, tmp_path: Path) -> None:
+    model = Pictured(family)
+    checkpoint = open_checkpoint(model.path)
+    path = write_qwen_mmproj(model.path, tmp_path / "mmproj-f32.gguf")
+    tower = open_tower(path, checkpoint.config.hidden_size, checkpoint.tokenizer)
+    assert tower.images == checkpoint.images
+    expected, other = tower_of(checkpoint), tower.files
+    assert replace(other.config, encoder=expected.config.encoder) == expected.config
+    pixels = image_source(model.path / "image-0.png").pixels()
+    assert tower.images is not None
+    patches = tower.images.patches(pixels)
+    np.testing.assert_array_equal(RunningTower.of(other).embed(patches), RunningTower.of(expected).embed(patches))
+
+
+def test_sections_of_a_rope_are_read_with_the_tower(tmp_path: Path) -> None:
+    model = Pictured("qwen3_5")
+    expected, text = open_checkpoint(model.path).config, tmp_path / "text"
+    text.mkdir()
+    settings = json.loads((model.path / "config.json").read_text())["text_config"]
+    (text / "config.json").write_text(json.dumps(settings | {"architectures": ["Qwen3_5ForCausalLM"]}))
+    tensors = load_file(model.path / "model.safetensors")
+    own = {name.replace("language_model.", ""): each for name, each in tensors.items() if "visual" not in name}
+    save_file(own, text / "model.safetensors")
+    assert not open_checkpoint(text).config.takes_coordinates, "the text model alone"
+    sections = settings["rope_parameters"]["mrope_section"]
+    path = write_model(
+        text, tmp_path / "m.gguf", change=lambda writer: writer.add_rope_dimension_sections([*sections, 0])
+    )
+    assert not open_gguf(path).config.takes_coordinates
+    mmproj = write_qwen_mmproj(model.path, tmp_path / "mmproj-f32.gguf")
+    ropes = [each.rope and each.rope.axes for each in open_gguf(path, mmproj).config.attentions]
+    assert ropes == [each.rope and each.rope.axes for each in expected.attentions]
 
 
 def test_files_in_each_others_place_are_named(text_gguf: Path) -> None:

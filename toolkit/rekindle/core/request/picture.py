@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Protocol
 
-import numpy as np
-
 
 class PictureSource(Protocol):
     """Interface of the pixels of an image; picklable."""
@@ -48,6 +46,8 @@ class Picture:
 
     def run_at(self, end: int) -> tuple[int, int]:
         """Return the range of adjacent tokens of the image with the last token before `end`; empty without one."""
+        import numpy as np  # the terminal reads its arguments without it
+
         count = int(np.searchsorted(self.positions, end))
         if not count:
             return end, end
@@ -78,6 +78,8 @@ def coordinates_of(pictures: Sequence[Picture], start: int, end: int) -> Any:
     Returns:
         None if all coordinates are the index of the token.
     """
+    import numpy as np  # the terminal reads its arguments without it
+
     before = [picture for picture in pictures if picture.grid is not None and picture.positions[0] < end]
     if not before:
         return None

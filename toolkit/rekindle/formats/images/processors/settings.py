@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.images.processors.arrays import Normalization
@@ -117,7 +119,7 @@ class Settings:
 
 
 def _three(values: Any) -> tuple[float, ...]:
-    numbers = tuple(map(float, values))
+    numbers = tuple(float(np.float32(value)) for value in values)  # as they are in GGUF files, and in use
     if len(numbers) != 3:
         raise ValueError(f"got {numbers}")
     return numbers

@@ -1,0 +1,71 @@
+"""Answers behind images with positions by row and column: several steps, drafts, preemption, and text beside them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rekindle
+from tests.engine.pictured import GREEDY, Pictured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.wide]
+QWEN = Pictured("qwen3-vl")
+TEXT: Any = [{"role": "user", "content": "Only text, only text, only text."}]
+SETTINGS: Any = {"dtype": "float32", "page_size": 16, "max_prefill_tokens": 64, "max_running": 4, "restore": "off"}
+WAYS: dict[str, dict[str, Any]] = {
+    "several steps": {"decode_steps": 4},
+    "drafts": {"draft": "lookup"},
+    "deterministic": {"deterministic": True, "implementation": "xla"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_greedy_tokens_are_those_of_transformers(way: str) -> None:
+    with rekindle.open_sync(QWEN.path, **SETTINGS, **WAYS[way], precompile="lazy", progress=False) as session:
+        prompts: Any = [QWEN.messages(0), TEXT, QWEN.messages(1), QWEN.messages(0, is_flipped=True)]
+        answers: Any = await session.generate(prompts, **GREEDY)
+        assert list(answers[0].token_ids) == QWEN.tokens(0, "greedy_new")
+        assert list(answers[2].token_ids) == QWEN.tokens(1, "greedy_new")
+        assert list(answers[3].token_ids) == QWEN.tokens(0, "flipped_new")
+        if way == "drafts":
+            options: Any = {**GREEDY, "max_tokens": 40}
+            alone = await session.generate(TEXT, **options, logit_bias={20: 100.0})
+            repeated = await session.generate(QWEN.messages(0), **options, logit_bias={20: 100.0})
+            assert set(alone.token_ids) == set(repeated.token_ids) == {20}
+            assert session.stats.scheduler.accepted_tokens > 0
+
+
+async def test_a_request_goes_on_after_its_preemption() -> None:
+    options: Any = {**GREEDY, "max_tokens": 60}
+    with rekindle.open_sync(QWEN.path, **SETTINGS, num_pages=14, precompile="lazy", progress=False) as session:
+        alone = await session.generate(QWEN.messages(0), **options)
+        assert list(alone.token_ids[:16]) == QWEN.tokens(0, "greedy_new")
+        text = session.submit(TEXT, temperature=0, max_tokens=90, ignore_eos=True)
+        handles = [session.submit(QWEN.messages(0), cache_salt="anew", **options), text]
+        assert (await handles[0]).token_ids == alone.token_ids
+        assert len((await text).token_ids) == 90
+        assert session.stats.scheduler.preemptions > 0
+
+
+async def test_text_has_the_bits_of_the_model_without_its_tower() -> None:
+    options: Any = {**GREEDY, "logprobs": 0, "prompt_logprobs": 0}
+    answers = []
+    choices: tuple[dict[str, Any], ...] = ({"image_bytes": 0}, {})
+    for images in choices:
+        with rekindle.open_sync(QWEN.path, **SETTINGS, **images, precompile="lazy", progress=False) as session:
+            answer = await session.generate(TEXT, **options)
+            numbers = [each.logprob for each in (*answer.prompt_logprobs[1:], *answer.logprobs)]
+            answers.append((answer.token_ids, numbers))
+            assert session.stats.scheduler.pictures == 0
+    assert answers[0] == answers[1], "bit for bit"
+
+
+async def test_a_look_has_the_coordinates_and_the_summands_of_images() -> None:
+    with rekindle.open_sync(QWEN.path, **SETTINGS, precompile="lazy", progress=False) as session:
+        for number in (0, 1):
+            look = await session.look(QWEN.messages(number))
+            lens = await session.logit_lens(look, top=1)
+            assert lens.token_ids[-1, -1, 0] == QWEN.tokens(number, "greedy_new")[0]
+            places = np.flatnonzero(np.array(look.token_ids) == 5)
+            expected = QWEN.numbers[f"{number}_embedded"]
+            assert np.abs(look.embedding[places] - expected).max() < 1e-5 * np.abs(expected).max()
