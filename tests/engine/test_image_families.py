@@ -17,6 +17,9 @@ FAMILIES = pytest.mark.parametrize(
         Pictured("smolvlm"),
         Pictured("lfm2-vl"),
         Pictured("mistral3"),
+        Pictured("gemma3"),
+        Pictured("gemma4-dense"),
+        Pictured("gemma4-e"),
         Pictured("qwen3-vl"),
         *(
             pytest.param(Pictured(name), marks=pytest.mark.wide)
@@ -26,7 +29,7 @@ FAMILIES = pytest.mark.parametrize(
     ids=lambda family: family.path.name,
 )
 """A tiny model of each tower."""
-SETTINGS: Any = {"dtype": "float32", "page_size": 16, "max_prefill_tokens": 64, "max_running": 4, "progress": False}
+SETTINGS: Any = {"dtype": "float32", "page_size": 16, "max_prefill_tokens": 96, "max_running": 4, "progress": False}
 
 
 @FAMILIES

@@ -13,7 +13,9 @@ from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.families.towers import tower_kind
+from rekindle.formats.images.processors.arrays import in_patches
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
+from rekindle.formats.images.processors.gemma import Gemma4Images
 from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.images.sources import image_source
 from tests.unit.images.vision_goldens import PIXELS, SOURCES, VISION, sha256
@@ -37,6 +39,8 @@ class Family:
 
 
 FAMILIES = {
+    "gemma3": Family("gemma3", 14, {"mm_tokens_per_image": 256}, {"image_size": 896}),
+    "gemma3-pan": Family("gemma3", 4, {"mm_tokens_per_image": 25}, {"image_size": 40}),
     "internvl": Family("internvl", 14, tower={"image_size": [448, 448]}),
     "internvl-small": Family("internvl", 7, tower={"image_size": 28}),
     "lfm2-vl": Family("lfm2-vl", 16),
@@ -52,9 +56,8 @@ FAMILIES = {
 }
 
 
-def rules_of(name: str, settings: dict[str, Any]) -> ImageProcessor:
+def rules_by(family: Family, settings: dict[str, Any]) -> ImageProcessor:
     """Return the processor with the settings of a golden."""
-    family = FAMILIES[name]
     directory = VISION / family.model
     config = read_json(directory / "config.json")
     tower = {**config["vision_config"], "patch_size": family.patch, **family.tower}
@@ -112,7 +115,7 @@ def layout_of(kind: str, patches: Patches, patch: int, shape: list[int]) -> np.n
 @pytest.mark.parametrize("name", FAMILIES)
 def test_pixels_and_texts_are_those_of_transformers(name: str, source: str) -> None:
     golden = json.loads((PIXELS / f"{name}.json").read_text())
-    rules, expected = rules_of(name, golden["settings"]), golden["images"][source]
+    rules, expected = rules_by(FAMILIES[name], golden["settings"]), golden["images"][source]
     pixels = image_source(PIXELS / "sources" / source).pixels()
     size = pixels.shape[:2]
     if "aspect ratio" in expected.get("error", ""):
@@ -135,3 +138,24 @@ def test_pixels_and_texts_are_those_of_transformers(name: str, source: str) -> N
     low = rules.at_low_detail()
     assert low.tokens(*size) <= min(rules.tokens(*size), 256)
     assert low == rules or repr(low) != repr(rules), "its images have other digests"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(("name", "patch"), [("gemma4", 16), ("gemma4-70", 4)])
+def test_patches_of_gemma_4_are_those_of_transformers(name: str, patch: int, source: str) -> None:
+    golden = json.loads((PIXELS / f"{name}.json").read_text())
+    rules, expected = rules_by(Family("gemma4-dense", patch, {}), golden["settings"]), golden["images"][source]
+    assert isinstance(rules, Gemma4Images)
+    pixels = image_source(PIXELS / "sources" / source).pixels()
+    size, image = pixels.shape[:2], rules.normalization.apply(rules.resized(pixels))
+    (values,) = in_patches(image[None], patch, 1)
+    padded = np.pad(values, [(0, rules.segments[-1] - len(values)), (0, 0)])[None]
+    assert list(padded.shape) == expected["shape"]
+    assert sha256(padded) == expected["f32_sha256"]
+    assert rules.tokens(*size) == expected["image_tokens"] == rules.grids(*size)[0].size
+    assert hashlib.sha256(rules.text(*size).encode()).hexdigest() == expected["text_sha256"]
+    patches = rules.patches(pixels)
+    whole = image_of(patches, patch)[0].transpose(1, 2, 0)
+    np.testing.assert_array_equal(whole, 2 * (image - np.float32(0.5)))
+    assert rules.at_low_detail().tokens(*size) <= min(rules.tokens(*size), 70)
+    assert rules.at_low_detail().segments == rules.segments, "low detail needs no program of its own"

@@ -65,18 +65,20 @@ def test_weights_are_the_tensors_to_the_bit(
     assert decoder.norm is not None
     assert isinstance(layer.attention, Attention)
     assert isinstance(layer.mlp, FeedForward)
+    parts: Any = layer.attention, layer.mlp
+    of_attention, of_mlp = parts
     attention = [f"{prefix}.self_attn.{part}_proj" for part in "qkv"]
     cases: list[tuple[Any, list[str]]] = [
         (decoder.embedding.weight.data, ["model.embed_tokens.weight"]),
         (decoder.norm.weight, ["model.norm.weight"]),
         (layer.before_attention.weight, [f"{prefix}.input_layernorm.weight"]),
-        (layer.attention.qkv.weight.data, [f"{name}.weight" for name in attention]),
-        (layer.attention.out.weight.data, [f"{prefix}.self_attn.o_proj.weight"]),
-        (layer.mlp.gate_up.weight.data, [f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight"]),
-        (layer.mlp.down.weight.data, [f"{prefix}.mlp.down_proj.weight"]),
+        (of_attention.qkv.weight.data, [f"{name}.weight" for name in attention]),
+        (of_attention.out.weight.data, [f"{prefix}.self_attn.o_proj.weight"]),
+        (of_mlp.gate_up.weight.data, [f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight"]),
+        (of_mlp.down.weight.data, [f"{prefix}.mlp.down_proj.weight"]),
     ]
     if checkpoint.config.attentions[0].qkv_bias:
-        cases.append((layer.attention.qkv.bias, [f"{name}.bias" for name in attention]))
+        cases.append((of_attention.qkv.bias, [f"{name}.bias" for name in attention]))
     for weight, names in cases:
         reference = expected(checkpoint, dtype, *names)
         assert (weight[...].dtype, weight[...].shape) == (reference.dtype, reference.shape)

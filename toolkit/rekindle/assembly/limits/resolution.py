@@ -28,6 +28,7 @@ def resolve_limits(
     pool_bytes: int = DEFAULT_POOL_BYTES,
     picture_rows: int = 0,
     segments: tuple[int, ...] = (),
+    picture_tokens: int = 0,
 ) -> EngineLimits:
     """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
 
@@ -37,12 +38,15 @@ def resolve_limits(
         state_bytes: the bytes of a copy of a request's state; None for the bytes of its numbers.
         pool_bytes: the size of the pool, unless the settings give one.
         picture_rows, segments: see `EngineLimits`.
+        picture_tokens: the most adjacent tokens of an image.
 
     Raises:
         ConfigError: the settings contradict each other or the model.
     """
     check_model(settings, model)
     settings = _with_whole_prompts(settings, model) if model.both_ways else settings
+    if picture_tokens and model.images_both_ways:
+        settings = _with_whole_images(settings, picture_tokens)
     max_context = settings.max_context or model.max_context
     if page_bytes is None:
         page_bytes = model.numbers_per_token * settings.page_size * itemsize
@@ -94,6 +98,25 @@ def _with_whole_prompts(settings: Settings, model: ModelConfig) -> Settings:
         tokens = max(tokens, -(-longest // buckets.QUERY_BLOCK) * buckets.QUERY_BLOCK)
     chunk = tokens if settings.prefill_chunk == DEFAULT_CHUNK else settings.prefill_chunk
     return replace(settings, max_prefill_tokens=tokens, prefill_chunk=chunk)
+
+
+def _with_whole_images(settings: Settings, tokens: int) -> Settings:
+    """Return the settings with room for all tokens of an image in a chunk, which begins with a query block.
+
+    Raises:
+        ConfigError: the settings have less room.
+    """
+    least = -(-(tokens + buckets.QUERY_BLOCK - 1) // buckets.QUERY_BLOCK) * buckets.QUERY_BLOCK
+    if settings.max_prefill_tokens == settings.prefill_chunk == DEFAULT_CHUNK < least and not settings.prefill_buckets:
+        return replace(settings, max_prefill_tokens=least, prefill_chunk=least)
+    for name in ("max_prefill_tokens", "prefill_chunk"):
+        size = getattr(settings, name)
+        if size < least and (name == "max_prefill_tokens" or size != DEFAULT_CHUNK):
+            raise ConfigError(
+                f"{name} must be at least {least} for this model, got {size}: the {tokens} tokens of an image see each "
+                "other, so that one tick computes all of them. Pass image_bytes=0 to open it without images"
+            )
+    return settings
 
 
 def resolve_settings(settings: Settings, limits: EngineLimits) -> Settings:

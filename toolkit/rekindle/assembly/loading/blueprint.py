@@ -87,9 +87,10 @@ class Blueprint:
         config = checkpoint.config
         dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
         kv_dtype = kv_dtype_of(settings, dtype, place.first.platform)
-        limits = resolve_limits(settings, config, kv_dtype.itemsize)
-        form = weight_form(checkpoint, settings, dtype, place)
         vision = vision_sizes(checkpoint, settings)
+        picture_tokens = 0 if vision is None else vision.segments[-1] // vision.config.merge**2
+        limits = resolve_limits(settings, config, kv_dtype.itemsize, picture_tokens=picture_tokens)
+        form = weight_form(checkpoint, settings, dtype, place)
         programs = _programs(config, replace(settings, logits_processor=None), limits, (form, kv_dtype), place, vision)
         adapters = programs.shapes.adapter_bytes if limits.expects_adapters else 0
         budget = Budget.of(programs, config, limits, place, workspace, adapters + programs.shapes.vision_bytes)
@@ -103,6 +104,7 @@ class Blueprint:
             pool_bytes=budget.pool(settings.prefix_cache),
             picture_rows=0 if vision is None else vision.rows,
             segments=() if vision is None else vision.segments,
+            picture_tokens=picture_tokens,
         )
         _check_context(settings, limits)
         programs = _programs(config, settings, limits, (form, kv_dtype), place, vision)

@@ -116,13 +116,13 @@ def _row(family: str, entry: Mapping[str, Any]) -> Row:
     sizes = (_size(name, config) for name, config in configs.items())
     ordered = tuple(sorted(sizes, key=lambda size: size.parameters))
     architecture = entry.get("architecture") or FAMILIES[family].architecture
-    tower = next((tower_kind(config) for config in configs.values()), None)
+    tower = next(filter(None, map(tower_kind, configs.values())), None)
     return Row(family, entry["name"], entry["tested"], architecture, tuple(entry["gguf"]), ordered, tower)
 
 
 def _wrapped(wrapper: str | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of the whole model around a text model; the same without a wrapper."""
-    if wrapper is None:
+    """Return the settings of the whole model around a text model; the same without a wrapper or a tower."""
+    if wrapper is None or "vision_config" not in settings:
         return settings
     text = {key: value for key, value in settings.items() if key != "vision_config"}
     return {"model_type": wrapper, "text_config": text, "vision_config": settings["vision_config"]}

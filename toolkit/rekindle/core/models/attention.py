@@ -9,7 +9,7 @@ from flax import nnx
 
 from rekindle.core.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig, Names
 from rekindle.core.models.config.partition import Order
-from rekindle.core.models.layers import Linear, Normalise, halves_first
+from rekindle.core.models.layers import ClippedLinear, Linear, Normalise, halves_first
 from rekindle.core.models.mixing import Mixer, ScoreOptions
 from rekindle.core.models.rope import Positions, rotate_start
 from rekindle.core.models.shard import HeadShares, compose, rows_of, spread
@@ -40,9 +40,12 @@ class Attention(nnx.Module, pytree=False):
         part = None if shard.of == 1 else spread(queries, config.head_dim)
         mixed = {f"{prefix}.{names.out}": model.hidden_size}
         size = config.heads * config.head_dim
-        self.out = Linear(weights, size, mixed, config.out_bias, part=part, transposed=names.transposed)
-        is_interleaved = config.rope is not None and config.rope.interleaved
-        norm_order = _halves_first(config, [1]) if is_interleaved else None
+        self.out: Linear | ClippedLinear
+        if names.clipped:
+            self.out = ClippedLinear(weights, size, mixed)
+        else:
+            self.out = Linear(weights, size, mixed, config.out_bias, part=part, transposed=names.transposed)
+        norm_order = _pair_order(config, [1])
         self.q_norm = _head_norm(weights, f"{prefix}.{names.q_norm}", 0, config, norm_order)
         self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", 1, config, norm_order) if self.sides else None
         norm = config.value_norm
@@ -102,15 +105,15 @@ class Attention(nnx.Module, pytree=False):
         return module(x.reshape(len(x), -1)).reshape(x.shape) if norm.over == "all" else module(x)
 
 
-def _inputs(model: ModelConfig, config: AttentionConfig, sides: int, weights: WeightSource, prefix: str) -> Linear:
+def _inputs(
+    model: ModelConfig, config: AttentionConfig, sides: int, weights: WeightSource, prefix: str
+) -> Linear | ClippedLinear:
     """Return the joined projections to queries, keys, values and gates, in this order; see `Attention` for `sides`."""
     names, shard = model.names, weights.shard
     queries, keys = shard.heads(config.heads, config.kv_heads)
     has_side = [side < sides for side in range(2)]
     heads = [config.heads, *(config.kv_heads * each for each in has_side), config.heads * config.output_gate]
-    order = None
-    if config.rope is not None and config.rope.interleaved:
-        order = _halves_first(config, heads)
+    order = _pair_order(config, heads)
     if shard.of > 1:
         own = (queries, *(keys[: len(keys) * each] for each in has_side), queries[: len(queries) * config.output_gate])
         starts = np.cumsum([0, *heads[:-1]]) * config.head_dim
@@ -121,13 +124,17 @@ def _inputs(model: ModelConfig, config: AttentionConfig, sides: int, weights: We
     if config.output_gate and names.gated_queries:
         order = compose(_gates_last(heads, config.head_dim), order)
     projections = _projections(names, prefix, [each * config.head_dim for each in heads])
+    if names.clipped:
+        return ClippedLinear(weights, model.hidden_size, projections, order)
     return Linear(weights, model.hidden_size, projections, config.qkv_bias, order, transposed=names.transposed)
 
 
-def _halves_first(config: AttentionConfig, heads: list[int]) -> Order:
-    """Return the row order of heads with half-split rotary pairs; see `halves_first`."""
-    assert config.rope is not None
-    return halves_first(heads, config.head_dim, config.rope.dims or config.head_dim)
+def _pair_order(config: AttentionConfig, heads: list[int]) -> Order | None:
+    """Return the row order of heads with half-split rotary pairs; see `halves_first`. None for no change."""
+    rope = config.rope
+    if rope is None or not (rope.interleaved or rope.parts > 1):
+        return None
+    return halves_first(heads, config.head_dim, rope.dims or config.head_dim, 0 if rope.interleaved else rope.parts)
 
 
 def _projections(names: Names, prefix: str, sizes: list[int]) -> dict[str, int]:

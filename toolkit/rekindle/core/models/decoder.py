@@ -34,6 +34,10 @@ from rekindle_kernels.storage import Weight
 class Pictures(Protocol):
     """Interface of the embeddings of images among the tokens of a decoder, (token, hidden) float32."""
 
+    @property
+    def rows(self) -> jax.Array:
+        """The row of each token of an image in a buffer, -1 for other tokens, (token,) int32."""
+
     def put_into(self, x: jax.Array) -> jax.Array:
         """Return embeddings with those of images in the places of image tokens."""
 
@@ -100,6 +104,8 @@ class Decoder(nnx.Module, pytree=False):
         lengths = jnp.broadcast_to(positions.max() + 1, tokens.shape) if lengths is None else lengths
         x = self._embed(tokens, positions)
         x = x if pictures is None else pictures.put_into(x)
+        if config.features is not None and pictures is not None:
+            tokens = jnp.where(pictures.rows >= 0, config.features.of_images, tokens)
         features = None if self.features is None else self.features(tokens, x)
         keys = dict.fromkeys(position_key(attention) for attention in config.attentions)
         positions_by_key = {key: positions_of(key, positions, lengths) for key in keys}

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Final
 
 import jax
@@ -18,6 +19,8 @@ from rekindle_kernels.inputs import Gated, Input, Normed
 
 Delta = Callable[[jax.Array, jax.Array], jax.Array]
 """A summand of a product: maps its input (rows, in), and the product (rows, out), to their sum."""
+BOUNDS: Final = ("input_min", "input_max", "output_min", "output_max")
+"""Names of the bounds of a product, in place of the last part of its name, "linear"."""
 
 
 class Linear(nnx.Module, pytree=False):
@@ -84,6 +87,45 @@ class Linear(nnx.Module, pytree=False):
         x = kernels.materialize(x, implementation=self.implementation)
         y = kernels.linear(x, self.weight(), self.outputs, implementation=self.implementation, onto=onto)
         return self.delta(x, y)
+
+
+class ClippedLinear(nnx.Module, pytree=False):
+    """Linear maps of one input, each with bounds of its own for the input and the output.
+
+    Args:
+        weights: the source of the tensors.
+        inputs: the number of input features.
+        outputs: the number of output features of each projection, by its name in the checkpoint.
+        order: the stored row of each row; no row leaves its projection. None for the stored order.
+
+    Attributes:
+        implementation: the kernel implementation.
+    """
+
+    def __init__(self, weights: WeightSource, inputs: int, outputs: Mapping[str, int], order: Order | None = None):
+        self.implementation, self.count = weights.implementation, len(outputs)
+        ranges = pairwise(accumulate(outputs.values(), initial=0))
+        for i, ((name, size), (first, end)) in enumerate(zip(outputs.items(), ranges, strict=True)):
+            own = None if order is None else order[first:end] - first
+            setattr(self, f"part_{i}", Linear(weights, inputs, {name: size}, order=own))
+            stem = name.removesuffix(".linear")
+            bounds = JoinedTensors({f"{stem}.{bound}": () for bound in BOUNDS}, False)
+            setattr(self, f"bounds_{i}", nnx.Param(weights.get(bounds)))
+
+    def __call__(self, x: Input, onto: jax.Array | None = None) -> jax.Array:
+        """Map (tokens, in) float32 to (tokens, out) float32, added to `onto`."""
+        x = kernels.materialize(x, implementation=self.implementation)
+        y = jnp.concatenate([self._product(i, x) for i in range(self.count)], axis=1)
+        return y if onto is None else onto + y
+
+    def product(self, x: Input) -> jax.Array:
+        """Return the result without a summand."""
+        return self(x)
+
+    def _product(self, i: int, x: jax.Array) -> jax.Array:
+        low, high, least, most = getattr(self, f"bounds_{i}")[...]
+        result: jax.Array = jnp.clip(getattr(self, f"part_{i}")(jnp.clip(x, low, high)), least, most)
+        return result
 
 
 class Table(nnx.Module, pytree=False):
@@ -234,7 +276,7 @@ def xielu(x: jax.Array, above: jax.Array, below: jax.Array, slope: jax.Array, ep
     return jnp.where(x > 0, above * x * x, (jnp.expm1(jnp.minimum(x, eps)) - x) * below) + slope * x
 
 
-def halves_first(heads: Sequence[int], head_dim: int, dims: int) -> Order:
+def halves_first(heads: Sequence[int], head_dim: int, dims: int, parts: int = 0) -> Order:
     """Return the row order to change interleaved rotary pairs (2i, 2i + 1) into half-split ones (i, i + dims / 2).
 
     Scores do not change, since queries and keys have the same order.
@@ -243,9 +285,11 @@ def halves_first(heads: Sequence[int], head_dim: int, dims: int) -> Order:
         heads: the number of heads of queries, keys, values and gates; the order of the last two does not change.
         head_dim: the size of a head.
         dims: the size of a head's rotary part, at its start.
+        parts: the number of equal parts with pairs of their own halves, in place of interleaved pairs; 0 for these.
     """
     head = np.arange(head_dim)
-    head[:dims] = np.concatenate([np.arange(0, dims, 2), np.arange(1, dims, 2)])
+    pairs = head[:dims].reshape(parts, 2, -1).swapaxes(0, 1) if parts else head[:dims].reshape(-1, 2).T
+    head[:dims] = pairs.reshape(-1)
     rotary_heads, all_heads = sum(heads[:2]), sum(heads)
     rows = np.arange(all_heads * head_dim).reshape(all_heads, head_dim)
     rows[:rotary_heads] = rows[:rotary_heads, head]

@@ -17,7 +17,8 @@ def read(keys: Keys) -> ModelConfig:
     pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", 6))
     keys.get("attn_logit_softcapping")  # unused by the model
     scale = keys.number("query_pre_attn_scalar", 256) ** -0.5
-    model = read_gemma(keys, replace(heads, rope=rope, scale=scale, head_norm=HeadNorm(gemma_norm(keys))))
+    heads = replace(heads, rope=rope, scale=scale, head_norm=HeadNorm(gemma_norm(keys)), ahead=None)
+    model = read_gemma(keys, heads)
     return replace(
         model,
         layers=with_windows(keys, model.layers, lambda i: (i + 1) % pattern > 0, rope=local),

@@ -101,6 +101,7 @@ def _attention(keys: Keys, kind: str, heads: AttentionConfig) -> AttentionConfig
         scale=1.0,
         rope=full if is_full else sliding,
         window=None if is_full else keys.size("sliding_window", 512),
+        ahead=None if not is_full and keys.get("use_bidirectional_attention") == "vision" else 0,
         qkv_bias=bias,
         out_bias=bias,
         head_norm=HeadNorm(norm),
@@ -148,7 +149,7 @@ def _features(keys: Keys) -> TokenFeatures | None:
     if not size:
         return None
     activation = activation_of(keys, "hidden_activation", "gelu_pytorch_tanh")
-    return TokenFeatures(keys.size("hidden_size_per_layer_input", 256), rows, activation)
+    return TokenFeatures(keys.size("hidden_size_per_layer_input", 256), rows, activation, keys.get("pad_token_id", 0))
 
 
 GEMMA4 = Family("Gemma4ForCausalLM", read, "gemma4_text")

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.models.vision.config import VisionConfig
+from rekindle.formats.families.gemma_vision import read_gemma3, read_gemma4
 from rekindle.formats.families.idefics3 import read_tower as read_idefics3
 from rekindle.formats.families.internvl import read_tower as read_internvl
 from rekindle.formats.families.keys import Keys
@@ -14,6 +15,8 @@ from rekindle.formats.families.pixtral import read_tower as read_pixtral
 from rekindle.formats.families.qwen_vl import read_qwen2, read_qwen2_5, read_qwen3
 
 KINDS: Final[Mapping[str, str]] = {
+    "gemma3": "gemma3",
+    "gemma4": "gemma4",
     "idefics3": "idefics3",
     "internvl/internvl_vision": "internvl",
     "lfm2-vl/siglip2_vision_model": "lfm2_vl",
@@ -31,6 +34,8 @@ KINDS: Final[Mapping[str, str]] = {
 }
 """Kinds of towers by the "model_type" of a config, or by this and that of its "vision_config"."""
 TOWERS: Final[Mapping[str, Callable[[Keys, Keys, int], VisionConfig]]] = {
+    "gemma3": read_gemma3,
+    "gemma4": read_gemma4,
     "idefics3": read_idefics3,
     "internvl": read_internvl,
     "lfm2_vl": read_lfm2_vl,

@@ -113,7 +113,7 @@ class ImagePrompts:
         disguise = Disguise(self._texts)
         is_plain = disguise.is_needed(places)
         text = render(disguise.put_on(places) if is_plain else places)
-        pieces = text.split(self._processor.placeholder)
+        pieces = text.split(self._processor.place)
         if len(pieces) != count + 1:
             raise InvalidRequest.of(
                 "prompt",
@@ -124,7 +124,7 @@ class ImagePrompts:
 
     def joined(self, text: CutText) -> str:
         """Return a prompt with a placeholder for each image."""
-        return self._processor.placeholder.join(text.pieces)
+        return self._processor.place.join(text.pieces)
 
     def readable(self, ids: Sequence[int]) -> str:
         """Return the text of token ids for displays, with counts in place of image tokens: "[64 image tokens]".
@@ -149,16 +149,16 @@ class ImagePrompts:
         Raises:
             InvalidRequest: the number of placeholders is another one than that of the images.
         """
-        placeholder = self._processor.placeholder
-        places = text.count(placeholder)
+        place = self._processor.place
+        places = text.count(place)
         if places not in (0, count):
             raise InvalidRequest.of(
                 "prompt",
-                f"the prompt has {places} times {placeholder!r} for {count} images: write it once for each image, or "
+                f"the prompt has {places} times {place!r} for {count} images: write it once for each image, or "
                 "never to have the images first",
             )
         whole = text if places else self._processor.opening * count + text
-        return CutText(tuple(whole.split(placeholder)))
+        return CutText(tuple(whole.split(place)))
 
     def tokens(
         self, text: CutText, images: Sequence[tuple[ImageSource, str]], encode: Encode

@@ -18,6 +18,7 @@ class Rope:
         pairs: the number of pairs with a rotation, the first of the rotary part; None for all.
         axes: for each pair, the coordinate of a token that it rotates by: 0 for time, 1 for the row, 2 for the column
             (M-RoPE; Wang et al., 2024, arXiv:2409.12191). In text, all are the position. None for the position.
+        parts: the number of equal parts of a head, each with pairs of its two halves.
     """
 
     theta: float
@@ -26,6 +27,7 @@ class Rope:
     interleaved: bool = False
     pairs: int | None = None
     axes: tuple[int, ...] | None = None
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,13 @@ class TokenFeatures:
         size: the number of features of a layer.
         vocab_size: the number of rows of the table; other tokens have those of token 0.
         activation: the activation of a layer's projection.
+        of_images: the token of whose row the features of an image's tokens are computed.
     """
 
     size: int
     vocab_size: int
     activation: Activation
+    of_images: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ class Names:
         gate: the projection to the gates of attention's output.
         gated_queries: whether `gate` is no tensor, because each head's gate follows its query in the first `qkv`.
         transposed: whether projections are (in, out) instead of (out, in).
+        clipped: whether each projection has bounds for its input and its output.
         expert_gate_up, expert_down: full names of each expert's tensors, with a placeholder for its number, or names
             of tensors of all experts, (expert, out, in).
         activation: the prefix of the learned numbers of an activation.
@@ -62,6 +63,7 @@ class Names:
     latent_norm: str = "self_attn.kv_a_layernorm"
     latent_heads: str = "self_attn.kv_b_proj"
     transposed: bool = False
+    clipped: bool = False
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     activation: str = "mlp.act_fn"

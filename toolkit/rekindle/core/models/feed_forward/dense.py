@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.models.config import FeedForwardConfig, ModelConfig
-from rekindle.core.models.layers import XIELU_NUMBERS, Linear, activate, xielu
+from rekindle.core.models.layers import XIELU_NUMBERS, ClippedLinear, Linear, activate, xielu
 from rekindle.core.models.shard import TENSOR, Shard, rows_of
 from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 from rekindle_kernels.inputs import Input
@@ -21,6 +21,7 @@ class FeedForward(nnx.Module, pytree=False):
         gate_up, down: the names of the projections.
         transposed: whether the projections are stored as (in, out).
         activation: the name of the activation, if it has learned numbers.
+        clipped: see `Names`.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class FeedForward(nnx.Module, pytree=False):
         down: str,
         transposed: bool = False,
         activation: str = "",
+        clipped: bool = False,
     ):
         halves, shard = 2 if config.gated else 1, weights.shard
         names = dict.fromkeys(gate_up, config.width * halves // len(gate_up))
@@ -39,8 +41,14 @@ class FeedForward(nnx.Module, pytree=False):
         own = shard.units(config.width)
         rows = rows_of(*((own, 1, half * config.width) for half in range(halves)))
         order, part = (None, None) if shard.of == 1 else (rows, own)
-        self.gate_up = Linear(weights, hidden, names, config.bias, order, transposed=transposed)
-        self.down = Linear(weights, config.width, {down: hidden}, config.bias, part=part, transposed=transposed)
+        self.gate_up: Linear | ClippedLinear
+        self.down: Linear | ClippedLinear
+        if clipped:
+            self.gate_up = ClippedLinear(weights, hidden, names)
+            self.down = ClippedLinear(weights, config.width, {down: hidden})
+        else:
+            self.gate_up = Linear(weights, hidden, names, config.bias, order, transposed=transposed)
+            self.down = Linear(weights, config.width, {down: hidden}, config.bias, part=part, transposed=transposed)
         numbers = JoinedTensors({f"{activation}.{name}": shape for name, shape in XIELU_NUMBERS.items()}, False)
         self.numbers = nnx.Param(weights.get(numbers)) if config.activation == "xielu" else None
 
@@ -87,4 +95,4 @@ def dense_of(config: FeedForwardConfig, model: ModelConfig, weights: WeightSourc
     names = model.names
     gate_up = tuple(f"{prefix}.{name}" for name in names.gate_up)
     down, activation = f"{prefix}.{names.down}", f"{prefix}.{names.activation}"
-    return FeedForward(config, model.hidden_size, weights, gate_up, down, names.transposed, activation)
+    return FeedForward(config, model.hidden_size, weights, gate_up, down, names.transposed, activation, names.clipped)

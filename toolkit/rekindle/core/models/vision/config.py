@@ -52,11 +52,13 @@ class Product:
         name: the name of the matrix.
         size: the numbers of a result.
         bias: whether a bias is added.
+        transposed: whether the matrix is stored as (in, out).
     """
 
     name: str
     size: int
     bias: bool = False
+    transposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,26 @@ class Activate:
     activation: Activation
 
 
-Step: TypeAlias = Merge | Pool | Scaling | Product | Activate
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """Step of a projector: multiply all numbers by a factor."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standardize:
+    """Step of a projector: subtract learned numbers, and multiply by others.
+
+    Attributes:
+        bias, scale: the full names of the subtrahends and of the factors.
+    """
+
+    bias: str
+    scale: str
+
+
+Step: TypeAlias = Merge | Pool | Scaling | Product | Activate | Multiply | Standardize
 """A step of a projector, from vectors of patches to embeddings."""
 
 
@@ -97,6 +118,8 @@ class VisionConfig:
         patch_bias: whether the product before the first layer adds a bias.
         input_norm: the name of the norm before the first layer; None for none.
         alternating: whether the frequencies of the rope go to rows and columns in turns; else both have every other.
+        columns_first: whether columns come before rows in the rope and in the tables of positions.
+        tables: 2 for a table of positions for each axis, of which both rows are added; 1 for one of a square.
         stretched: the way to stretch the table of positions over a whole image: with the table's corners in those of
             the image, or with means of rows and columns where an image has fewer; None for a table as it is.
         taps: the sources of summands behind the decoder's first layers, in the order of these.
@@ -115,6 +138,8 @@ class VisionConfig:
     patch_bias: bool = True
     input_norm: str | None = None
     alternating: bool = False
+    columns_first: bool = False
+    tables: int = 1
     stretched: Literal["corners", "means"] | None = None
     taps: tuple[Tap, ...] = ()
     window: int = 1

@@ -6,8 +6,8 @@ import jax
 from flax import nnx
 
 from rekindle.core.models.layers import ACTIVATIONS, Linear, norm_of
-from rekindle.core.models.vision.config import Activate, Merge, Pool, Product, Scaling, Step
-from rekindle.core.models.weights.requests import WeightSource
+from rekindle.core.models.vision.config import Activate, Merge, Multiply, Pool, Product, Scaling, Standardize, Step
+from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 
 
 class Projector(nnx.Module, pytree=False):
@@ -38,10 +38,27 @@ def _module_of(step: Step, size: int, weights: WeightSource) -> tuple[Callable[[
             return lambda x: x.reshape(-1, side**2, x.shape[1]).mean(1), size
         case Scaling(name, norm):
             return norm_of(weights, name, size, norm), size
-        case Product(name, outputs, bias):
-            return Linear(weights, size, {name: outputs}, bias), outputs
+        case Product(name, outputs, bias, transposed):
+            return Linear(weights, size, {name: outputs}, bias, transposed=transposed), outputs
+        case Multiply(factor):
+            return lambda x: x * factor, size
+        case Standardize(bias, scale):
+            return Standardization(bias, scale, size, weights), size
         case Activate(activation):
             return ACTIVATIONS[activation], size
+
+
+class Standardization(nnx.Module, pytree=False):
+    """A difference to learned numbers, multiplied by others."""
+
+    def __init__(self, bias: str, scale: str, size: int, weights: WeightSource):
+        self.numbers = nnx.Param(weights.get(JoinedTensors({bias: (size,), scale: (size,)}, False)))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map (patches, size) to the same shape."""
+        bias, scale = self.numbers[...].reshape(2, 1, -1)
+        result: jax.Array = (x - bias) * scale
+        return result
 
 
 def _joined(x: jax.Array, count: int, by_channel: bool) -> jax.Array:

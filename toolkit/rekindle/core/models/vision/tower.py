@@ -101,6 +101,10 @@ class Tower(nnx.Module, pytree=False):
 
     def _of_table(self, table: Table, patches: Patches) -> jax.Array:
         """Return the positions of patches by a table, (patches, hidden) float32."""
+        if self.config.tables == 2:
+            axes = (1, 0) if self.config.columns_first else (0, 1)
+            first, second = (patches.positions[..., axis].reshape(-1) for axis in axes)
+            return table(first) + table(table.rows // 2 + second)
         first = 0 if self.class_token is None else 1
         side = math.isqrt(table.rows - first)
         if self.config.stretched is not None:
@@ -132,7 +136,8 @@ class Tower(nnx.Module, pytree=False):
             none = jnp.zeros((count, 0), jnp.float32)
             return Positions(none, none, None)
         theta, alternating = attention.rope.theta, self.config.alternating
-        return axial_positions(patches.positions.reshape(-1, 2), theta, attention.head_dim, alternating=alternating)
+        places = patches.positions[..., ::-1] if self.config.columns_first else patches.positions
+        return axial_positions(places.reshape(-1, 2), theta, attention.head_dim, alternating=alternating)
 
 
 @lru_cache(maxsize=2)

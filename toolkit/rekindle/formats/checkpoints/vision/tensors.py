@@ -1,5 +1,6 @@
 """The tensors of a vision tower, by their names and shapes in files."""
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Final
@@ -37,8 +38,8 @@ def _forms(name: str) -> Iterator[str]:
     for prefix in _PREFIXES:
         own = prefix + name.removeprefix(_PREFIXES[0])
         for form in (own, own.replace(_ENCODER, "vision_tower.")):
-            yield form
-            yield form.removesuffix(".weight")  # of parameters without a module
+            stem = form.removesuffix(".weight")
+            yield from (form, stem, f"{stem}_weight")  # the last two of parameters without a module
 
 
 def _scale_of(config: VisionConfig, name: str) -> str | None:
@@ -73,7 +74,7 @@ def tower_files(
         load = loaders[stored]
         if name == patch_name and (axes := _patch_axes(config, shapes[stored])):
             load = partial(_flat_patches, load, axes)
-        elif shapes[stored] != shape and shapes[stored] == (1,) * (len(shapes[stored]) - len(shape)) + shape:
+        elif shapes[stored] != shape and _is_joined(shapes[stored], shape):
             load = partial(_reshaped, load, shape)
         elif shapes[stored] != shape:
             raise CheckpointError(f"{source}: {stored} must have the shape {shape} by its config, got {shapes[stored]}")
@@ -84,6 +85,11 @@ def tower_files(
             load = partial(_scaled, load, loaders[factor])
         tensors[name] = load
     return TowerFiles(config, LazyTensors(tensors))
+
+
+def _is_joined(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Return True if a shape is another one with its leading axes joined."""
+    return len(stored) > len(shape) and stored[-1] == shape[-1] and math.prod(stored) == math.prod(shape)
 
 
 def _patch_axes(config: VisionConfig, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -113,7 +119,7 @@ def _flat_patches(load: Loader, axes: tuple[int, ...]) -> Tensor:
 
 
 def _reshaped(load: Loader, shape: tuple[int, ...]) -> Tensor:
-    """Return a tensor without its leading axes of length 1."""
+    """Return a tensor with its leading axes joined."""
     return np.asarray(load()).reshape(shape)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.images.processors.gemma import read_gemma3, read_gemma4
 from rekindle.formats.images.processors.idefics3 import read_idefics3
 from rekindle.formats.images.processors.internvl import read_internvl
 from rekindle.formats.images.processors.lfm2_vl import read_lfm2_vl
@@ -17,6 +18,8 @@ from rekindle.formats.images.processors.settings import Settings
 IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_config")
 """Names of the JSON files with settings of images."""
 PROCESSORS: Final[Mapping[str, Callable[[Settings], ImageProcessor]]] = {
+    "gemma3": read_gemma3,
+    "gemma4": read_gemma4,
     "idefics3": read_idefics3,
     "internvl": read_internvl,
     "lfm2_vl": read_lfm2_vl,

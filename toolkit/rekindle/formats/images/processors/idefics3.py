@@ -48,6 +48,11 @@ class Idefics3Images:
     whole: str = "<global-img>"
 
     @property
+    def place(self) -> str:
+        """Text of the token for an image in a rendered prompt."""
+        return self.image
+
+    @property
     def placeholder(self) -> str:
         """Text of the token for an image."""
         return self.image

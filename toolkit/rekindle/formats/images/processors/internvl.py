@@ -38,6 +38,11 @@ class InternVLImages:
     end: str = "</img>"
 
     @property
+    def place(self) -> str:
+        """Text of the token for an image in a rendered prompt."""
+        return self.placeholder
+
+    @property
     def placeholder(self) -> str:
         """Text of the token for an image."""
         return self.image

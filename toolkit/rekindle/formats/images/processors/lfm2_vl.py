@@ -6,8 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.images.processors.arrays import Normalization, in_patches, in_squares, lengths_up_to
-from rekindle.formats.images.processors.bilinear import resize_bilinear
+from rekindle.formats.images.processors.arrays import (
+    Normalization,
+    in_patches,
+    in_squares,
+    lengths_up_to,
+    resize_bilinear,
+)
 from rekindle.formats.images.processors.settings import Settings
 from rekindle.formats.images.processors.tiles import Grid, cut, nearest_grid, tiled_order
 
@@ -46,6 +51,11 @@ class Lfm2Images:
     start: str = "<|image_start|>"
     end: str = "<|image_end|>"
     whole: str = "<|img_thumbnail|>"
+
+    @property
+    def place(self) -> str:
+        """Text of the token for an image in a rendered prompt."""
+        return self.placeholder
 
     @property
     def placeholder(self) -> str:

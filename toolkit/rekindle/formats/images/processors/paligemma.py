@@ -30,6 +30,11 @@ class PaliGemmaImages:
     image: str = "<image>"
 
     @property
+    def place(self) -> str:
+        """Text of the token for an image in a rendered prompt."""
+        return self.placeholder
+
+    @property
     def placeholder(self) -> str:
         """Text of the token for an image."""
         return self.image

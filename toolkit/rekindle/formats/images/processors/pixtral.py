@@ -35,6 +35,11 @@ class PixtralImages:
     image_end: str = "[IMG_END]"
 
     @property
+    def place(self) -> str:
+        """Text of the token for an image in a rendered prompt."""
+        return self.image
+
+    @property
     def placeholder(self) -> str:
         """Text of the token for an image."""
         return self.image

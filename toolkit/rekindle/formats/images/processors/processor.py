@@ -11,16 +11,20 @@ class ImageProcessor(Protocol):
     """Interface of the rules of a family for images: frozen, picklable, and with all settings in its `repr`."""
 
     @property
+    def place(self) -> str:
+        """Text of the special token for an image in a rendered prompt."""
+
+    @property
     def placeholder(self) -> str:
-        """Text of the special token for an image: in a rendered prompt one an image, later one an embedding."""
+        """Text of the special token for an embedding; may be the same."""
 
     @property
     def opening(self) -> str:
-        """Text for an image in a raw prompt without a place for it; it has the placeholder."""
+        """Text for an image in a raw prompt without a place for it; it has the place."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Texts of special tokens of images, with the placeholder. In a user's text, they are plain text."""
+        """Texts of special tokens of images, with these two. In a user's text, they are plain text."""
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -31,7 +35,7 @@ class ImageProcessor(Protocol):
         """Number of embeddings of the largest image."""
 
     def text(self, height: int, width: int) -> str:
-        """Return the text in place of the placeholder of an image of this size."""
+        """Return the text in place of the place of an image of this size."""
 
     def tokens(self, height: int, width: int) -> int:
         """Return the number of embeddings of an image of this size."""

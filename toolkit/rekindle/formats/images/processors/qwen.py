@@ -49,6 +49,11 @@ class QwenImages:
     video: str = "<|video_pad|>"
 
     @property
+    def place(self) -> str:
+        """Text of the token for an image in a rendered prompt."""
+        return self.image
+
+    @property
     def placeholder(self) -> str:
         """Text of the token for an image."""
         return self.image
