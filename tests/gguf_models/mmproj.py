@@ -92,6 +92,74 @@ def write_qwen_mmproj(directory: Path, path: Path) -> Path:
     return path
 
 
+def write_further_mmproj(directory: Path, path: Path) -> Path:
+    """Write the tower of a Pixtral, a Mistral 3, an InternVL or an LFM2-VL in float32."""
+    config = json.loads((directory / "config.json").read_text())
+    processor = json.loads((directory / "preprocessor_config.json").read_text())
+    tower, kind = config["vision_config"], config["model_type"]
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.MMPROJ])
+    writer.add_type(gguf.GGUFType.MMPROJ)
+    writer.add_clip_has_vision_encoder(True)
+    writer.add_vision_projection_dim(config["text_config"]["hidden_size"])
+    writer.add_vision_image_size(256 if kind == "lfm2_vl" else _first(tower["image_size"]))
+    writer.add_vision_patch_size(_first(tower["patch_size"]))
+    writer.add_vision_embedding_length(tower["hidden_size"])
+    writer.add_vision_feed_forward_length(tower["intermediate_size"])
+    writer.add_vision_block_count(tower["num_hidden_layers"])
+    writer.add_vision_head_count(tower["num_attention_heads"])
+    writer.add_vision_image_mean(processor["image_mean"])
+    writer.add_vision_image_std(processor["image_std"])
+    writer.add_vision_attention_layernorm_eps(tower.get("layer_norm_eps", 1e-5))
+    writer.add_vision_use_gelu(True)
+    types = {"internvl": gguf.VisionProjectorType.INTERNVL, "lfm2_vl": gguf.VisionProjectorType.LFM2}
+    writer.add_clip_projector_type(types.get(kind, gguf.VisionProjectorType.PIXTRAL))
+    if kind == "mistral3":
+        writer.add_vision_spatial_merge_size(config["spatial_merge_size"])
+    if kind in types:
+        factor = config["downsample_factor"] if kind == "lfm2_vl" else int(1 / config["downsample_ratio"])
+        writer.add_vision_projector_scale_factor(factor)
+    if kind == "internvl":
+        writer.add_uint32(gguf.Keys.ClipVision.PREPROC_MIN_TILES, processor["min_patches"])
+        writer.add_uint32(gguf.Keys.ClipVision.PREPROC_MAX_TILES, processor["max_patches"])
+    library = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 4)
+    for name, values in load_file(directory / "model.safetensors").items():
+        if "vision_tower" in name or "projector" in name:
+            own, part = _further_part(name.removeprefix("model."), values, tower, kind, library)
+            writer.add_tensor(own, np.ascontiguousarray(part, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _first(value: Any) -> int:
+    return int(value[0] if isinstance(value, list) else value)
+
+
+def _further_part(name: str, values: Any, tower: Mapping[str, Any], kind: str, library: Any) -> tuple[str, Any]:
+    """Return the name and the values in a file of a tensor of a tower."""
+    if kind == "internvl":
+        products = {"layer_norm": "mlp1.0", "linear_1": "mlp1.1", "linear_2": "mlp1.3"}
+        stem, _, end = name.rpartition(".")
+        part = stem.removeprefix("multi_modal_projector.")
+        if part in products:
+            return f"mm.model.mlp.{products[part].rpartition('.')[2]}.{end}", values
+        if ".lambda_" in name or "position_embedding" in name:
+            stem, end = name, "weight"
+        if "cls_token" in name:
+            return str(library.get_name(f"model.{name}")), values.reshape(-1)
+        return f"{library.get_name(f'model.{stem}')}.{end}", values
+    if kind == "lfm2_vl" and "patch_embedding.weight" in name:
+        side = tower["patch_size"]
+        values = values.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
+    if kind in ("llava", "mistral3") and name.endswith(("q_proj.weight", "k_proj.weight")):
+        heads = tower["num_attention_heads"]
+        values = values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+    stem, _, end = name.rpartition(".")
+    return f"{library.get_name(stem)}.{end}", values
+
+
 def _qwen_parts(
     stem: str, kind: str, values: Any, tower: Mapping[str, Any], library: Any, *, is_old: bool
 ) -> Iterator[tuple[str, Any]]:

@@ -31,7 +31,7 @@ from rekindle.formats.images.sources import image_source
 from rekindle.settings.engine import Settings
 from tests.engine.pictured import Pictured
 from tests.gguf_models.files import write_model
-from tests.gguf_models.mmproj import write_mmproj, write_qwen_mmproj
+from tests.gguf_models.mmproj import write_further_mmproj, write_mmproj, write_qwen_mmproj
 from tests.vision import SMOLVLM, SMOLVLM_256M, Array, RunningTower, golden, patches_of
 
 Tensors = dict[str, Array]
@@ -272,7 +272,7 @@ def edited(key: str, value: Any) -> Callable[[gguf.GGUFWriter], None]:
 def test_towers_of_other_kinds_are_for_text_unless_asked_for(text_gguf: Path) -> None:
     path = text_gguf.with_name("mmproj-f32.gguf")
     for key, value, message in (
-        ("clip.projector_type", "ldpv2", "the projector 'ldpv2' is not supported, only idefics3, qwen2.5vl_merger"),
+        ("clip.projector_type", "ldpv2", "the projector 'ldpv2' is not supported, only idefics3, internvl"),
         ("clip.vision.projection_dim", 64, "for embeddings of 64 numbers, and those of the model have 32"),
     ):
         write_mmproj(SMOLVLM, path, change=edited(key, value))
@@ -294,6 +294,48 @@ def test_towers_of_qwen_are_the_same_from_llama_cpp(family: str, tmp_path: Path)
     assert tower.images is not None
     patches = tower.images.patches(pixels)
     np.testing.assert_array_equal(RunningTower.of(other).embed(patches), RunningTower.of(expected).embed(patches))
+
+
+@pytest.mark.parametrize("family", ["internvl", "lfm2-vl", "mistral3", "pixtral"])
+def test_further_towers_are_the_same_from_llama_cpp(family: str, tmp_path: Path) -> None:
+    model = Pictured(family)
+    checkpoint = open_checkpoint(model.path)
+    path = write_further_mmproj(model.path, tmp_path / "mmproj-f32.gguf")
+    opened = open_tower(path, checkpoint.config.hidden_size, checkpoint.tokenizer)
+    assert checkpoint.images is not None
+    assert opened.images is not None
+    assert (opened.images == checkpoint.images) == (family != "lfm2-vl"), "its files have no settings of images"
+    assert opened.images.texts[:2] == checkpoint.images.texts[:2]
+    patches = checkpoint.images.patches(image_source(model.path / "image-0.png").pixels())
+    is_valid = patches.valid[:, :: opened.files.config.merge**2].reshape(-1)
+    towers = RunningTower.of(opened.files), RunningTower.of(tower_of(checkpoint))
+    ours, expected = (tower.embed(patches)[is_valid] for tower in towers)
+    assert np.abs(ours - expected).max() < 5e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("family", ["internvl", "lfm2-vl", "mistral3", "paligemma"])
+@pytest.mark.parametrize("prefix", ["", "model."])
+@pytest.mark.parametrize("encoder", ["vision_tower.vision_model.", "vision_tower."])
+def test_towers_are_found_by_every_name_of_transformers(family: str, prefix: str, encoder: str, tmp_path: Path) -> None:
+    model = Pictured(family)
+    is_siglip = family in ("lfm2-vl", "paligemma")
+    directory = tmp_path / "model"
+    shutil.copytree(model.path, directory, copy_function=shutil.copyfile)
+
+    def renamed(name: str) -> str:
+        whole = name.removeprefix("model.").replace("language_model.model.", "language_model.")
+        if is_siglip:
+            whole = whole.replace("vision_tower.vision_model.", encoder)
+        if whole.startswith("language_model."):
+            return name if prefix else whole.replace("language_model.", "language_model.model.")
+        return prefix + whole
+
+    tensors = load_file(model.path / "model.safetensors")
+    save_file({renamed(name): each for name, each in tensors.items()}, directory / "model.safetensors")
+    tower, expected = tower_of(open_checkpoint(directory)), tower_of(open_checkpoint(model.path))
+    assert tower.config == expected.config
+    for name, tensor in expected.tensors.items():
+        np.testing.assert_array_equal(np.asarray(tower.tensors[name]), np.asarray(tensor), err_msg=name)
 
 
 def test_sections_of_a_rope_are_read_with_the_tower(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def read_tower(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
     if (kind := rope.get("rope_type", "axial")) not in ("axial", "default"):
         raise UnsupportedModel(f"{keys.source}: rope_type {kind!r:.80} is not supported, only axial")
     theta = rope.number("rope_theta", keys.number("rope_theta", 10_000.0))
-    attention = AttentionConfig(heads, heads, size, size**-0.5, Rope(theta))
+    attention = AttentionConfig(heads, heads, size, size**-0.5, Rope(theta, interleaved=keys.flag("rope_interleave")))
     feed_forward = FeedForwardConfig(keys.size("intermediate_size", 4096), activation_of(keys, default="gelu"))
     encoder = ModelConfig(
         family="pixtral",

@@ -11,12 +11,11 @@ import numpy as np
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import FeedForwardConfig
 from rekindle.core.models.vision.config import VisionConfig
-from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle.formats.checkpoints.gguf.file import GGUFFile, open_gguf_file
 from rekindle.formats.checkpoints.vision.projectors import PROJECTORS, ProjectorType
-from rekindle.formats.checkpoints.vision.tensors import Loader, tower_files
+from rekindle.formats.checkpoints.vision.tensors import Loader, all_names, tower_files
 from rekindle.formats.families.towers import tower_config, tower_kind
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
 from rekindle.formats.images.processors.processor import ImageProcessor
@@ -64,7 +63,7 @@ def open_tower(path: Path, output_size: int, tokenizer: Tokenizer | None = None)
     config = _as_stored(config, file)
     files = tower_files(config, _names(config, kind, file), file.shapes, _loaders(file), source)
     further: dict[str, Mapping[str, Any]] = {name: {} for name in IMAGE_SETTINGS}
-    further[IMAGE_SETTINGS[0]] = {**kind.images, **image_settings(file.metadata)}
+    further[IMAGE_SETTINGS[0]] = {**kind.images(file), **image_settings(file.metadata)}
     return OpenedTower(path, files, image_processor(tower_kind(settings), path, settings, further, tokenizer))
 
 
@@ -126,6 +125,8 @@ def _names(config: VisionConfig, kind: ProjectorType, file: GGUFFile) -> dict[st
     qkv = ("attn_qkv",) if len(names.qkv) == 1 else ("attn_q", "attn_k", "attn_v")
     gate_up = ("ffn_gate", up) if feed_forward.gated else (up,)
     parts: dict[str | None, str] = {names.before_attention: "ln1", names.before_mlp: "ln2"}
+    parts |= {names.q_norm: "attn_q_norm", names.k_norm: "attn_k_norm"}
+    parts |= dict(zip(config.branch_scales or (), ("ls1", "ls2"), strict=False))
     own = (*names.qkv, names.out, *names.gate_up, names.down)
     parts |= dict(zip(own, (*qkv, "attn_out", *gate_up, down), strict=True))
     stems = {
@@ -134,5 +135,6 @@ def _names(config: VisionConfig, kind: ProjectorType, file: GGUFFile) -> dict[st
         for part, stored in parts.items()
     }
     stems |= {names.embedding: "v.patch_embd", names.positions: "v.position_embd"} | kind.stems(config)
-    pairs = (name.rpartition(".") for name in tower_shapes(config))
-    return {f"{stem}.{kind}": f"{stems[stem]}.{kind}" for stem, _, kind in pairs}
+    pairs = (name.rpartition(".") for name in all_names(config))
+    stored = {f"{stem}.{kind}": f"{stems[stem]}.{kind}" for stem, _, kind in pairs}
+    return {name: each if each in file.shapes else each.removesuffix(".weight") for name, each in stored.items()}

@@ -18,12 +18,12 @@ class ProjectorType:
     Attributes:
         settings: returns an equivalent `config.json` without a text model, given the file.
         stems: returns the names in the file of the projector's tensors, by the model's names.
-        images: settings of an equivalent `preprocessor_config.json`, for a file without settings of images.
+        images: returns settings of an equivalent `preprocessor_config.json`, for a file without those of images.
     """
 
     settings: Callable[[GGUFFile], Settings]
     stems: Callable[[VisionConfig], dict[str, str]]
-    images: Mapping[str, Any]
+    images: Callable[[GGUFFile], Settings] = lambda _: {}
 
 
 def number(file: GGUFFile, name: str) -> Any:
@@ -41,8 +41,9 @@ def _activation(file: GGUFFile) -> str:
     return "silu" if is_silu else "gelu_pytorch_tanh" if is_gelu else "quick_gelu"
 
 
-def _idefics3(file: GGUFFile) -> Settings:
-    tower = present(
+def _encoder(file: GGUFFile, **further: Any) -> Settings:
+    """Return the settings of an encoder, with others."""
+    return present(
         hidden_size=number(file, "embedding_length"),
         intermediate_size=number(file, "feed_forward_length"),
         num_hidden_layers=number(file, "block_count"),
@@ -50,9 +51,76 @@ def _idefics3(file: GGUFFile) -> Settings:
         layer_norm_eps=number(file, "attention.layer_norm_epsilon"),
         image_size=number(file, "image_size"),
         patch_size=number(file, "patch_size"),
-        hidden_act=_activation(file),
+        **further,
     )
-    return present(model_type="idefics3", vision_config=tower, scale_factor=number(file, "projector.scale_factor"))
+
+
+def _idefics3(file: GGUFFile) -> Settings:
+    tower, merge = _encoder(file, hidden_act=_activation(file)), number(file, "projector.scale_factor")
+    return present(model_type="idefics3", vision_config=tower, scale_factor=merge)
+
+
+def _pixtral(file: GGUFFile) -> Settings:
+    """Return the settings of a Pixtral, or of a Mistral 3. The converter turns rows of queries for ropes by pairs."""
+    is_merged = "mm.patch_merger.weight" in file.shapes
+    activation = "silu" if file.metadata.get("clip.use_silu") else "gelu"
+    tower = _encoder(file, model_type="pixtral", hidden_act=activation, rope_interleave=True)
+    tower.pop("layer_norm_eps", None)
+    return present(
+        model_type="mistral3" if is_merged else "llava",
+        vision_config=tower,
+        multimodal_projector_bias="mm.1.bias" in file.shapes,
+        spatial_merge_size=number(file, "spatial_merge_size") if is_merged else None,
+    )
+
+
+def _pixtral_stems(config: VisionConfig) -> dict[str, str]:
+    *merger, first, second = (step.name for step in config.projector if isinstance(step, Product))
+    norms = (step.name for step in config.projector if isinstance(step, Scaling))
+    merging = dict.fromkeys(merger, "mm.patch_merger") | dict.fromkeys(norms, "mm.input_norm")
+    return merging | {first: "mm.1", second: "mm.2", f"{config.input_norm}": "v.pre_ln"}
+
+
+def _internvl(file: GGUFFile) -> Settings:
+    tower = _encoder(
+        file,
+        model_type="internvl_vision",
+        hidden_act="silu" if file.metadata.get("clip.use_silu") else "gelu",
+        attention_bias="v.blk.0.attn_q.bias" in file.shapes,
+        use_qk_norm="v.blk.0.attn_q_norm.weight" in file.shapes,
+        norm_type="layer_norm" if "v.blk.0.ln1.bias" in file.shapes else "rms_norm",
+        use_mean_pooling="v.post_ln.weight" not in file.shapes,
+    )
+    ratio = 1 / number(file, "projector.scale_factor")
+    return {"model_type": "internvl", "vision_config": tower, "downsample_ratio": ratio}
+
+
+def _internvl_stems(config: VisionConfig) -> dict[str, str]:
+    stems = _steps(config.projector, "mm.model.mlp.0", ("mm.model.mlp.1", "mm.model.mlp.3"))
+    return stems | {f"{config.class_token}": "v.class_embd", f"{config.encoder.names.norm}": "v.post_ln"}
+
+
+def _internvl_images(file: GGUFFile) -> Settings:
+    side = number(file, "image_size")
+    tiles = present(min_patches=number(file, "preproc_min_tiles"), max_patches=number(file, "preproc_max_tiles"))
+    return {"size": {"height": side, "width": side}, **tiles}
+
+
+def _lfm2(file: GGUFFile) -> Settings:
+    (rows,), (width,) = (file.shapes.get(name, (None,))[:1] for name in ("v.position_embd.weight", "mm.1.weight"))
+    tower = _encoder(file, model_type="siglip2_vision_model", num_patches=rows)
+    return present(
+        model_type="lfm2_vl",
+        vision_config=tower,
+        projector_hidden_size=width,
+        projector_bias="mm.1.bias" in file.shapes,
+        projector_use_layernorm="mm.input_norm.weight" in file.shapes,
+        downsample_factor=number(file, "projector.scale_factor"),
+    )
+
+
+def _lfm2_stems(config: VisionConfig) -> dict[str, str]:
+    return {**_steps(config.projector, "mm.input_norm", ("mm.1", "mm.2")), f"{config.encoder.names.norm}": "v.post_ln"}
 
 
 def _idefics3_stems(config: VisionConfig) -> dict[str, str]:
@@ -112,12 +180,21 @@ def _steps(steps: tuple[Step, ...], norm: str, products: tuple[str, ...]) -> dic
     return dict.fromkeys(norms, norm) | dict(zip(own, products, strict=True))
 
 
-_LARGE: Final = {"min_pixels": 65_536, "max_pixels": 16_777_216}
-_SMALL: Final = {"min_pixels": 3_136, "max_pixels": 12_845_056}
+def _small(file: GGUFFile) -> Settings:
+    return {"min_pixels": 3_136, "max_pixels": 12_845_056}
+
+
+def _large(file: GGUFFile) -> Settings:
+    return {"min_pixels": 65_536, "max_pixels": 16_777_216}
+
+
 PROJECTORS: Final[Mapping[str, ProjectorType]] = {
-    "idefics3": ProjectorType(_idefics3, _idefics3_stems, {}),
-    "qwen2.5vl_merger": ProjectorType(_qwen2_5, _qwen_stems, _SMALL),
-    "qwen2vl_merger": ProjectorType(_qwen2, _qwen_stems, _SMALL),
-    "qwen3vl_merger": ProjectorType(_qwen3, _qwen_stems, _LARGE),
+    "idefics3": ProjectorType(_idefics3, _idefics3_stems),
+    "internvl": ProjectorType(_internvl, _internvl_stems, _internvl_images),
+    "lfm2": ProjectorType(_lfm2, _lfm2_stems),
+    "pixtral": ProjectorType(_pixtral, _pixtral_stems),
+    "qwen2.5vl_merger": ProjectorType(_qwen2_5, _qwen_stems, _small),
+    "qwen2vl_merger": ProjectorType(_qwen2, _qwen_stems, _small),
+    "qwen3vl_merger": ProjectorType(_qwen3, _qwen_stems, _large),
 }
 """Supported types of projectors by their names in files. Files of Qwen have no sizes of images: take the published."""

@@ -25,10 +25,10 @@ _ENCODER: Final = "vision_tower.vision_model."
 
 def own_names(config: VisionConfig, stored: Collection[str]) -> dict[str, str]:
     """Return the name in files of each tensor of a tower, given all names in the files."""
-    return {name: next((each for each in _forms(name) if each in stored), name) for name in _names(config)}
+    return {name: next((each for each in _forms(name) if each in stored), name) for name in all_names(config)}
 
 
-def _names(config: VisionConfig) -> list[str]:
+def all_names(config: VisionConfig) -> list[str]:
     """Return the names of all tensors of a tower, with the factors of its branches."""
     return [*tower_shapes(config), *(name for name in map(partial(_scale_of, config), tower_shapes(config)) if name)]
 

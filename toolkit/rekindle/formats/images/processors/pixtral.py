@@ -121,7 +121,7 @@ def read_pixtral(settings: Settings) -> PixtralImages:
     patch = settings.integer(settings.tower, "patch_size", 16)
     is_merged = settings.config.get("model_type") != "llava"
     merge = settings.integer(settings.config, "spatial_merge_size", 2) if is_merged else 1
-    size = settings.image.get("size") or {"longest_edge": 1024}
+    size = settings.image.get("size") or {"longest_edge": settings.side("image_size", 1024)}
     images = PixtralImages(
         longest_edge=settings.integer(size, "longest_edge"),
         resample=settings.integer(settings.image, "resample", 3),
