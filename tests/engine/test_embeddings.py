@@ -169,7 +169,11 @@ def test_pooling_and_length_are_those_of_the_files(families: Path, tmp_path: Pat
             "its pooling is lasttoken, m",
         ),
         ({"pooling": {**MEAN, "include_prompt": False}}, "leaves the instruction's tokens out"),
-        ({"modules": [{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]}, "further layers.*Dense"),
+        ({"modules": [{"path": "2_CNN", "type": "sentence_transformers.models.CNN"}]}, "further layers.*CNN"),
+        (
+            {"modules": [{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]},
+            "2_Dense has no model.safetensors",
+        ),
     ],
 )
 def test_a_way_that_is_not_served_is_refused_unless_another_is_asked_for(

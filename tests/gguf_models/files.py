@@ -73,6 +73,8 @@ UNSAID: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
     "gemma3": {"query_pre_attn_scalar": 16, "sliding_window_pattern": 6},
+    "gemma4-dense": {"use_bidirectional_attention": "vision"},
+    "gemma4-moe": {"use_bidirectional_attention": "vision"},
     "gemma3-cap": {"query_pre_attn_scalar": 12, "layer_types": ["sliding_attention"] * 3},
     "cohere2": {"sliding_window_pattern": 4},
     "deepseek-v2": {

@@ -198,3 +198,56 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Mapping[str, Any], output_s
     writer.add_vision_projector_scale_factor(scale_factor)
     writer.add_vision_use_gelu(True)
     writer.add_vision_preproc_image_size(96)
+
+
+def write_gemma_mmproj(directory: Path, path: Path) -> Path:
+    """Write the tower of a Gemma 3 or a Gemma 4 in float32."""
+    config = json.loads((directory / "config.json").read_text())
+    tower, is_old = config["vision_config"], config["model_type"] == "gemma3"
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.MMPROJ])
+    writer.add_type(gguf.GGUFType.MMPROJ)
+    writer.add_clip_has_vision_encoder(True)
+    writer.add_vision_projection_dim(config["text_config"]["hidden_size"])
+    writer.add_vision_image_size(tower["image_size"] if is_old else 224)
+    writer.add_vision_patch_size(tower["patch_size"])
+    writer.add_vision_embedding_length(tower["hidden_size"])
+    writer.add_vision_feed_forward_length(tower["intermediate_size"])
+    writer.add_vision_block_count(tower["num_hidden_layers"])
+    writer.add_vision_head_count(tower["num_attention_heads"])
+    writer.add_vision_image_mean([0.5 * is_old] * 3)
+    writer.add_vision_image_std([1 - 0.5 * is_old] * 3)
+    writer.add_vision_attention_layernorm_eps(1e-6)
+    if is_old:
+        writer.add_clip_projector_type(gguf.VisionProjectorType.GEMMA3)
+        writer.add_vision_use_gelu(True)
+        side = tower["image_size"] // tower["patch_size"]
+        writer.add_vision_projector_scale_factor(side // int(config["mm_tokens_per_image"] ** 0.5))
+    else:
+        writer.add_clip_vision_projector_type(gguf.VisionProjectorType.GEMMA4V)
+    library = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, tower["num_hidden_layers"])
+    kinds = (".weight", ".bias", ".input_max", ".input_min", ".output_max", ".output_min")
+    for name, values in load_file(directory / "model.safetensors").items():
+        if not name.removeprefix("model.").startswith(("vision_tower.", "multi_modal_projector.", "embed_vision.")):
+            continue
+        own, numbers = _gemma_part(name, values, is_old=is_old)
+        stored = library.get_name(own, try_suffixes=kinds)
+        assert stored is not None, own
+        writer.add_tensor(stored, np.ascontiguousarray(numbers, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _gemma_part(name: str, values: Any, *, is_old: bool) -> tuple[str, Any]:
+    """Return a tensor of a Gemma's tower, and its name for the library's table."""
+    if is_old:
+        name = name.replace("_weight", ".weight")
+        return name, values + 1 if "soft_emb_norm" in name else values
+    name = name.replace("model.vision_tower.encoder.", "vision_model.model.").replace(".linear.weight", ".weight")
+    name += ".weight" if name.endswith("position_embedding_table") else ""
+    if name.endswith("patch_embedder.input_proj.weight"):
+        side = int((values.shape[1] // 3) ** 0.5)
+        values = values.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
+    return name, values.reshape(1) if not values.shape else values

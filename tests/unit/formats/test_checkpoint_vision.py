@@ -31,7 +31,7 @@ from rekindle.formats.images.sources import image_source
 from rekindle.settings.engine import Settings
 from tests.engine.pictured import Pictured
 from tests.gguf_models.files import write_model
-from tests.gguf_models.mmproj import write_further_mmproj, write_mmproj, write_qwen_mmproj
+from tests.gguf_models.mmproj import write_further_mmproj, write_gemma_mmproj, write_mmproj, write_qwen_mmproj
 from tests.vision import SMOLVLM, SMOLVLM_256M, Array, RunningTower, golden, patches_of
 
 Tensors = dict[str, Array]
@@ -272,7 +272,11 @@ def edited(key: str, value: Any) -> Callable[[gguf.GGUFWriter], None]:
 def test_towers_of_other_kinds_are_for_text_unless_asked_for(text_gguf: Path) -> None:
     path = text_gguf.with_name("mmproj-f32.gguf")
     for key, value, message in (
-        ("clip.projector_type", "ldpv2", "the projector 'ldpv2' is not supported, only idefics3, internvl"),
+        (
+            "clip.projector_type",
+            "ldpv2",
+            "the projector 'ldpv2' is not supported, only gemma3, gemma4v, idefics3",
+        ),
         ("clip.vision.projection_dim", 64, "for embeddings of 64 numbers, and those of the model have 32"),
     ):
         write_mmproj(SMOLVLM, path, change=edited(key, value))
@@ -336,6 +340,21 @@ def test_towers_are_found_by_every_name_of_transformers(family: str, prefix: str
     assert tower.config == expected.config
     for name, tensor in expected.tensors.items():
         np.testing.assert_array_equal(np.asarray(tower.tensors[name]), np.asarray(tensor), err_msg=name)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gemma4-dense", "gemma4-e"])
+def test_towers_of_gemma_are_the_same_from_llama_cpp(family: str, tmp_path: Path) -> None:
+    model = Pictured(family)
+    checkpoint = open_checkpoint(model.path)
+    own, size = tower_of(checkpoint), checkpoint.config.hidden_size
+    path = write_gemma_mmproj(model.path, tmp_path / "mmproj.gguf")
+    tower = open_tower(path, size, checkpoint.tokenizer)
+    assert tower.files.config.encoder == own.config.encoder
+    assert type(tower.images) is type(checkpoint.images)
+    for name, tensor in own.tensors.items():
+        stored = np.asarray(tower.files.tensors[name], np.float32)
+        shift = 1 if "soft_emb_norm" in name else 0  # llama.cpp's files have the 1 added
+        np.testing.assert_allclose(stored, np.asarray(tensor, np.float32) + shift, rtol=0, atol=1e-7, err_msg=name)
 
 
 def test_sections_of_a_rope_are_read_with_the_tower(tmp_path: Path) -> None:

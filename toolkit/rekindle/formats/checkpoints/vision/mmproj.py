@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import FeedForwardConfig
-from rekindle.core.models.vision.config import VisionConfig
+from rekindle.core.models.vision.config import Scaling, VisionConfig
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle.formats.checkpoints.gguf.file import GGUFFile, open_gguf_file
@@ -94,8 +94,12 @@ def projector_type(metadata: Mapping[str, Any], source: str) -> ProjectorType:
 
 
 def _as_stored(config: VisionConfig, file: GGUFFile) -> VisionConfig:
-    """Return a tower with queries, keys and values apart where the file has them apart."""
-    names = config.encoder.names
+    """Return a tower with the offsets of norms in their weights, and queries, keys and values apart as in the file."""
+    names, steps = config.encoder.names, config.projector
+    whole = (
+        replace(each, norm=replace(each.norm, offset=0.0)) if isinstance(each, Scaling) else each for each in steps
+    )
+    config = replace(config, projector=tuple(whole))
     if len(names.qkv) > 1 or "v.blk.0.attn_qkv.weight" in file.shapes:
         return config
     names = replace(names, qkv=tuple(f"{names.qkv[0]}.{side}" for side in "qkv"))
@@ -125,10 +129,13 @@ def _names(config: VisionConfig, kind: ProjectorType, file: GGUFFile) -> dict[st
     qkv = ("attn_qkv",) if len(names.qkv) == 1 else ("attn_q", "attn_k", "attn_v")
     gate_up = ("ffn_gate", up) if feed_forward.gated else (up,)
     parts: dict[str | None, str] = {names.before_attention: "ln1", names.before_mlp: "ln2"}
+    parts |= {names.after_attention: "attn_post_norm", names.after_mlp: "ffn_post_norm"}
     parts |= {names.q_norm: "attn_q_norm", names.k_norm: "attn_k_norm"}
     parts |= dict(zip(config.branch_scales or (), ("ls1", "ls2"), strict=False))
     own = (*names.qkv, names.out, *names.gate_up, names.down)
-    parts |= dict(zip(own, (*qkv, "attn_out", *gate_up, down), strict=True))
+    stored_parts = (*qkv, "attn_out", *gate_up, down)
+    parts |= dict(zip(own, stored_parts, strict=True))
+    parts |= {name.removesuffix(".linear"): stored for name, stored in zip(own, stored_parts, strict=True)}  # bounds
     stems = {
         f"{names.layers}.{layer}.{part}": f"v.blk.{layer}.{stored}"
         for layer in range(config.encoder.num_layers)

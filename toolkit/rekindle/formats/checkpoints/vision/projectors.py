@@ -123,6 +123,45 @@ def _lfm2_stems(config: VisionConfig) -> dict[str, str]:
     return {**_steps(config.projector, "mm.input_norm", ("mm.1", "mm.2")), f"{config.encoder.names.norm}": "v.post_ln"}
 
 
+def _gemma3(file: GGUFFile) -> Settings:
+    tower = _encoder(file, hidden_act=_activation(file))
+    side = (number(file, "image_size") or 896) // (number(file, "patch_size") or 14)
+    tokens = (side // (number(file, "projector.scale_factor") or 4)) ** 2
+    return {"model_type": "gemma3", "vision_config": tower, "mm_tokens_per_image": tokens}
+
+
+def _gemma3_stems(config: VisionConfig) -> dict[str, str]:
+    return _steps(config.projector, "mm.soft_emb_norm", ("mm.input_projection",)) | {
+        f"{config.encoder.names.norm}": "v.post_ln"
+    }
+
+
+def _gemma4(file: GGUFFile) -> Settings:
+    """Return the settings of a Gemma 4. Sizes of heads and tables are in the tensors alone."""
+    shapes = file.shapes
+    (size,) = shapes.get("v.blk.0.attn_q_norm.weight", (64,))
+    tower = present(
+        hidden_size=number(file, "embedding_length"),
+        intermediate_size=number(file, "feed_forward_length"),
+        num_hidden_layers=number(file, "block_count"),
+        num_attention_heads=number(file, "attention.head_count"),
+        num_key_value_heads=shapes.get("v.blk.0.attn_k.weight", (0,))[0] // size or None,
+        head_dim=size,
+        rms_norm_eps=number(file, "attention.layer_norm_epsilon"),
+        patch_size=number(file, "patch_size"),
+        pooling_kernel_size=number(file, "projector.scale_factor"),
+        position_embedding_size=shapes.get("v.position_embd.weight", (2, 10_240))[1],
+        standardize="v.std_bias" in shapes,
+        use_clipped_linears="v.blk.0.attn_q.input_min" in shapes,
+    )
+    return {"model_type": "gemma4", "vision_config": tower}
+
+
+def _gemma4_stems(config: VisionConfig) -> dict[str, str]:
+    place = config.encoder.names.layers.partition(".encoder")[0]
+    return _steps(config.projector, "", ("mm.input_projection",)) | {place: "v"}
+
+
 def _idefics3_stems(config: VisionConfig) -> dict[str, str]:
     names = [step.name for step in config.projector if isinstance(step, Product)]
     return {**dict(zip(names, ("mm.model.fc",), strict=True)), f"{config.encoder.names.norm}": "v.post_ln"}
@@ -189,6 +228,8 @@ def _large(file: GGUFFile) -> Settings:
 
 
 PROJECTORS: Final[Mapping[str, ProjectorType]] = {
+    "gemma3": ProjectorType(_gemma3, _gemma3_stems),
+    "gemma4v": ProjectorType(_gemma4, _gemma4_stems),
     "idefics3": ProjectorType(_idefics3, _idefics3_stems),
     "internvl": ProjectorType(_internvl, _internvl_stems, _internvl_images),
     "lfm2": ProjectorType(_lfm2, _lfm2_stems),

@@ -89,7 +89,7 @@ def tower_files(
 
 def _is_joined(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Return True if a shape is another one with its leading axes joined."""
-    return len(stored) > len(shape) and stored[-1] == shape[-1] and math.prod(stored) == math.prod(shape)
+    return len(stored) > len(shape) and stored[-1:] == (shape[-1:] or (1,)) and math.prod(stored) == math.prod(shape)
 
 
 def _patch_axes(config: VisionConfig, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -90,6 +90,9 @@ def gemma4(metadata: FileMetadata) -> dict[str, Any]:
             "num_kv_shared_layers": keys.get("attention.shared_kv_layers", 0),
             "rope_local_base_freq": keys.number("rope.freq_base_swa", 10_000.0),
             "final_logit_softcapping": keys.number("final_logit_softcapping", 0.0) or None,
+            # Tokens of an image see each other in the models without features of tokens; files do not say so.
+            "use_bidirectional_attention": None if features["hidden_size_per_layer_input"] else "vision",
+            "pad_token_id": metadata.file.metadata.get("tokenizer.ggml.padding_token_id"),
         }
         | attention_bias(metadata)
     )
