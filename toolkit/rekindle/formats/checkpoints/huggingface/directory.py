@@ -17,7 +17,13 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, TowerFiles, check_shapes
 from rekindle.formats.checkpoints.huggingface.classifier import is_classifier, read_activation, read_classifier
 from rekindle.formats.checkpoints.huggingface.decision_form import read_decision_form
-from rekindle.formats.checkpoints.huggingface.foreign import advice_for
+from rekindle.formats.checkpoints.huggingface.foreign import (
+    advice_for,
+    is_mistrals,
+    mistral_settings,
+    open_mistrals,
+    with_pairs,
+)
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.names import stored_names
 from rekindle.formats.checkpoints.huggingface.quantized.formats import formats_of, with_quantized
@@ -57,12 +63,15 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         CheckpointError: a file is missing, truncated or corrupt, or a tensor is missing or has a wrong shape.
     """
     source = str(directory)
-    if not (directory / "config.json").is_file():
+    is_mistral = not (directory / "config.json").is_file() and is_mistrals(directory)
+    if not is_mistral and not (directory / "config.json").is_file():
         advice = advice_for(directory)
         raise ModelNotFound(f"{source} is not a model directory: it has no config.json{advice and f'; {advice}'}")
-    settings = read_json(directory / "config.json")
+    settings = mistral_settings(directory) if is_mistral else read_json(directory / "config.json")
     config = parse_config(settings, f"{source}/config.json", family)
-    files = with_quantized(open_weight_files(directory), _with_quantization(settings, directory), source)
+    config = with_pairs(config) if is_mistral else config
+    weight_files = open_mistrals(directory) if is_mistral else open_weight_files(directory)
+    files = with_quantized(weight_files, _with_quantization(settings, directory), source)
     owners, is_base = _owners(files, config)
     config, generates = _with_head(config, settings, owners, is_base or _embeds(directory), source)
     shapes, loaders = _stored(owners, expected_shapes(config))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -50,6 +50,11 @@ class SafetensorsFile:
     _begin: int
     quantized: Mapping[str, Callable[[], Tensor]] = field(default_factory=dict)
     schemes: Mapping[str, int] = field(default_factory=dict)
+
+    def renamed(self, rule: Callable[[str], str]) -> "SafetensorsFile":
+        """Return the file with other names of its tensors."""
+        shapes, header = ({rule(name): each for name, each in own.items()} for own in (self.shapes, self._header))
+        return replace(self, shapes=shapes, _header=header)
 
     def dtype(self, name: str) -> str:
         """Return the dtype of a stored tensor, by the format's name."""
