@@ -357,6 +357,31 @@ def test_towers_of_gemma_are_the_same_from_llama_cpp(family: str, tmp_path: Path
         np.testing.assert_allclose(stored, np.asarray(tensor, np.float32) + shift, rtol=0, atol=1e-7, err_msg=name)
 
 
+def test_a_flat_config_has_the_same_tower_and_coordinates(tmp_path: Path) -> None:
+    """Check the published form of Qwen2.5-VL: keys of the text beside the others, older names, its own settings."""
+    model = Pictured("qwen2_5-vl")
+    expected = open_checkpoint(model.path)
+    copy = Path(shutil.copytree(model.path, tmp_path / "flat", copy_function=shutil.copyfile))
+    settings = json.loads((copy / "config.json").read_text())
+    text, vision = settings.pop("text_config"), settings["vision_config"]
+    rope = text.pop("rope_parameters")
+    text |= {"rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]}, "rope_theta": 10000.0}
+    vision["in_chans"] = vision.pop("in_channels")
+    vision |= {"spatial_patch_size": 4, "tokens_per_second": 2, "model_type": "qwen2_5_vl"}
+    del vision["rope_parameters"]
+    flat = {key: each for key, each in text.items() if key not in ("model_type", "layer_types")} | settings
+    (copy / "config.json").write_text(json.dumps(flat))
+    processor = json.loads((copy / "preprocessor_config.json").read_text())
+    size = processor.pop("size")
+    bounds = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+    (copy / "preprocessor_config.json").write_text(json.dumps(processor | bounds))
+    checkpoint = open_checkpoint(copy)
+    assert checkpoint.config == expected.config
+    assert checkpoint.config.takes_coordinates
+    assert checkpoint.images == expected.images
+    assert tower_of(checkpoint).config == tower_of(expected).config
+
+
 def test_sections_of_a_rope_are_read_with_the_tower(tmp_path: Path) -> None:
     model = Pictured("qwen3_5")
     expected, text = open_checkpoint(model.path).config, tmp_path / "text"
