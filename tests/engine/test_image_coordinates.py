@@ -1,12 +1,16 @@
 """Answers behind images with positions by row and column: several steps, drafts, preemption, and text beside them."""
 
+import base64
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import rekindle
+from rekindle.server import app
 from tests.engine.pictured import GREEDY, Pictured
+from tests.unit.asgi import ask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.wide]
 QWEN = Pictured("qwen3-vl")
@@ -69,3 +73,28 @@ async def test_a_look_has_the_coordinates_and_the_summands_of_images() -> None:
             places = np.flatnonzero(np.array(look.token_ids) == 5)
             expected = QWEN.numbers[f"{number}_embedded"]
             assert np.abs(look.embedding[places] - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+async def test_embeddings_of_images_are_those_of_transformers_over_http_too() -> None:
+    head = load_file(QWEN.path / "model.safetensors")["lm_head.weight"]
+    template: Any = {"add_generation_prompt": True}
+    with rekindle.open_sync(QWEN.path, **SETTINGS, precompile="lazy", progress=False) as session:
+        for number in (0, 1):
+            messages: Any = QWEN.messages(number)
+            vector = await session.embed(messages, normalize=False, chat_template_kwargs=template)
+            expected = QWEN.numbers[f"{number}_logits"][-1]
+            assert np.abs(head @ vector - expected).max() < 1e-5 * np.abs(expected).max()
+        parts = [_over_http(part) for part in messages[0]["content"]]
+        body = {"messages": [{"role": "user", "content": parts}], "chat_template_kwargs": template}
+        reply = await ask(app(session), "/v1/embeddings", body)
+        (answer,) = reply.json["data"]
+        assert np.abs(np.array(answer["embedding"]) - vector / np.linalg.norm(vector)).max() < 1e-6
+        assert reply.json["usage"]["prompt_tokens"] == len(QWEN.tokens(1, "input_ids"))
+
+
+def _over_http(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a message with its image in a data: URL."""
+    if part["type"] != "image":
+        return part
+    data = base64.b64encode(part["image"].read_bytes()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}

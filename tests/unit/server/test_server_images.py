@@ -205,8 +205,8 @@ def test_a_raw_prompt_has_no_place_for_images() -> None:
 
 def test_routes_of_text_alone_refuse_images() -> None:
     body = {"messages": [{"role": "user", "content": [url_part(), TEXT]}]}
-    with pytest.raises(ApiError, match="text alone"):
-        read_embedding(Fields(body), 8)
+    with pytest.raises(ApiError, match="cannot cut a conversation with images"):
+        read_embedding(Fields({**body, "truncate_prompt_tokens": 4}), 8, FORM)
     with pytest.raises(ApiError, match="text alone"):
         read_tokenize(Fields(body), FORM)
 

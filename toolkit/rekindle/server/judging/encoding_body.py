@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rekindle.core.request.checks import preview
+from rekindle.formats.images.parts import images_in
 from rekindle.formats.response import MessageForm
 from rekindle.formats.responses.formats import PLAIN
 from rekindle.server.common.fields import Fields
@@ -89,7 +90,8 @@ class TokenizeRequest:
 
 def read_embedding(body: Fields, most: int, form: MessageForm = PLAIN.form) -> EmbeddingRequest:
     """Return the request for embeddings in a body of at most `most` texts; raise ApiError if the body is invalid."""
-    inputs, dimensions, encoding = inputs_in(body, most, form), body.take("dimensions", int), encoding_in(body)
+    inputs = inputs_in(body, most, form, images=True)
+    dimensions, encoding = body.take("dimensions", int), encoding_in(body)
     salt = body.take("cache_salt", str) or ""
     body.finish(NEUTRAL)
     return EmbeddingRequest(inputs, dimensions, encoding, salt)
@@ -103,8 +105,12 @@ def encoding_in(body: Fields) -> Literal["float", "base64"]:
     return "base64" if encoding == "base64" else "float"
 
 
-def inputs_in(body: Fields, most: int, form: MessageForm) -> Inputs:
-    """Take the texts, token ids or conversation of a body with at most `most` texts."""
+def inputs_in(body: Fields, most: int, form: MessageForm, *, images: bool = False) -> Inputs:
+    """Take the texts, token ids or conversation of a body with at most `most` texts.
+
+    Args:
+        images: whether a conversation may have images.
+    """
     messages, template = body.items("messages", dict), dict[str, Any]()
     if messages is None:
         prompts = list[Any](texts(body, "input", most))
@@ -112,13 +118,16 @@ def inputs_in(body: Fields, most: int, form: MessageForm) -> Inputs:
         if body.peek(("input",)):
             body.refuse("messages", "and input are both prompts; give one of them")
         prompts, template = [messages_in(messages, form)], template_in(body)
-        refuse_images(prompts[0], "messages")
+        if not images:
+            refuse_images(prompts[0], "messages")
         variables = template["chat_template_kwargs"] or {}
         template["chat_template_kwargs"] = {"add_generation_prompt": False, **variables}
     special = body.flag("add_special_tokens", messages is None)
     count = body.take("truncate_prompt_tokens", int)
     if count is not None and not (count == -1 or 0 < count <= MAX_TOKEN_ID):
         body.refuse("truncate_prompt_tokens", f"must be at least 1, or -1 for the longest that fits, got {count}")
+    if count is not None and messages is not None and next(images_in(prompts[0]), None) is not None:
+        body.refuse("truncate_prompt_tokens", "cannot cut a conversation with images; leave it out")
     side = body.take("truncation_side", str) or "right"
     if side not in ("left", "right"):
         body.refuse("truncation_side", f"must be left or right, got {preview(side)}")

@@ -9,6 +9,7 @@ from anyio.to_thread import run_sync
 from starlette.types import ASGIApp
 
 from rekindle.core.errors import InvalidBatch, InvalidRequest, RekindleError
+from rekindle.formats.images.parts import images_in
 from rekindle.server.common.errors import api_error_of, invalid_field
 from rekindle.server.http.exchange import Exchange
 from rekindle.server.judging.body import PoolRequest
@@ -100,8 +101,8 @@ async def without_answers(
 def prompts_of(exchange: Exchange, inputs: Inputs, prefix: str) -> tuple[dict[str, Any], int]:
     """Return the keywords of a session call for several prompts, and the number of their tokens.
 
-    Conversations become token ids. If texts and token ids are mixed, or the tokens of texts are not those by default,
-    all become token ids, those of texts with their prefix.
+    Conversations without images become token ids. If texts and token ids are mixed, or the tokens of texts are not
+    those by default, all become token ids, those of texts with their prefix.
     """
     model, prompts = exchange.model, inputs.prompts
     are_texts = all(isinstance(each, str) for each in prompts)
@@ -110,6 +111,8 @@ def prompts_of(exchange: Exchange, inputs: Inputs, prefix: str) -> tuple[dict[st
     if are_texts and inputs.most_tokens is None and inputs.special:
         return {"texts": list(inputs.prompts)}, sum(_of_each(model.session.count_tokens, prompts))
     template = model.without_unread(inputs.template, strict=exchange.body.strict)
+    if template and next(images_in(prompts[0]), None) is not None:
+        return {"texts": list(prompts), **template}, model.session.count_tokens(prompts[0], **template)
     ids = list(_of_each(partial(_shortened, model, replace(inputs, template=template)), prompts))
     return {"token_ids": ids, **({"instruction": ""} if prefix and are_texts else {})}, sum(map(len, ids))
 
