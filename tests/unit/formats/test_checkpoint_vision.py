@@ -136,6 +136,11 @@ def test_a_model_without_the_weights_of_its_tower_is_for_text(copy: Path) -> Non
     checkpoint = open_checkpoint(change(copy, text))
     assert checkpoint.vision is None
     assert checkpoint.tensors
+    image = Illustrated("What?", ((SMOLVLM / "image-0.png", "auto"),))
+    with pytest.raises(InvalidRequest, match="are those of the text model alone"):
+        PromptReader.of(checkpoint, 64).read(image)
+    with pytest.raises(InvalidRequest, match="image_bytes=0"):
+        PromptReader.of(open_checkpoint(SMOLVLM), 64).read(image)
 
 
 def test_a_missing_or_wrong_tensor_of_the_tower_is_named(copy: Path) -> None:

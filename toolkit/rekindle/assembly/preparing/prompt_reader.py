@@ -22,6 +22,12 @@ NO_MMPROJ = (
     "If the repository has one, open the model with mmproj=, a path or owner/name/mmproj-FILE.gguf"
 )
 
+NO_TOWER = (
+    "the model takes no images: its config has a vision tower, and its files are those of the text model alone. Open "
+    "the files of the whole model"
+)
+NO_ROOM = "the session takes no images: it was opened with image_bytes=0, which leaves no room for them"
+
 
 @dataclass(frozen=True, slots=True)
 class PromptReader:
@@ -49,7 +55,7 @@ class PromptReader:
         images = None
         if picture_rows and model.images is not None and model.tokenizer is not None:
             images = ImagePrompts(model.images, model.tokenizer)
-        no_images = NO_MMPROJ if model.is_gguf else NO_IMAGES
+        no_images = _reason(model)
         return cls(model.tokenizer, model.config.vocab_size, capacity, images, picture_rows, no_images)
 
     def read(self, prompt: Prompt, params: SamplingParams | None = None) -> PicturedTokens:
@@ -282,3 +288,12 @@ class PromptReader:
         if isinstance(prompt, Illustrated):
             prompt = replace(prompt, text=Verbatim(prompt.text))
         return self._read(prompt, params)
+
+
+def _reason(model: Checkpoint) -> str:
+    """Return the reason why a session of a model takes no images, with a remedy."""
+    if model.vision is not None and model.images is not None:
+        return NO_ROOM
+    if model.is_gguf:
+        return NO_MMPROJ
+    return NO_IMAGES if model.images is None else NO_TOWER
