@@ -156,7 +156,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "test-notebook": (*FACES, *HELD, "tests/notebook/"),
     "tutorials": (*HELD, "toolkit/rekindle/results/", "tutorials/", "README.md"),
-    "test-browser": (*FACES, "tests/browser/"),
+    "test-browser": (*FACES, "tests/browser/", "toolkit/rekindle/marimo.py"),
     "test-clients": (
         *SERVED,
         "tests/clients/",

@@ -171,12 +171,12 @@ def drawing(cell: Cell | None) -> Draw:
 
 def draws(show: bool | None) -> bool:
     """Return True if turns are drawn; the default is True in a notebook."""
-    return front_end.kernel() is not None if show is None else boolean("show", show)
+    return front_end.in_notebook() if show is None else boolean("show", show)
 
 
 def draw_results(step: ToolStep) -> None:
     """Draw the results of a step's calls; in a terminal, print them."""
-    if front_end.kernel() is not None:
+    if front_end.in_notebook():
         front_end.CellOutput().draw(markup.bundle(results_text(step.results), results_html(step.results)))
     elif sys.stdout is not None:
         sys.stdout.write(f"{results_text(step.results)}\n")

@@ -12,7 +12,7 @@ from rekindle.chats.inputs import Inputs
 from rekindle.chats.turns import Draw, SayOptions
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
-from rekindle.core.concurrency.threads import ending, soon
+from rekindle.core.concurrency.threads import ending
 from rekindle.core.concurrency.waits import Waits, blocked
 from rekindle.core.errors import RequestCancelled
 from rekindle.core.words import quantity, seconds
@@ -76,7 +76,7 @@ class ChatWidget:
         self._show_busy()
         user = _user_message(text, images)
         self._current.draw(_turn_bundle(user, "", "waiting", ""))
-        soon(partial(front_end.context_of_threads().run, self._run, text, images, user), "chat")
+        front_end.draw_soon(partial(self._run, text, images, user), "chat")
         return True
 
     def stop(self) -> None:

@@ -2,9 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from functools import partial
 
-from rekindle.notebook.front_end import context_of_threads
+from rekindle.notebook import front_end
 
 SECONDS = 1.0
 """The time between two calls."""
@@ -16,8 +15,7 @@ class Clock:
     def __init__(self, function: Callable[[], None]):
         self._function = function
         self._stop_event = threading.Event()
-        run = partial(context_of_threads().run, self._run)
-        self._thread = threading.Thread(target=run, name="rekindle-progress", daemon=True)
+        self._thread = front_end.thread(self._run, "rekindle-progress")
         self._thread.start()
 
     def stop(self) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from rekindle import markup
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
-from rekindle.core.concurrency.threads import soon
 from rekindle.core.concurrency.waits import blocked
 from rekindle.core.errors import InvalidRequest, RekindleError
 from rekindle.core.request.tokens import TokenLogprob
@@ -154,7 +153,7 @@ class Explorer:
             return
         screen = _BranchScreen(branch.record, output, partial(self._finish_branch, branch, output))
         follow = partial(blocked, draw_record(branch.record, screen))
-        soon(partial(front_end.context_of_threads().run, follow), "explorer")
+        front_end.draw_soon(follow, "explorer")
 
     def _finish_branch(self, branch: Handle, output: Any) -> None:
         """Replace the display of a finished branch by an explorer of its tokens."""

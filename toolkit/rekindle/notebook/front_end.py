@@ -2,13 +2,17 @@
 
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextvars import Context, copy_context
+from functools import partial
 from textwrap import TextWrapper
 from typing import Any
 from uuid import uuid4
 
 from rekindle import markup
+from rekindle.core.concurrency.threads import soon
+from rekindle.notebook import marimo_cell
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 """The MIME type of a widget view."""
@@ -22,9 +26,14 @@ def kernel() -> Any:
     return None if ipython is None else getattr(ipython.get_ipython(), "kernel", None)
 
 
+def in_notebook() -> bool:
+    """Return True in a kernel of Jupyter and in a cell of marimo: their outputs are HTML and can be changed."""
+    return kernel() is not None or marimo_cell.context() is not None
+
+
 def has_reader() -> bool:
     """Return True in a notebook, and with a terminal for stderr; False where stderr is a log."""
-    return kernel() is not None or (sys.stderr is not None and sys.stderr.isatty())
+    return in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
 
 
 def tell(value: Any) -> None:
@@ -33,13 +42,15 @@ def tell(value: Any) -> None:
         from IPython.display import display
 
         display(value)  # type: ignore[no-untyped-call]
+    elif in_notebook():
+        CellOutput().draw(value._repr_mimebundle_())
     else:
         _write(str(value))
 
 
 def note(line: str) -> None:
     """Write a dim line into the output of the running cell; outside notebooks, write it to stderr."""
-    if kernel() is not None:
+    if in_notebook():
         CellOutput().draw(markup.bundle(line, markup.note(line)))
     else:
         _write(line)
@@ -66,8 +77,23 @@ def handles_clicks_while_awaiting(kernel: Any) -> bool:
     return getattr(kernel, "shell_channel_thread", None) is not None
 
 
-def context_of_threads() -> Context:
-    """Return the context for a drawing thread. Call this in the cell that starts the thread.
+def thread(run: Callable[[], object], name: str) -> threading.Thread:
+    """Return a thread that can draw, not yet started. Call this in the cell that starts it."""
+    if marimo_cell.context() is not None:
+        return marimo_cell.thread(run, name)
+    return threading.Thread(target=partial(_context_of_threads().run, run), name=name, daemon=True)
+
+
+def draw_soon(run: Callable[[], object], name: str) -> None:
+    """Draw on a new thread, and return at once. Call this in the cell of the drawing."""
+    if marimo_cell.context() is not None:
+        marimo_cell.thread(run, name).start()
+    else:
+        soon(partial(_context_of_threads().run, run), name)
+
+
+def _context_of_threads() -> Context:
+    """Return the context for a drawing thread.
 
     In an empty context, each drawing belongs to the cell running at the time of the drawing; in a tool like nbconvert,
     only the running cell has output. But ipykernel 7.0 finds the cell only in a copy of the cell's context.
@@ -98,16 +124,21 @@ class CellOutput:
 
     def __init__(self) -> None:
         self._display_id = uuid4().hex
+        self._of_marimo = marimo_cell.CellOutput()
         self._content: Mapping[str, object] | None = None
 
     def draw(self, bundle: Mapping[str, object]) -> None:
         """Display content by MIME type. Unchanged content is not sent again."""
-        if bundle != self._content:
+        if bundle == self._content:
+            return
+        if kernel() is None:
+            self._of_marimo.draw(str(bundle.get("text/html", markup.note(str(bundle["text/plain"])))))
+        else:
             from IPython.display import display
 
             update = self._content is not None
             display(bundle, raw=True, display_id=self._display_id, update=update)  # type: ignore[no-untyped-call]
-            self._content = bundle
+        self._content = bundle
 
 
 class StopButton:

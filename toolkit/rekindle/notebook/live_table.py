@@ -61,10 +61,10 @@ def _grace(batch: BatchRun) -> Waits[None]:
 
 
 def _screen(batch: BatchRun, cell: Cell) -> "PrintedTable | HtmlTable | WidgetTable":
-    if (kernel := front_end.kernel()) is None:
+    if not front_end.in_notebook():
         return PrintedTable(batch)
     rows = [LiveRow(batch, place) for place in range(min(MOST_ROWS, len(batch.requests)))]
-    if handles_clicks(kernel, cell):
+    if handles_clicks(front_end.kernel(), cell):
         try:
             return WidgetTable(batch, rows)
         except Exception:  # widgets are unavailable, for any reason

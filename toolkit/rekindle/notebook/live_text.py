@@ -11,7 +11,6 @@ from rekindle.client.handle import Handle
 from rekindle.client.record import Record
 from rekindle.core.concurrency.feed import TO_THE_END
 from rekindle.core.concurrency.mailbox import in_trio
-from rekindle.core.concurrency.threads import soon
 from rekindle.core.concurrency.waits import Wait, Waits, blocked
 from rekindle.core.errors import RequestCancelled
 from rekindle.notebook import front_end
@@ -88,16 +87,16 @@ def _draw_to_end(record: Record, screen: "Card | PrintedText") -> None:
     if record.pieces.closed:
         draw()
     else:
-        soon(partial(front_end.context_of_threads().run, draw), "display")
+        front_end.draw_soon(draw, "display")
 
 
 def _screen(request: Handle, cell: Cell) -> "Card | PrintedText":
-    if (kernel := front_end.kernel()) is None:
+    if not front_end.in_notebook():
         return PrintedText(request.record)
     if cell == "ends":
         button, otherwise = True, "To stop it, call cancel() of the handle."
     else:
-        button = handles_clicks(kernel, cell)
+        button = handles_clicks(front_end.kernel(), cell)
         otherwise = "To stop it, interrupt the kernel."
     return Card(request.record, partial(front_end.StopButton, request.cancel, otherwise, button=button))
 

@@ -55,7 +55,7 @@ class ProgressBars:
 
     def say(self, line: str) -> None:
         """Write a line below the bars of a notebook cell."""
-        if self._enabled and front_end.kernel() is not None:
+        if self._enabled and front_end.in_notebook():
             front_end.note(line)
 
     def __enter__(self) -> "ProgressBars":
@@ -148,7 +148,7 @@ class _Lines:
 
 
 def _start(progress: Progress) -> CellBar | _Bar | _Lines:
-    if front_end.kernel() is not None:
+    if front_end.in_notebook():
         return CellBar(progress)
     if sys.stderr is not None and sys.stderr.isatty():
         # Four columns stay free for a ^C, so that it does not wrap the line.

@@ -27,6 +27,7 @@ from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.formats.families.reading import Family
 from rekindle.formats.rendering.template import template_variables
 from rekindle.hosts.hosts import Hosts
+from rekindle.notebook import marimo_cell
 from rekindle.notebook.log import tell_line, tell_restored
 from rekindle.notebook.progress_bars import ProgressBars, draw_reports
 from rekindle.replicas.ray import Ray
@@ -259,6 +260,8 @@ class Opening(Eventual[Session]):
             for sentence in messages:
                 warn(sentence, RuntimeWarning)
             session = _session(engine, client, name, self._progress, self._origin)
+            if self._origin is not None and marimo_cell.context() is not None:
+                marimo_cell.Keeper(session)
             for sentence in _idle_for_model(self._settings, session._loaded_engine):
                 warn(f"{name}: {sentence}", RuntimeWarning)
             for name, source in self._adapters.items():
@@ -285,13 +288,19 @@ class Opening(Eventual[Session]):
 
 
 def _former(origin: Origin) -> Session | None:
-    """Return the session of an earlier run, if a variable refers to it and it serves the weights of its files."""
-    for session in [each for each in list((variables() or {}).values()) if isinstance(each, Session)]:
-        is_same = session._origin is not None and session._origin == origin and session._origin.run != origin.run
-        rests = session.error is not None or session.paused or session.asleep or session.stuck is not None
-        if is_same and not rests and session.weights_version == 0:
-            return session
-    return None
+    """Return the session of an earlier run, if it has a name or a keeper and serves the weights of its files."""
+    for value in list((variables() or {}).values()):
+        if _is_former(value, origin):
+            found: Session = value
+            return found
+    return next((keeper.use() for keeper in marimo_cell.keepers() if _is_former(keeper.value, origin)), None)
+
+
+def _is_former(value: object, origin: Origin) -> bool:
+    if not isinstance(value, Session) or value._origin != origin or value._origin.run == origin.run:
+        return False
+    rests = value.error is not None or value.paused or value.asleep or value.stuck is not None
+    return not rests and value.weights_version == 0
 
 
 def _idle_for_model(settings: Settings, loaded_engine: LoadedEngine) -> Iterator[str]:

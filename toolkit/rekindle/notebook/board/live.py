@@ -2,13 +2,12 @@
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from time import perf_counter, sleep
 
 from rekindle.core.concurrency.threads import ending
+from rekindle.notebook import front_end
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.panel import Panel
-from rekindle.notebook.front_end import context_of_threads
 
 PERIOD = 1 / 3
 """The seconds between two snapshots."""
@@ -40,8 +39,7 @@ class Live:
         self._look, self._panel, self._finish, self._clock = look, panel, finish, clock
         self._hidden_since: float | None = None
         self._stop_event = threading.Event()
-        run = partial(context_of_threads().run, self._run)
-        self._thread = threading.Thread(target=run, name="rekindle-dashboard", daemon=True)
+        self._thread = front_end.thread(self._run, "rekindle-dashboard")
 
     def start(self) -> None:
         """Start the thread; the panel already shows the first snapshot."""

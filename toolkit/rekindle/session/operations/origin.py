@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from rekindle import markup
+from rekindle.notebook import marimo_cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,22 +19,22 @@ class Origin:
     Two runs of one cell have equal origins, unless files of the model have changed.
 
     Attributes:
-        code: the name of the cell's code, derived by IPython from the text.
+        code: the code of the cell; that of an equal text is equal.
         instruction: the place of the call in the code.
         arguments: the arguments of the call.
         files: name, size and time of change of each file of a local model.
         run: the number of the run.
     """
 
-    code: str
+    code: CodeType
     instruction: int
     arguments: Mapping[str, Any]
     files: tuple[tuple[str, int, int], ...]
-    run: int | None = field(compare=False)
+    run: int | str | None = field(compare=False)
 
     @classmethod
     def of(cls, model: str | PathLike[str], arguments: Mapping[str, Any]) -> "Origin | None":
-        """Return the origin of the running call; None if it is outside of IPython, or in a function."""
+        """Return the origin of the running call; None if it is outside of a notebook, or in a function."""
         frame = sys._getframe()
         while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rekindle":
             frame = frame.f_back
@@ -40,11 +42,15 @@ class Origin:
         if names is None or frame.f_locals is not names:  # a function has variables of its own
             return None
         files = tuple(_files(Path(model)))
-        return cls(frame.f_code.co_filename, frame.f_lasti, {"model": model, **arguments}, files, markup.cell())
+        run = markup.cell() if (of_marimo := marimo_cell.run_id()) is None else of_marimo
+        return cls(frame.f_code, frame.f_lasti, {"model": model, **arguments}, files, run)
 
 
 def variables() -> dict[str, Any] | None:
-    """Return the variables of the cells; None outside of IPython."""
+    """Return the variables of the cells; None outside of IPython and marimo."""
+    if (cell := marimo_cell.context()) is not None:
+        names: dict[str, Any] = cell.globals
+        return names
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return None if shell is None else shell.user_ns

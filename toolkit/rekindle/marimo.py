@@ -1,0 +1,71 @@
+"""A session as the model of marimo's chat: `mo.ui.chat(rekindle.marimo.chat_model(session))`."""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Unpack
+
+from rekindle.client.calls.options import OnePromptOptions
+from rekindle.core.errors import InvalidRequest
+from rekindle.session.session import Session
+
+ChatModel = Callable[[Sequence[Any], Any], AsyncIterator[Any]]
+"""A model of `mo.ui.chat`: it takes messages and a configuration of marimo, and yields pieces of the answer."""
+CONFIGURATION: Final = ("max_tokens", "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
+"""The options in a configuration of marimo's chat."""
+
+
+def chat_model(session: Session, **options: Unpack[OnePromptOptions]) -> ChatModel:
+    """Return a model for `mo.ui.chat` that answers with a session.
+
+    Answers arrive piece by piece, reasoning apart from content. The chat's stop button cancels the request. Pictures
+    that are attached to a message are images of the prompt, for models with images.
+
+    Args:
+        session: an open session.
+        options: options of each request, as for `Session.stream`. The chat's `config=` sets those that are left out.
+
+    Raises:
+        InvalidRequest: a message has an attachment that is no image; raised by the model.
+    """
+
+    async def answer(messages: Sequence[Any], config: Any) -> AsyncIterator[Any]:
+        stream = session.stream([_message(each) for each in messages], **_options(config, options))
+        thinks = False
+        try:
+            async for part in stream.parts():
+                if thinks != (part.kind == "reasoning"):
+                    thinks = not thinks
+                    yield {"type": "reasoning-start" if thinks else "reasoning-end", "id": "reasoning"}
+                yield {"type": "reasoning-delta", "id": "reasoning", "delta": part.text} if thinks else part.text
+            if thinks:
+                yield {"type": "reasoning-end", "id": "reasoning"}
+        finally:
+            stream.close()
+
+    return answer
+
+
+def _options(config: Any, options: Mapping[str, Any]) -> Any:
+    """Return the options of a request: those of `chat_model`, then those of the chat, whose defaults are marimo's."""
+    of_chat = {name: value for name in CONFIGURATION if (value := getattr(config, name, None)) is not None}
+    if options.get("temperature", of_chat.get("temperature")) == 0:
+        of_chat = {name: value for name, value in of_chat.items() if name not in ("top_p", "top_k")}
+    return {**of_chat, **options}
+
+
+def _message(message: Any) -> dict[str, Any]:
+    """Return a message of marimo as one of a conversation."""
+    files = [*message.parts, *(message.attachments or ())]
+    images = [{"type": "image", "url": url} for url in _image_urls(files)]
+    texts = [part.text for part in message.parts if getattr(part, "type", "") == "text"]
+    text = "".join(texts) if texts else str(message.content)
+    return {"role": message.role, "content": [*images, {"type": "text", "text": text}] if images else text}
+
+
+def _image_urls(files: Sequence[Any]) -> Iterator[str]:
+    for file in files:
+        kind = getattr(file, "media_type", getattr(file, "content_type", None))
+        if kind is None:
+            continue
+        if not kind.startswith("image/"):
+            raise InvalidRequest(f"an attachment of a chat must be an image, got {kind}: put its text into the message")
+        yield file.url
