@@ -22,7 +22,7 @@ CELLS = (
     "await session.close()",
     "other = fake_session(); other.dashboard()",
     "from rekindle.core.concurrency.progress import Progress\n"
-    "from rekindle.notebook.progress_bars import ProgressBars\n"
+    "from rekindle.notebook.progress.bars import ProgressBars\n"
     "with ProgressBars(True) as bars:\n"
     "    for done in range(4): bars.show(Progress('compiling', done, 3, 'programs'))",
     "await other.generate(token_ids=[3, 1, 4], max_tokens=5)",

@@ -1,4 +1,4 @@
-"""A session as the model of marimo's chat: `mo.ui.chat(rekindle.marimo.chat_model(session))`."""
+"""A session as the model of the chat of marimo: `mo.ui.chat(rekindle.marimo.chat_model(session))`."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Unpack
@@ -8,23 +8,23 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.session.session import Session
 
 ChatModel = Callable[[Sequence[Any], Any], AsyncIterator[Any]]
-"""A model of `mo.ui.chat`: it takes messages and a configuration of marimo, and yields pieces of the answer."""
+"""A model of `mo.ui.chat`: a function of messages and a configuration, with an iterator of pieces of an answer."""
 CONFIGURATION: Final = ("max_tokens", "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
 """The options in a configuration of marimo's chat."""
 
 
 def chat_model(session: Session, **options: Unpack[OnePromptOptions]) -> ChatModel:
-    """Return a model for `mo.ui.chat` that answers with a session.
+    """Return a model for `mo.ui.chat`, answered by a session.
 
-    Answers arrive piece by piece, reasoning apart from content. The chat's stop button cancels the request. Pictures
-    that are attached to a message are images of the prompt, for models with images.
+    Answers arrive piece by piece, reasoning apart from content. The stop button of the chat cancels the request. Image
+    attachments are images of the prompt.
 
     Args:
         session: an open session.
-        options: options of each request, as for `Session.stream`. The chat's `config=` sets those that are left out.
+        options: options of each request, as for `Session.stream`; the `config=` of the chat counts less.
 
     Raises:
-        InvalidRequest: a message has an attachment that is no image; raised by the model.
+        InvalidRequest: an attachment of a message is no image; raised by the model.
     """
 
     async def answer(messages: Sequence[Any], config: Any) -> AsyncIterator[Any]:
@@ -45,7 +45,7 @@ def chat_model(session: Session, **options: Unpack[OnePromptOptions]) -> ChatMod
 
 
 def _options(config: Any, options: Mapping[str, Any]) -> Any:
-    """Return the options of a request: those of `chat_model`, then those of the chat, whose defaults are marimo's."""
+    """Join the options of `chat_model` with the configuration of the chat, which counts less."""
     of_chat = {name: value for name in CONFIGURATION if (value := getattr(config, name, None)) is not None}
     if options.get("temperature", of_chat.get("temperature")) == 0:
         of_chat = {name: value for name, value in of_chat.items() if name not in ("top_p", "top_k")}

@@ -21,7 +21,7 @@ from rekindle.core.concurrency import waits
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked, unless
-from rekindle.notebook.progress_bars import ProgressBars, draw_reports
+from rekindle.notebook.progress.bars import ProgressBars, draw_reports
 from tests.waiting import PATIENCE
 
 T = TypeVar("T")

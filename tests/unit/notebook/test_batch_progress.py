@@ -13,8 +13,8 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress, duration_text
 from rekindle.core.errors import InvalidRequest
 from rekindle.mapping.pace import MapPace
-from rekindle.notebook import batch_progress as paces
-from rekindle.notebook.batch_progress import BatchPace, BatchProgress
+from rekindle.notebook.progress import batch_progress as paces
+from rekindle.notebook.progress.batch_progress import BatchPace, BatchProgress
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_loaded_engine, fake_session
 

@@ -16,12 +16,13 @@ from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait
-from rekindle.notebook import cell_bar, clock, front_end
-from rekindle.notebook import progress_bars as faces
-from rekindle.notebook.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_more
-from rekindle.notebook.cell_bar import bar_bundle
+from rekindle.notebook import front_end
+from rekindle.notebook.progress import bars as faces
+from rekindle.notebook.progress import cell_bar, clock
 from rekindle.notebook.log import LOG, tell_restored
-from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.notebook.progress.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_more
+from rekindle.notebook.progress.bars import ProgressBars
+from rekindle.notebook.progress.cell_bar import bar_bundle
 from tests.waiting import PATIENCE
 
 

@@ -14,8 +14,8 @@ from rekindle.core.errors import BatchFailed, InvalidRequest, PromptTooLong, Req
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.mapping.pending import PendingMap
 from rekindle.mapping.results import MapResults
-from rekindle.notebook import batch_progress as bars
-from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.notebook.progress import batch_progress as bars
+from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_loaded_engine, fake_session

@@ -16,7 +16,7 @@ from rekindle.core.concurrency.progress import Progress
 from rekindle.core.errors import EngineFailed, SessionClosed, StorageError
 from rekindle.core.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
 from rekindle.core.messages.record import MessageRecord
-from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.session.operations import engine as operations
 from rekindle.session.session import Session
 from rekindle.testing import FakeDiskTier, fake_limits, fake_loaded_engine, fake_session

@@ -44,7 +44,7 @@ from rekindle.core.store.directory import cache_dir
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.responses.formats import format_of
-from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.results.facts.traffic import Wire
 from rekindle.settings.engine import Settings
 from rekindle_kernels.api import choose, describe

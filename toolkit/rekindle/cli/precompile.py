@@ -22,7 +22,7 @@ from rekindle.core.errors import ConfigError, StorageError
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.entries import bytes_of
 from rekindle.core.words import size_text
-from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.notebook.progress.bars import ProgressBars
 
 
 def precompile(arguments: Namespace) -> int:

@@ -2,7 +2,7 @@
 
 from rekindle.core.concurrency.progress import Progress
 from rekindle.mapping.in_flight import InFlight
-from rekindle.notebook.batch_progress import BatchProgress
+from rekindle.notebook.progress.batch_progress import BatchProgress
 
 
 class MapPace:

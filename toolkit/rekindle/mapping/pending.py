@@ -20,7 +20,7 @@ from rekindle.mapping.in_flight import EndedItem, InFlight
 from rekindle.mapping.items import check_items
 from rekindle.mapping.pace import MapPace
 from rekindle.mapping.results import MapResults, Result
-from rekindle.notebook.batch_progress import LateBar
+from rekindle.notebook.progress.batch_progress import LateBar
 from rekindle.results.generation import Generation
 from rekindle.results.scores.decision import Decisions
 from rekindle.results.scores.questions import Question

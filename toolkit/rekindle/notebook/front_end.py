@@ -124,14 +124,14 @@ class CellOutput:
 
     def __init__(self) -> None:
         self._display_id = uuid4().hex
-        self._of_marimo = marimo_cell.CellOutput()
+        self._of_marimo = None if marimo_cell.context() is None else marimo_cell.CellOutput()
         self._content: Mapping[str, object] | None = None
 
     def draw(self, bundle: Mapping[str, object]) -> None:
         """Display content by MIME type. Unchanged content is not sent again."""
         if bundle == self._content:
             return
-        if kernel() is None:
+        if self._of_marimo is not None:
             self._of_marimo.draw(str(bundle.get("text/html", markup.note(str(bundle["text/plain"])))))
         else:
             from IPython.display import display

@@ -15,9 +15,9 @@ def context() -> Any:
     """Return marimo's context of the running cell; None outside of a notebook of marimo."""
     if "marimo" not in sys.modules:
         return None
-    found = import_module("marimo._runtime.context").safe_get_context()
-    is_notebook = type(found).__name__ == "KernelRuntimeContext"  # not a notebook that runs as a script
-    return found if is_notebook and found.execution_context is not None else None
+    current = import_module("marimo._runtime.context").safe_get_context()
+    is_notebook = type(current).__name__ == "KernelRuntimeContext"  # not a notebook that runs as a script
+    return current if is_notebook and current.execution_context is not None else None
 
 
 class CellOutput:
@@ -39,16 +39,16 @@ class CellOutput:
 def thread(run: Callable[[], object], name: str) -> threading.Thread:
     """Return a thread that can change the outputs of the running cell."""
     marimo: Any = sys.modules["marimo"]
-    made: threading.Thread = marimo.Thread(target=run, name=name, daemon=True)
-    return made
+    drawer: threading.Thread = marimo.Thread(target=run, name=name, daemon=True)
+    return drawer
 
 
 def run_id() -> str | None:
     """Return the name of the current run of cells; None outside of a notebook of marimo."""
     if context() is None:
         return None
-    found: str | None = import_module("marimo._messaging.context").RUN_ID_CTX.get(None)
-    return found
+    run: str | None = import_module("marimo._messaging.context").RUN_ID_CTX.get(None)
+    return run
 
 
 class Keeper:

@@ -11,7 +11,7 @@ from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.request.tokens import TokenLogprob
-from rekindle.notebook.batch_progress import draw_progress
+from rekindle.notebook.progress.batch_progress import draw_progress
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.results.generation import Generation
 

@@ -18,7 +18,7 @@ from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.device.place import Place
 from rekindle.core.errors import InvalidRequest
-from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.results.bench import Bench
 from rekindle.results.generation import Generation
 from rekindle.session.about import Memory

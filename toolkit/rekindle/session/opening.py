@@ -5,7 +5,7 @@ from dataclasses import fields
 from functools import partial
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, Unpack, cast
+from typing import Any, TypeGuard, Unpack, cast
 
 from rekindle.assembly.building import build
 from rekindle.assembly.loaded_engine import LoadedEngine
@@ -29,7 +29,7 @@ from rekindle.formats.rendering.template import template_variables
 from rekindle.hosts.hosts import Hosts
 from rekindle.notebook import marimo_cell
 from rekindle.notebook.log import tell_line, tell_restored
-from rekindle.notebook.progress_bars import ProgressBars, draw_reports
+from rekindle.notebook.progress.bars import ProgressBars, draw_reports
 from rekindle.replicas.ray import Ray
 from rekindle.session.operations.adapters import AdapterSource, with_room_for
 from rekindle.session.operations.idle_settings import idle_settings
@@ -291,12 +291,11 @@ def _former(origin: Origin) -> Session | None:
     """Return the session of an earlier run, if it has a name or a keeper and serves the weights of its files."""
     for value in list((variables() or {}).values()):
         if _is_former(value, origin):
-            found: Session = value
-            return found
+            return value
     return next((keeper.use() for keeper in marimo_cell.keepers() if _is_former(keeper.value, origin)), None)
 
 
-def _is_former(value: object, origin: Origin) -> bool:
+def _is_former(value: object, origin: Origin) -> TypeGuard[Session]:
     if not isinstance(value, Session) or value._origin != origin or value._origin.run == origin.run:
         return False
     rests = value.error is not None or value.paused or value.asleep or value.stuck is not None

@@ -11,7 +11,7 @@ from rekindle.cli.batch.answers import BUSY, BatchAnswers
 from rekindle.cli.batch.asking import ask
 from rekindle.cli.batch.lines import BatchLine
 from rekindle.core.concurrency.progress import Progress
-from rekindle.notebook.batch_progress import BatchProgress, LateBar
+from rekindle.notebook.progress.batch_progress import BatchProgress, LateBar
 from rekindle.session.session import Session
 
 

@@ -15,7 +15,7 @@ from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.snapshots import SnapshotCatalog
 from rekindle.core.store.validity import Difference, shorten
 from rekindle.core.words import size_text
-from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.notebook.progress.bars import ProgressBars
 
 
 def explain(arguments: Namespace) -> int:

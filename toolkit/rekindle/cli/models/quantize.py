@@ -18,7 +18,7 @@ from rekindle.core.words import percent, quantity, seconds, size_text
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.saving.saving import SavedModel, format_of, save_model
-from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.notebook.progress.bars import ProgressBars
 
 _NAMES: Final = 9
 """The width of the names of lines."""

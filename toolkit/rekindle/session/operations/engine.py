@@ -20,7 +20,7 @@ from rekindle.core.messages import CacheSaved, CacheSaving, InFlightPolicy, Keep
 from rekindle.core.messages.record import MessageRecord
 from rekindle.formats.checkpoints.weights import Weights
 from rekindle.formats.weight_file import check_unchanged
-from rekindle.notebook.progress_bars import ProgressBars, draw_reports
+from rekindle.notebook.progress.bars import ProgressBars, draw_reports
 
 T = TypeVar("T")
 

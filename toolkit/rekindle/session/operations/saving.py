@@ -12,7 +12,7 @@ from rekindle.core.concurrency.threads import Work
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest, StorageError
 from rekindle.formats.saving.saving import SavedFormat, SavedModel, save_model
-from rekindle.notebook.progress_bars import ProgressBars, draw_reports
+from rekindle.notebook.progress.bars import ProgressBars, draw_reports
 
 
 def save_quantized(

@@ -8,7 +8,7 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.notebook import front_end
-from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.notebook.progress.bars import ProgressBars
 
 DELAY_SECONDS = 1.0
 """The maximum wait for a token without a progress bar."""

@@ -10,7 +10,7 @@ from rekindle import markup
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.words import size_text
 from rekindle.notebook import front_end
-from rekindle.notebook.clock import Clock
+from rekindle.notebook.progress.clock import Clock
 
 REDRAW_SECONDS = 0.2
 """The minimum time between two updates, except for the last one."""

@@ -12,7 +12,7 @@ from rekindle.core.concurrency.progress import Progress, duration_text
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.core.words import quantity
 from rekindle.notebook.board.rates import Rates
-from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.notebook.progress.bars import ProgressBars
 
 DELAY_SECONDS = 1.0
 """The maximum duration of a call without a bar."""

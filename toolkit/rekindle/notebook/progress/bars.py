@@ -11,9 +11,9 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait, Waits
 from rekindle.notebook import front_end
-from rekindle.notebook.cell_bar import CellBar
-from rekindle.notebook.clock import Clock
 from rekindle.notebook.log import log
+from rekindle.notebook.progress.cell_bar import CellBar
+from rekindle.notebook.progress.clock import Clock
 
 _WITH_TOTAL = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}, {elapsed}"
 _NO_TOTAL = "{desc}: {n_fmt} {unit}, {elapsed}"
