@@ -17,9 +17,9 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait
 from rekindle.notebook import front_end
+from rekindle.notebook.log import LOG, tell_restored
 from rekindle.notebook.progress import bars as faces
 from rekindle.notebook.progress import cell_bar, clock
-from rekindle.notebook.log import LOG, tell_restored
 from rekindle.notebook.progress.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_more
 from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.notebook.progress.cell_bar import bar_bundle

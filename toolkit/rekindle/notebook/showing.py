@@ -13,9 +13,9 @@ from rekindle.client.requests import Requests
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.notebook import live_table, live_text
-from rekindle.notebook.progress import awaited_programs
 from rekindle.notebook.live_text import Cell
 from rekindle.notebook.log import tell_line
+from rekindle.notebook.progress import awaited_programs
 from rekindle.notebook.progress.batch_progress import BatchPace, draw_progress
 from rekindle.results.generation import Generation
 
