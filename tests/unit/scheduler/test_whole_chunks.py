@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rekindle.assembly.limits.resolution import resolve_limits
 from rekindle.core.buckets import QUERY_BLOCK
+from rekindle.core.errors import ConfigError
 from rekindle.core.messages import Plan
 from rekindle.core.models.config import ModelConfig
+from rekindle.settings.engine import Settings
 from rekindle.testing import FAKE_MODEL, ByHand, fake_picture
 from tests.unit.pictures import PLACEHOLDER
 
@@ -71,3 +75,29 @@ def test_no_chunk_cuts_an_image(gaps: list[int], sizes: list[int], requests: int
         ends[number] = end
         assert not any(image.start < end < image.stop for image in images), "an image is cut"
     assert set(ends.values()) == {len(prompt)}
+
+
+def test_a_chunk_has_room_for_the_largest_image_or_the_settings_are_refused() -> None:
+    def chunk(tokens: int, settings: Settings) -> int:
+        limits = resolve_limits(settings, looking_ahead(), 4, picture_rows=4096, picture_tokens=tokens)
+        assert limits.whole_images
+        return limits.prefill_chunk
+
+    assert chunk(280, Settings()) == 512
+    assert chunk(1120, Settings()) == 1136
+    assert chunk(70, Settings(max_prefill_tokens=96)) == 96
+    with pytest.raises(ConfigError, match=r"max_prefill_tokens must be at least 96 .* got 64: the 70 tokens"):
+        chunk(70, Settings(max_prefill_tokens=64))
+    with pytest.raises(ConfigError, match="prefill_chunk must be at least 96 for this model, got 32"):
+        chunk(70, Settings(prefill_chunk=32))
+
+
+def test_a_text_may_have_2048_tokens_unless_the_settings_say_otherwise() -> None:
+    model = replace(looking_ahead(both_ways=True), max_context=32_768)
+    for choice, most in (
+        (Settings(), 2048),
+        (Settings(max_context=4096), 4096),
+        (Settings(max_prefill_tokens=64), 64),
+    ):
+        limits = resolve_limits(choice, model, 4)
+        assert limits.max_prefill_tokens == limits.max_context == limits.prefill_chunk == most
