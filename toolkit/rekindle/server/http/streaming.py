@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+from math import inf
 from typing import TypeVar
 
 import anyio
@@ -71,8 +72,9 @@ def cancel(handles: Sequence[Handle]) -> None:
 class EventStream:
     """ASGI response with the events of one or several requests. It starts with the first event.
 
-    A bounded buffer holds events not read yet, so a slow client blocks nobody else. When the buffer overflows, the
-    requests are cancelled, and the client receives an error as its last event. If a client reads nothing for
+    A buffer holds events not read yet, so a slow client blocks nobody else. Its bound is for pieces: the few events at
+    the end of a choice always find room, in the order of writing. When pieces overflow the buffer, the requests are
+    cancelled, and the client receives an error as its last event. If a client reads nothing for
     `limits.unread_seconds`, its stream is cut off.
 
     Args:
@@ -102,7 +104,7 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events. Raises `ApiError` if the requests fail before the first event."""
-        writer, reader = anyio.create_memory_object_stream[bytes](self._limits.unread)
+        writer, reader = anyio.create_memory_object_stream[bytes](inf)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)
@@ -139,7 +141,8 @@ class EventStream:
         write = partial(self._chunks.last, generations)
         last = await on_thread(write) if self._ends_large else write()
         await self._finish(generations)
-        await _put(writer, last)
+        for chunk in last:
+            writer.send_nowait(chunk)
 
     async def _write_choice(
         self, choice: int, handle: Handle, writer: MemoryObjectSendStream[bytes], scope: anyio.CancelScope
@@ -147,10 +150,14 @@ class EventStream:
         try:
             async for piece in handle:
                 for chunk in self._chunks.piece(choice, piece, handle.record):
+                    if writer.statistics().current_buffer_used >= self._limits.unread:
+                        raise anyio.WouldBlock
                     writer.send_nowait(chunk)
                 await checkpoint()  # the sender needs a turn: iterating over ready pieces never yields to it
-            await _put(writer, self._chunks.end(choice, handle.record.result(), handle.record))
+            for chunk in self._chunks.end(choice, handle.record.result(), handle.record):
+                writer.send_nowait(chunk)
         except anyio.WouldBlock:
+            writer.close()  # no other choice may write behind the chunk that is left out
             message = f"more than {self._limits.unread} chunks were not read, so the request was cancelled; read faster"
             self._fail(ApiError(HTTPStatus.REQUEST_TIMEOUT, message, "slow_reader_error"), scope)
             self._send_scope.deadline = anyio.current_time() + GRACE_SECONDS
@@ -191,15 +198,6 @@ def _take_available(reader: MemoryObjectReceiveStream[bytes], size: int) -> list
             break
         size -= len(chunks[-1])
     return chunks
-
-
-async def _put(writer: MemoryObjectSendStream[bytes], chunks: Sequence[bytes]) -> None:
-    """Put chunks into the buffer, behind all chunks written before them, and wait while it is full."""
-    for chunk in chunks:
-        try:
-            writer.send_nowait(chunk)  # `send` lets other tasks write first
-        except anyio.WouldBlock:
-            await writer.send(chunk)
 
 
 async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> None:
