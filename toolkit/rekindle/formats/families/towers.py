@@ -15,7 +15,7 @@ from rekindle.formats.families.pixtral import read_tower as read_pixtral
 from rekindle.formats.families.qwen_vl import read_qwen2, read_qwen2_5, read_qwen3
 
 KINDS: Final[Mapping[str, str]] = {
-    "gemma3": "gemma3",
+    "gemma3/siglip_vision_model": "gemma3",
     "gemma4": "gemma4",
     "idefics3": "idefics3",
     "internvl/internvl_vision": "internvl",
