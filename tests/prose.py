@@ -29,7 +29,7 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "toolkit/rekindle/chats/chat.py: said": "the public argument of Chat.say",
     "toolkit/rekindle/formats/families/reading.py: read": "the public field of Family",
     "toolkit/rekindle/results/facts/figures.py: said": "public methods of Usage and Timings",
-    "toolkit/rekindle/core/route.py: given": "the public field of LaneLoad",
+    "toolkit/rekindle/settings/route.py: given": "the public field of LaneLoad",
     "toolkit/rekindle/results/generation.py: begun": "the public field of Generation",
     "toolkit/rekindle/results/generation.py: written": "the public argument of Generation.from_dict",
     "toolkit/rekindle/results/scores/perplexity.py: scored": "the public field of Perplexity",

@@ -41,7 +41,7 @@ HELD: Final = tuple(
 )
 """The API of a session's user."""
 CORE: Final = (
-    *(f"toolkit/rekindle/core/{name}.py" for name in ("buckets", "page", "policy", "route")),
+    *(f"toolkit/rekindle/core/{name}.py" for name in ("buckets", "page", "policy")),
     *(
         f"toolkit/rekindle/core/{name}/"
         for name in (
@@ -59,6 +59,7 @@ CORE: Final = (
     *HELD,
     "toolkit/rekindle/assembly/",
     "toolkit/rekindle/formats/",
+    "toolkit/rekindle/settings/",
     "toolkit/rekindle/hosts/",
     "toolkit/rekindle/replicas/",
     "toolkit/rekindle/results/",

@@ -15,8 +15,8 @@ from flax import nnx
 from IPython.display import HTML
 
 import rekindle
+from rekindle.assembly.training import adapt, token_logprobs
 from rekindle.assembly.weights.load import load_decoder
-from rekindle.core.models.training import adapt, token_logprobs
 from rekindle.formats.checkpoints.open import open_checkpoint
 
 MODEL = "smollm2-135m-instruct"

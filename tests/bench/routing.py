@@ -20,7 +20,7 @@ from rekindle.assembly.routing.router import Router
 from rekindle.core.messages import Admit, FromLane, Message, Output, Outputs, ToLane
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.route import ROUTES, Choose, LaneLoad
+from rekindle.settings.route import ROUTES, Choose, LaneLoad
 from rekindle.testing import fake_limits
 
 LANES, PAGE, SPEED = 4, 64, 10_000

@@ -60,7 +60,6 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.core.request.figures import CachedTokens
         from rekindle.core.request.repetition import RepetitionLimit
         from rekindle.core.request.tokens import Piece, TokenLogprob
-        from rekindle.core.route import LaneLoad
         from rekindle.formats.families.reading import Family
         from rekindle.formats.response import Part, ToolCall
         from rekindle.hosts.hosts import Hosts
@@ -87,6 +86,7 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.session.prefix import Prefix
         from rekindle.session.serving import serve, serve_sync
         from rekindle.session.session import Session
+        from rekindle.settings.route import LaneLoad
         from rekindle.settings.server import ServerSettings
         from rekindle.views.cache.view import CachedPath, CacheView
         from rekindle.views.explanation import Explanation

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from rekindle.assembly.training import adapt, token_logprobs
 from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.models.decoder import Decoder
-from rekindle.core.models.training import adapt, token_logprobs
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.lora import LowRank
 from rekindle_kernels.api import Implementation

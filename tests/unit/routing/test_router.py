@@ -33,7 +33,7 @@ from rekindle.core.messages import (
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.route import ROUTES, Choose, LaneLoad
+from rekindle.settings.route import ROUTES, Choose, LaneLoad
 from rekindle.testing import fake_limits
 from tests.bench.routing import LOADS, simulated
 from tests.unit.machines import run, run_deep

@@ -9,8 +9,8 @@ from rekindle.core import buckets
 from rekindle.core.errors import ConfigError
 from rekindle.core.keywords import hinted
 from rekindle.core.policy import POLICIES, DraftSource, Policy, Ticks
-from rekindle.core.route import ROUTES, Route
 from rekindle.core.words import bytes_in
+from rekindle.settings.route import ROUTES, Route
 
 Dtype = Literal["float32", "bfloat16"]
 KvDtype = Literal["float32", "bfloat16", "int8"]

@@ -8,7 +8,7 @@ from rekindle.assembly.routing.pages import PageCounts
 from rekindle.core.messages import Admit
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
-from rekindle.core.route import LaneLoad
+from rekindle.settings.route import LaneLoad
 
 
 class LaneView(Protocol):

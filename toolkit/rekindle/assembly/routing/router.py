@@ -34,9 +34,9 @@ from rekindle.core.messages import (
     Withdraw,
 )
 from rekindle.core.messages.message import wrong_receiver
-from rekindle.core.route import Choose, Routing, prefix
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.words import quantity
+from rekindle.settings.route import Choose, Routing, prefix
 
 MOST_LOSSES = 3
 """Lane losses survived by a request; it fails at the next one."""

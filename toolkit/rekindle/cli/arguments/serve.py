@@ -6,8 +6,8 @@ from typing import Final
 from rekindle.cli import requirements
 from rekindle.cli.starting import deferred
 from rekindle.core.policy import POLICIES
-from rekindle.core.route import ROUTES
 from rekindle.formats.checkpoints.embedded import NAME
+from rekindle.settings.route import ROUTES
 
 KEYS_VARIABLE: Final = "REKINDLE_API_KEY"
 ADMIN_KEYS_VARIABLE: Final = "REKINDLE_ADMIN_KEY"
