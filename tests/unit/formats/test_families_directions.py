@@ -65,7 +65,7 @@ def test_a_key_for_both_directions_is_the_reason(families: Path, family: str, en
         ("mistral", {"is_causal": False, "sliding_window": 12}, {(13, 12)}),
         ("gemma3", {"use_bidirectional_attention": True, "sliding_window": 12}, {(7, 6), (None, None)}),
     ],
-    ids=str,
+    ids=("llama-tied", "qwen3", "mistral", "gemma3"),
 )
 def test_attention_in_both_directions_reaches_as_far_in_each(
     families: Path, family: str, entry: dict[str, Any], windows: set[tuple[int | None, int | None]]
