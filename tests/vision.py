@@ -43,6 +43,44 @@ SMOLVLM_256M: Final[dict[str, Any]] = {
 """The config of SmolVLM-256M-Instruct about its tower; the text model's embeddings have 576 numbers."""
 
 
+CUT_TOWERS: Final[dict[str, tuple[dict[str, Any], int, int]]] = {
+    "Qwen3-VL-8B": (
+        {
+            "model_type": "qwen3_vl",
+            "vision_config": {"depth": 2, "deepstack_visual_indexes": [0], "out_hidden_size": 4096},
+        },
+        4096,
+        2304,
+    ),
+    "Mistral-Small-3.2-24B": (
+        {
+            "model_type": "mistral3",
+            "spatial_merge_size": 2,
+            "text_config": {"hidden_size": 5120},
+            "vision_config": {
+                "model_type": "pixtral", "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16,
+                "intermediate_size": 4096, "patch_size": 14, "image_size": 1540,
+            },
+        },
+        5120,
+        1024,
+    ),
+    "gemma-3-4b": (
+        {
+            "model_type": "gemma3",
+            "mm_tokens_per_image": 256,
+            "vision_config": {
+                "model_type": "siglip_vision_model", "hidden_size": 1152, "image_size": 896, "intermediate_size": 4304,
+                "num_attention_heads": 16, "num_hidden_layers": 2, "patch_size": 14,
+            },
+        },
+        2560,
+        4096,
+    ),
+}  # fmt: skip
+"""Towers at published widths, cut to two layers: config, size of an embedding, and patches of an image."""
+
+
 def golden(prompt: int) -> tuple[Array, Array]:
     """Return the pixels of the tiles of a prompt's images, (tiles, channels, height, width), and their embeddings."""
     with np.load(SMOLVLM / "golden.npz") as arrays:
@@ -103,15 +141,29 @@ def tower_program(config: VisionConfig, form: WeightForm, implementation: Implem
     return jax.jit(lambda weights, patches: abstract.with_weights(weights)(patches))
 
 
-def published_program(
-    implementation: Implementation, segments: int
-) -> tuple[Callable[..., jax.Array], list[jax.ShapeDtypeStruct], Patches]:
-    """Return the tower of SmolVLM-256M in bfloat16 as a function of weights and patches, and the shapes of both."""
+Program = tuple[Callable[..., jax.Array], list[jax.ShapeDtypeStruct], Patches]
+"""A function of weights and patches, and the shapes of both."""
+
+
+def published_program(implementation: Implementation, segments: int) -> Program:
+    """Return the tower of SmolVLM-256M in bfloat16."""
     config = tower_config(SMOLVLM_256M, 576, "SmolVLM-256M")
     assert config is not None
+    return _program(config, implementation, segments, 1024)
+
+
+def cut_program(implementation: Implementation, name: str) -> Program:
+    """Return one of the `CUT_TOWERS` in bfloat16."""
+    settings, size, patches = CUT_TOWERS[name]
+    config = tower_config(settings, size, name)
+    assert config is not None
+    return _program(config, implementation, 1, patches)
+
+
+def _program(config: VisionConfig, implementation: Implementation, segments: int, patches: int) -> Program:
     abstract = abstract_tower(config, WeightForm(jnp.dtype("bfloat16")), implementation)
     shapes = (
-        jax.ShapeDtypeStruct((segments, 1024, *rest), jnp.dtype(dtype))
-        for rest, dtype in (((768,), "float32"), ((2,), "int32"), ((), "bool"))
+        jax.ShapeDtypeStruct((segments, patches, *rest), jnp.dtype(dtype))
+        for rest, dtype in (((config.patch_width,), "float32"), ((2,), "int32"), ((), "bool"))
     )
     return lambda weights, patches: abstract.with_weights(weights)(patches), list(abstract.forms), Patches(*shapes)

@@ -27,7 +27,7 @@ from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.device.widths import LLAMA_8B, config_of
 from tests.kernels import narrow_programs, state_programs
 from tests.published import CONFIGS, published
-from tests.vision import published_program
+from tests.vision import CUT_TOWERS, cut_program, published_program
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 
@@ -123,6 +123,15 @@ def test_attention_of_blocks_compiles(
     assert "attend_blocks" in program.as_text()
 
 
+@pytest.mark.parametrize(("head_dim", "group", "window"), [(256, 2, 512), (128, 4, None)])
+def test_attention_to_later_tokens_compiles(device_kind: str, head_dim: int, group: int, window: int | None) -> None:
+    function = partial(api.attend_blocks, scale=0.125, window=window, implementation="gpu")
+    q, blocks = Shape((128, 16, 8 * group, head_dim), jnp.float32), Shape((128,), INT32)
+    pages, until = pool(head_dim, "bfloat16"), Shape((128, 16), INT32)
+    program = compiled(device_kind, function, q, pages, Shape((9, 256), INT32), blocks, blocks, until)
+    assert "attend_blocks" in program.as_text()
+
+
 @pytest.mark.parametrize("tokens", [1, 16])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
 def test_writing_compiles_in_place(device_kind: str, dtype: str, tokens: int) -> None:
@@ -192,6 +201,12 @@ def test_a_step_with_quantized_weights_widens_none_of_them(quantize: Quantize) -
 @pytest.mark.parametrize("tiles", [1, 17])
 def test_the_tower_of_images_compiles_within_the_memory_of_a_few_tiles(tiles: int) -> None:
     program = compiled("NVIDIA H100 80GB HBM3", *published_program("gpu", tiles))
+    assert program.memory_analysis().temp_size_in_bytes < 400 << 20
+
+
+@pytest.mark.parametrize("name", CUT_TOWERS)
+def test_the_tower_of_a_large_image_compiles_within_its_memory(name: str) -> None:
+    program = compiled("NVIDIA H100 80GB HBM3", *cut_program("gpu", name))
     assert program.memory_analysis().temp_size_in_bytes < 400 << 20
 
 
