@@ -3,7 +3,8 @@
 import ast
 import re
 import subprocess
-from itertools import takewhile
+from collections import Counter
+from itertools import chain, takewhile
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,15 @@ def test_a_package_says_in_one_sentence_what_it_is_and_holds_no_code() -> None:
             assert text.startswith('"""'), path
             assert text.endswith('."""\n'), path
             assert text.count("\n") == 1, path
+
+
+def test_the_cells_of_the_readme_are_those_of_a_notebook_of_marimo_too() -> None:
+    """Expect each name in one cell alone: marimo refuses a notebook with two definitions of a name."""
+    cells = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    trees = [ast.parse(cell, mode="exec") for cell in cells]
+    names = [
+        {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        for tree in trees
+    ]
+    assert len(cells) > 8
+    assert {name: count for name, count in Counter(chain(*names)).items() if count > 1} == {}
