@@ -279,10 +279,6 @@ def add(kind: str, key: str, value: Any) -> Change:
         (add("string", "llama.rope.scaling.type", "dynamic"), "'dynamic' is not supported"),
         (add("float32", "llama.attention.clamp_kqv", 8.0), "attention.clamp_kqv 8.0 is not supported"),
         (add("float32", "llama.rope.scaling.attn_factor", 1.5), "attn_factor 1.5"),
-        (
-            add("bool", "llama.attention.causal", False),
-            "attention.causal is False, so the model reads its text in both directions",
-        ),
         (add("uint32", "llama.attention.value_length", 24), "attention.value_length 24"),
         (add("array", "llama.attention.head_count", [4, 4, 2]), "head_count differs between layers"),
         (add("uint32", "llama.nextn_predict_layers", 1), "nextn_predict_layers 1"),
@@ -297,6 +293,13 @@ def test_what_is_not_supported_is_named(change: Change, message: str, tied: Chec
 
     with pytest.raises(UnsupportedModel, match=message):
         open_checkpoint(write_gguf(tied, tmp_path / "model.gguf", overwrite))
+
+
+def test_attention_without_causality_reads_texts_in_both_directions(tied: Checkpoint, tmp_path: Path) -> None:
+    change = add("bool", "llama.attention.causal", False)
+    checkpoint = open_checkpoint(write_gguf(tied, tmp_path / "model.gguf", change))
+    assert checkpoint.config.both_ways
+    assert checkpoint.uses.both_ways
 
 
 def test_a_missing_tensor_is_named(tied: Checkpoint, tmp_path: Path) -> None:

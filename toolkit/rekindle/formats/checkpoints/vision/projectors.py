@@ -124,7 +124,7 @@ def _lfm2_stems(config: VisionConfig) -> dict[str, str]:
 
 
 def _gemma3(file: GGUFFile) -> Settings:
-    tower = _encoder(file, hidden_act=_activation(file))
+    tower = _encoder(file, hidden_act=_activation(file), model_type="siglip_vision_model")
     side = (number(file, "image_size") or 896) // (number(file, "patch_size") or 14)
     tokens = (side // (number(file, "projector.scale_factor") or 4)) ** 2
     return {"model_type": "gemma3", "vision_config": tower, "mm_tokens_per_image": tokens}
