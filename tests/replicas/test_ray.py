@@ -122,17 +122,21 @@ def test_new_weights_are_those_of_a_replica_that_dies_too(cluster: str, model: P
 def test_drafts_change_no_token_of_a_replica(cluster: str, families: Path, tmp_path: Path) -> None:
     model = with_draft_head(families / "glm4-moe", tmp_path / "model", "echo")
     prompts = [[5, 9, 7] * (4 * place) for place in range(1, 5)]
-    with rekindle.open_sync(model, **OPTIONS) as alone:
-        expected = [
-            outcome_of(answer) for answer in alone.generate_sync(token_ids=prompts, ignore_eos=True, **CALLS[1])
-        ]
+    with rekindle.open_sync(model, **OPTIONS) as undrafted:
+        answers = undrafted.generate_sync(token_ids=prompts, ignore_eos=True, **CALLS[1])
+        expected = [outcome_of(answer) for answer in answers]
     for draft in ("mtp", "lookup"):
         where: Any = {"replicas": rekindle.Ray(1, address=cluster, name=draft), "draft": draft, "precompile": "all"}
         with rekindle.open_sync(model, **OPTIONS | where) as session:
             for choice in (None, False, "lookup", None):
-                answers = session.generate_sync(token_ids=prompts, ignore_eos=True, **CALLS[1] | {"draft": choice})
+                call = {**CALLS[1], "draft": choice}
+                answers = session.generate_sync(token_ids=prompts, ignore_eos=True, **call)
                 assert [outcome_of(answer) for answer in answers] == expected
-            assert session.stats.scheduler.drafts > 0
+                # Four requests fill the largest step; one leaves room for a draft.
+                alone = session.generate_sync(token_ids=prompts[0], ignore_eos=True, **call)
+                assert outcome_of(alone) == expected[0]
+            # The counters come with the replica's next status, after the answers.
+            until_blocking(lambda: session.stats.scheduler.drafts > 0, "the replica's counters name drafts")
             assert session.stats.unexpected_compilations == 0
 
 
