@@ -314,7 +314,7 @@ def test_further_towers_are_the_same_from_llama_cpp(family: str, tmp_path: Path)
     assert checkpoint.images is not None
     assert opened.images is not None
     assert (opened.images == checkpoint.images) == (family != "lfm2-vl"), "its files have no settings of images"
-    assert opened.images.texts[:2] == checkpoint.images.texts[:2]
+    assert opened.images.words.texts[:2] == checkpoint.images.words.texts[:2]
     patches = checkpoint.images.patches(image_source(model.path / "image-0.png").pixels())
     is_valid = patches.valid[:, :: opened.files.config.merge**2].reshape(-1)
     towers = RunningTower.of(opened.files), RunningTower.of(tower_of(checkpoint))

@@ -13,10 +13,10 @@ from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.families.towers import tower_kind
-from rekindle.formats.images.processors.arrays import in_patches
+from rekindle.formats.images.processors.arrays import in_patches, resize_to_cells
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
 from rekindle.formats.images.processors.gemma import Gemma4Images
-from rekindle.formats.images.processors.processor import ImageProcessor
+from rekindle.formats.images.processors.processor import ImageProcessor, tokens_of
 from rekindle.formats.images.sources import image_source
 from tests.unit.images.vision_goldens import PIXELS, SOURCES, VISION, sha256
 
@@ -120,12 +120,12 @@ def test_pixels_and_texts_are_those_of_transformers(name: str, source: str) -> N
     size = pixels.shape[:2]
     if "aspect ratio" in expected.get("error", ""):
         with pytest.raises(InvalidRequest, match="at most 200 times"):
-            rules.tokens(*size)
+            tokens_of(rules, *size)
         return
     patches = rules.patches(pixels)
     assert patches.valid.shape[1] <= rules.segments[-1]
     grids = [grid.reshape(-1) for grid in rules.grids(*size)]
-    assert sorted(np.concatenate(grids).tolist()) == list(range(rules.tokens(*size))), "each token has a place"
+    assert sorted(np.concatenate(grids).tolist()) == list(range(tokens_of(rules, *size))), "each token has a place"
     if "error" in expected:  # transformers has no place for a thin picture
         assert "=0" in expected["error"] or "equal size" in expected["error"]
         assert min(size) == 1 or min(rules.grids(*size)[-1].shape) == 1
@@ -133,10 +133,10 @@ def test_pixels_and_texts_are_those_of_transformers(name: str, source: str) -> N
     image = layout_of(golden["kind"], patches, FAMILIES[name].patch, expected["shape"])
     assert list(image.shape) == expected["shape"]
     assert sha256(image) == expected["f32_sha256"]
-    assert rules.tokens(*size) == expected["image_tokens"] <= rules.most_tokens
+    assert tokens_of(rules, *size) == expected["image_tokens"] <= rules.most_tokens
     assert hashlib.sha256(rules.text(*size).encode()).hexdigest() == expected["text_sha256"]
     low = rules.at_low_detail()
-    assert low.tokens(*size) <= min(rules.tokens(*size), 256)
+    assert tokens_of(low, *size) <= min(tokens_of(rules, *size), 256)
     assert low == rules or repr(low) != repr(rules), "its images have other digests"
 
 
@@ -147,15 +147,16 @@ def test_patches_of_gemma_4_are_those_of_transformers(name: str, patch: int, sou
     rules, expected = rules_by(Family("gemma4-dense", patch, {}), golden["settings"]), golden["images"][source]
     assert isinstance(rules, Gemma4Images)
     pixels = image_source(PIXELS / "sources" / source).pixels()
-    size, image = pixels.shape[:2], rules.normalization.apply(rules.resized(pixels))
+    size = pixels.shape[:2]
+    image = rules.normalization.apply(resize_to_cells(pixels, rules.grid(*size), rules.cell, rules.resample))
     (values,) = in_patches(image[None], patch, 1)
     padded = np.pad(values, [(0, rules.segments[-1] - len(values)), (0, 0)])[None]
     assert list(padded.shape) == expected["shape"]
     assert sha256(padded) == expected["f32_sha256"]
-    assert rules.tokens(*size) == expected["image_tokens"] == rules.grids(*size)[0].size
+    assert tokens_of(rules, *size) == expected["image_tokens"] == rules.grids(*size)[0].size
     assert hashlib.sha256(rules.text(*size).encode()).hexdigest() == expected["text_sha256"]
     patches = rules.patches(pixels)
     whole = image_of(patches, patch)[0].transpose(1, 2, 0)
     np.testing.assert_array_equal(whole, 2 * (image - np.float32(0.5)))
-    assert rules.at_low_detail().tokens(*size) <= min(rules.tokens(*size), 70)
+    assert tokens_of(rules.at_low_detail(), *size) <= min(tokens_of(rules, *size), 70)
     assert rules.at_low_detail().segments == rules.segments, "low detail needs no program of its own"

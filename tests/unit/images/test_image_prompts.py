@@ -21,6 +21,7 @@ from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.images.memory import ImageMemory
+from rekindle.formats.images.processors.processor import tokens_of
 from rekindle.formats.images.sources import image_source
 from tests.unit.images.vision_goldens import SMOLVLM, smolvlm_images, smolvlm_prompts
 
@@ -30,7 +31,7 @@ IMAGE = 4
 """The id of the token of images."""
 RULES = smolvlm_images()
 SQUARE = Image.new("RGB", (8, 8), (200, 100, 0))
-TOKENS = RULES.tokens(8, 8)
+TOKENS = tokens_of(RULES, 8, 8)
 WIDE = Image.new("RGB", (40, 8), (0, 100, 200))
 """An image in several tiles."""
 FAKE = 3
@@ -215,7 +216,7 @@ def fakes(prompt: PicturedTokens) -> int:
     return prompt.ids.count(FAKE)
 
 
-FAKES = {RULES.tokens(*size): RULES.text(*size).count(RULES.fake) for size in ((8, 8), (8, 40))}
+FAKES = {tokens_of(RULES, *size): RULES.text(*size).count(RULES.fake) for size in ((8, 8), (8, 40))}
 """The tokens around the tiles of an image, by the number of its embeddings."""
 
 

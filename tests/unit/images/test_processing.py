@@ -13,6 +13,7 @@ from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
 from rekindle.formats.images.processors.idefics3 import MOST_TILES, Idefics3Images
+from rekindle.formats.images.processors.processor import tokens_of
 from rekindle.formats.images.sources import image_source
 from tests.unit.images.vision_goldens import PIXELS, SMOLVLM, SOURCES, sha256, smolvlm_images
 
@@ -46,7 +47,7 @@ def test_pixels_and_texts_are_those_of_transformers(name: str, source: str) -> N
     assert sha256(rules.normalization.apply(tiles).transpose(0, 3, 1, 2)) == expected["f32_sha256"]
     height, width, _ = pixels.shape
     assert list(rules.grid(height, width)) == [expected["rows"][0][0], expected["cols"][0][0]]
-    assert rules.tokens(height, width) == expected["image_tokens"]
+    assert tokens_of(rules, height, width) == expected["image_tokens"]
     assert hashlib.sha256(rules.text(height, width).encode()).hexdigest() == expected["text_sha256"]
 
 
@@ -63,7 +64,7 @@ def test_patches_are_in_the_order_of_their_tokens() -> None:
         np.testing.assert_array_equal(patches.values[:, index], part.reshape(len(tiles), -1))
         assert (patches.positions[:, index] == [row, column]).all()
     assert patches.valid.all()
-    assert len(patches.values) * side**2 // merge**2 == rules.tokens(*pixels.shape[:2])
+    assert len(patches.values) * side**2 // merge**2 == tokens_of(rules, *pixels.shape[:2])
 
 
 def test_a_tile_with_a_remainder_loses_it_as_in_a_convolution() -> None:
@@ -97,7 +98,7 @@ def test_low_detail_is_the_whole_image_alone() -> None:
     rules = smolvlm_images()
     pixels = image_source(SMOLVLM / "image-1.png").pixels()
     low = rules.at_low_detail()
-    assert low.tokens(*pixels.shape[:2]) == rules.tokens_of_tile
+    assert tokens_of(low, *pixels.shape[:2]) == rules.tokens_of_tile
     assert low.patches(pixels).values.shape[0] == 1
     assert repr(low) != repr(rules), "its images have other digests"
 

@@ -16,7 +16,7 @@ from rekindle.core.words import quantity
 from rekindle.formats.images.literals import Disguise, PrivateTokens
 from rekindle.formats.images.memory import ImageIdentity, ImageMemory
 from rekindle.formats.images.parts import images_in, with_places
-from rekindle.formats.images.processors.processor import ImageProcessor
+from rekindle.formats.images.processors.processor import ImageProcessor, grid_of, tokens_of
 from rekindle.formats.images.sources import ImageSource
 
 Encode = Callable[[Tokenizer, str], Sequence[int]]
@@ -83,11 +83,11 @@ class ImagePrompts:
     """
 
     def __init__(self, processor: ImageProcessor, tokenizer: Tokenizer):
-        self._processor, self._tokenizer = processor, tokenizer
+        self._processor, self._words, self._tokenizer = processor, processor.words, tokenizer
         self.memory = ImageMemory()
-        self.placeholder = tokenizer.backend.token_to_id(processor.placeholder)
+        self.placeholder = tokenizer.backend.token_to_id(self._words.placeholder)
         added = {entry.content for entry in tokenizer.backend.get_added_tokens_decoder().values()}
-        self._texts = [text for text in processor.texts if text in added]
+        self._texts = [text for text in self._words.texts if text in added]
 
     @cached_property
     def _private(self) -> PrivateTokens:
@@ -113,7 +113,7 @@ class ImagePrompts:
         disguise = Disguise(self._texts)
         is_plain = disguise.is_needed(places)
         text = render(disguise.put_on(places) if is_plain else places)
-        pieces = text.split(self._processor.place)
+        pieces = text.split(self._words.place)
         if len(pieces) != count + 1:
             raise InvalidRequest.of(
                 "prompt",
@@ -124,7 +124,7 @@ class ImagePrompts:
 
     def joined(self, text: CutText) -> str:
         """Return a prompt with a placeholder for each image."""
-        return self._processor.place.join(text.pieces)
+        return self._words.place.join(text.pieces)
 
     def readable(self, ids: Sequence[int]) -> str:
         """Return the text of token ids for displays, with counts in place of image tokens: "[64 image tokens]".
@@ -149,7 +149,7 @@ class ImagePrompts:
         Raises:
             InvalidRequest: the number of placeholders is another one than that of the images.
         """
-        place = self._processor.place
+        place = self._words.place
         places = text.count(place)
         if places not in (0, count):
             raise InvalidRequest.of(
@@ -157,7 +157,7 @@ class ImagePrompts:
                 f"the prompt has {places} times {place!r} for {count} images: write it once for each image, or "
                 "never to have the images first",
             )
-        whole = text if places else self._processor.opening * count + text
+        whole = text if places else self._words.opening * count + text
         return CutText(tuple(whole.split(place)))
 
     def tokens(
@@ -199,7 +199,7 @@ class ImagePrompts:
     def _pictures(
         self, ids: Sequence[int], processed: Sequence[tuple[ProcessedImage, ImageIdentity]]
     ) -> tuple[Picture, ...]:
-        counts = [each.processor.tokens(*identity.size) for each, identity in processed]
+        counts = [tokens_of(each.processor, *identity.size) for each, identity in processed]
         places = np.flatnonzero(np.asarray(ids) == self.placeholder).astype(np.int32)
         if len(places) != sum(counts):
             raise InvalidRequest.of(
@@ -209,7 +209,7 @@ class ImagePrompts:
             return ()
         split = np.split(places, np.cumsum(counts)[:-1])
         return tuple(
-            Picture(identity.digest, where, each, each.processor.grid_of(*identity.size))
+            Picture(identity.digest, where, each, grid_of(each.processor, *identity.size))
             for (each, identity), where in zip(processed, split, strict=True)
         )
 
@@ -218,5 +218,5 @@ class ImagePrompts:
         source = picture.source
         assert isinstance(source, ProcessedImage), "images of prompts are cut by their processor"
         text = source.processor.text(*self.memory.identity(source.image, source.processor).size)
-        before, after = text.partition(self._processor.placeholder)[0], text.rpartition(self._processor.placeholder)[2]
+        before, after = text.partition(self._words.placeholder)[0], text.rpartition(self._words.placeholder)[2]
         return len(self._tokenizer.encode(before, False)), len(self._tokenizer.encode(after, False))

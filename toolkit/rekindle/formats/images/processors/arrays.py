@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.reading import pillow
 
 LENGTHS: Final = (256, 1024, 2304, 4096, 9216)
@@ -52,6 +53,12 @@ def resize(pixels: np.ndarray, size: tuple[int, int], resample: int) -> np.ndarr
     return np.asarray(pillow().fromarray(pixels).resize((width, height), resample=resample))
 
 
+def resize_to_cells(pixels: np.ndarray, grid: tuple[int, int], cell: int, resample: int) -> np.ndarray:
+    """Return pixels (height, width, 3) uint8 with so many pixels along the sides of each cell of a grid."""
+    rows, columns = grid
+    return resize(pixels, (rows * cell, columns * cell), resample)
+
+
 def in_patches(tiles: np.ndarray, patch: int, merge: int) -> np.ndarray:
     """Return tiles (tiles, height, width, channels) as patches (tiles, patches, patch * patch * channels).
 
@@ -72,6 +79,19 @@ def in_squares(rows: int, columns: int, merge: int) -> np.ndarray:
     places = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1).astype(np.int32)
     squares = places.reshape(rows // merge, merge, columns // merge, merge, 2).swapaxes(1, 2)
     return np.ascontiguousarray(squares).reshape(-1, 2)
+
+
+def full_patches(images: np.ndarray, patch: int, merge: int) -> Patches:
+    """Return the patches of images (segments, height, width, 3) float32, one a segment, without padding."""
+    values = in_patches(images, patch, merge)
+    rows, columns = (side // patch // merge * merge for side in images.shape[1:3])
+    shape = values.shape[:2]
+    return Patches(values, np.broadcast_to(in_squares(rows, columns, merge), (*shape, 2)).copy(), np.ones(shape, bool))
+
+
+def by_row(rows: int, columns: int) -> np.ndarray:
+    """Return the index of each embedding in a layout by row, (rows, columns) int32."""
+    return np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
 
 
 def lengths_up_to(most: int, merge: int) -> tuple[int, ...]:

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.images.processors.arrays import Normalization, in_patches, in_squares, resize
+from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize, resize_to_cells
+from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import Settings
 
 LOW_TOKENS: Final = 70
@@ -63,24 +64,9 @@ class Gemma3Images:
     end: str = "<end_of_image>"
 
     @property
-    def place(self) -> str:
-        """Text of the token for an image in a rendered prompt."""
-        return self.start
-
-    @property
-    def placeholder(self) -> str:
-        """Text of the token for an embedding."""
-        return self.image
-
-    @property
-    def opening(self) -> str:
-        """Text for an image in a raw prompt without a place for it."""
-        return self.start
-
-    @property
-    def texts(self) -> tuple[str, ...]:
+    def words(self) -> ImageWords:
         """Texts of tokens of images."""
-        return self.start, self.image, self.end
+        return ImageWords(self.image, (self.image, self.start, self.end), place=self.start)
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -108,10 +94,6 @@ class Gemma3Images:
             return 0, 0
         return (1, count) if width >= height else (count, 1)
 
-    def tokens(self, height: int, width: int) -> int:
-        """Return the number of embeddings of an image of this size."""
-        return (1 + math.prod(self.grid(height, width))) * self.tokens_of_one
-
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the place: the whole image, and its crops."""
         one = f"\n\n{self.start}{self.image * self.tokens_of_one}{self.end}\n\n"
@@ -131,9 +113,6 @@ class Gemma3Images:
         crops = order[1:].reshape(rows, columns, *across).swapaxes(1, 2)
         return crops.reshape(rows * across[0], columns * across[1]), order[0]
 
-    def grid_of(self, height: int, width: int) -> None:
-        """Return None: positions are indices."""
-
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image; a segment is the whole image or a crop."""
         rows, columns = self.grid(*pixels.shape[:2])
@@ -146,10 +125,7 @@ class Gemma3Images:
                 for column in range(columns)
             ]
         images = np.stack([resize(part, (self.height, self.width), self.resample) for part in parts])
-        values = in_patches(self.normalization.apply(images), self.patch, self.merge)
-        places = in_squares(self.height // self.patch, self.width // self.patch, self.merge)
-        shape = values.shape[:2]
-        return Patches(values, np.broadcast_to(places, (*shape, 2)).copy(), np.ones(shape, bool))
+        return full_patches(self.normalization.apply(images), self.patch, self.merge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,24 +153,9 @@ class Gemma4Images:
     end: str = "<image|>"
 
     @property
-    def place(self) -> str:
-        """Text of the token for an image in a rendered prompt."""
-        return self.image
-
-    @property
-    def placeholder(self) -> str:
-        """Text of the token for an embedding."""
-        return self.image
-
-    @property
-    def opening(self) -> str:
-        """Text for an image in a raw prompt without a place for it."""
-        return self.image
-
-    @property
-    def texts(self) -> tuple[str, ...]:
+    def words(self) -> ImageWords:
         """Texts of tokens of images."""
-        return self.image, self.start, self.end
+        return ImageWords(self.image, (self.image, self.start, self.end))
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -225,34 +186,19 @@ class Gemma4Images:
             return 1, min(math.floor(width / height), self.budget)
         return min(math.floor(height / width), self.budget), 1
 
-    def tokens(self, height: int, width: int) -> int:
-        """Return the number of embeddings of an image of this size."""
-        return math.prod(self.grid(height, width))
-
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the placeholder."""
-        return f"{self.start}{self.image * self.tokens(height, width)}{self.end}"
+        return f"{self.start}{self.image * math.prod(self.grid(height, width))}{self.end}"
 
     def grids(self, height: int, width: int) -> tuple[np.ndarray, ...]:
         """Return the layout of the embeddings: by row."""
-        grid = self.grid(height, width)
-        return (np.arange(math.prod(grid), dtype=np.int32).reshape(grid),)
-
-    def grid_of(self, height: int, width: int) -> None:
-        """Return None: positions are indices."""
-
-    def resized(self, pixels: np.ndarray) -> np.ndarray:
-        """Return an image in the size of its tokens, (height, width, 3) uint8."""
-        rows, columns = self.grid(*pixels.shape[:2])
-        return resize(pixels, (rows * self.cell, columns * self.cell), self.resample)
+        return (by_row(*self.grid(height, width)),)
 
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image, one segment, with numbers from -1 to 1."""
-        image = self.resized(pixels)
-        rows, columns = (side // self.patch for side in image.shape[:2])
+        image = resize_to_cells(pixels, self.grid(*pixels.shape[:2]), self.cell, self.resample)
         numbers = 2 * (self.normalization.apply(image) - np.float32(0.5))
-        values = in_patches(numbers[None], self.patch, self.merge)
-        return Patches(values, in_squares(rows, columns, self.merge)[None], np.ones((1, rows * columns), bool))
+        return full_patches(numbers[None], self.patch, self.merge)
 
 
 def read_gemma3(settings: Settings) -> Gemma3Images:

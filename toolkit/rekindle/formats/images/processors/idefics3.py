@@ -10,8 +10,10 @@ import numpy as np
 
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.images.processors.arrays import Normalization, in_patches, in_squares, resize
+from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
+from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import Settings
+from rekindle.formats.images.processors.tiles import cut, tiled_order
 
 LONGEST: Final = 4096
 """Most pixels of a side, whatever the settings."""
@@ -48,26 +50,11 @@ class Idefics3Images:
     whole: str = "<global-img>"
 
     @property
-    def place(self) -> str:
-        """Text of the token for an image in a rendered prompt."""
-        return self.image
-
-    @property
-    def placeholder(self) -> str:
-        """Text of the token for an image."""
-        return self.image
-
-    @property
-    def opening(self) -> str:
-        """Text for an image in a raw prompt without a place for it."""
-        return self.image
-
-    @property
-    def texts(self) -> tuple[str, ...]:
+    def words(self) -> ImageWords:
         """Texts of tokens of images, up to the place of the last tile."""
         count = max(MOST_TILES, -(-LONGEST // self.tile)) if self.splits else 0
         places = [_place(row, column) for row in range(count) for column in range(count)]
-        return self.image, self.fake, self.whole, *places
+        return ImageWords(self.image, (self.image, self.fake, self.whole, *places))
 
     @property
     def tokens_of_tile(self) -> int:
@@ -95,11 +82,6 @@ class Idefics3Images:
         rows, columns = (side // self.tile for side in self._cut_size(height, width))
         return (0, 0) if rows == columns == 1 else (rows, columns)
 
-    def tokens(self, height: int, width: int) -> int:
-        """Return the number of embeddings of an image of this size."""
-        rows, columns = self.grid(height, width)
-        return (rows * columns + 1) * self.tokens_of_tile
-
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the placeholder: tiles by row, and the whole image."""
         rows, columns = self.grid(height, width)
@@ -115,12 +97,8 @@ class Idefics3Images:
         """Return the layouts of the embeddings: the tiles side by side, if there are any, and the whole image."""
         rows, columns = self.grid(height, width)
         side = self.tile // self.patch // self.merge
-        order = np.arange((rows * columns + 1) * side * side, dtype=np.int32).reshape(-1, side, side)
-        tiles = order[:-1].reshape(rows, columns, side, side).swapaxes(1, 2).reshape(rows * side, columns * side)
-        return (tiles, order[-1]) if rows else (order[-1],)
-
-    def grid_of(self, height: int, width: int) -> None:
-        """Return None: positions are indices."""
+        tiles = tiled_order(rows, columns, side)
+        return (tiles, tiles.size + by_row(side, side)) if rows else (by_row(side, side),)
 
     def tiles(self, pixels: np.ndarray) -> np.ndarray:
         """Return the tiles of an image by row and the whole image, (tiles, tile, tile, 3) uint8."""
@@ -132,15 +110,12 @@ class Idefics3Images:
         if not rows:
             return pixels[None]
         whole = resize(pixels, (self.tile, self.tile), self.resample)
-        cut = pixels.reshape(rows, self.tile, columns, self.tile, 3).swapaxes(1, 2)
-        return np.concatenate([cut.reshape(-1, self.tile, self.tile, 3), whole[None]])
+        return np.concatenate([cut(pixels, rows, columns), whole[None]])
 
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image; a segment is a tile."""
-        values = in_patches(self.normalization.apply(self.tiles(pixels)), self.patch, self.merge)
-        across, shape = self.tile // self.patch, values.shape[:2]
-        places = _table_rows(across, self.side)[in_squares(across, across, self.merge)]
-        return Patches(values, np.broadcast_to(places, (*shape, 2)).copy(), np.ones(shape, bool))
+        patches = full_patches(self.normalization.apply(self.tiles(pixels)), self.patch, self.merge)
+        return replace(patches, positions=_table_rows(self.tile // self.patch, self.side)[patches.positions])
 
     def _first_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the size with the longer side of the settings, within the bounds."""

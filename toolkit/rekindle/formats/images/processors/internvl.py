@@ -7,7 +7,8 @@ import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.images.processors.arrays import Normalization, in_patches, in_squares, resize
+from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
+from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
 from rekindle.formats.images.processors.tiles import cut, grids_between, nearest_grid, tiled_order
 
@@ -38,24 +39,9 @@ class InternVLImages:
     end: str = "</img>"
 
     @property
-    def place(self) -> str:
-        """Text of the token for an image in a rendered prompt."""
-        return self.placeholder
-
-    @property
-    def placeholder(self) -> str:
-        """Text of the token for an image."""
-        return self.image
-
-    @property
-    def opening(self) -> str:
-        """Text for an image in a raw prompt without a place for it."""
-        return f"{self.image}\n"
-
-    @property
-    def texts(self) -> tuple[str, ...]:
+    def words(self) -> ImageWords:
         """Texts of tokens of images."""
-        return self.image, self.start, self.end
+        return ImageWords(self.image, (self.image, self.start, self.end), opening=f"{self.image}\n")
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -85,13 +71,9 @@ class InternVLImages:
         rows, columns = self.grid(height, width)
         return 1 if rows * columns == 1 else rows * columns + 1
 
-    def tokens(self, height: int, width: int) -> int:
-        """Return the number of embeddings of an image of this size."""
-        return self.count(height, width) * self.side**2
-
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the placeholder."""
-        return self.start + self.image * self.tokens(height, width) + self.end
+        return self.start + self.image * (self.count(height, width) * self.side**2) + self.end
 
     def grids(self, height: int, width: int) -> tuple[np.ndarray, ...]:
         """Return the layouts of the embeddings: the tiles side by side, if there are any, and the whole image."""
@@ -99,10 +81,7 @@ class InternVLImages:
         tiles = tiled_order(rows, columns, self.side)
         if rows * columns == 1:
             return (tiles,)
-        return tiles, tiles.size + np.arange(self.side**2, dtype=np.int32).reshape(self.side, self.side)
-
-    def grid_of(self, height: int, width: int) -> None:
-        """Return None: positions are indices."""
+        return tiles, tiles.size + by_row(self.side, self.side)
 
     def tiles(self, pixels: np.ndarray) -> np.ndarray:
         """Return the tiles of an image by row and the whole image, (tiles, tile, tile, 3) uint8."""
@@ -114,10 +93,7 @@ class InternVLImages:
 
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image; a segment is a tile."""
-        values = in_patches(self.normalization.apply(self.tiles(pixels)), self.patch, self.merge)
-        across, shape = self.tile // self.patch, values.shape[:2]
-        places = in_squares(across, across, self.merge)
-        return Patches(values, np.broadcast_to(places, (*shape, 2)).copy(), np.ones(shape, bool))
+        return full_patches(self.normalization.apply(self.tiles(pixels)), self.patch, self.merge)
 
 
 def read_internvl(settings: Settings) -> InternVLImages:

@@ -8,11 +8,12 @@ import numpy as np
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import (
     Normalization,
-    in_patches,
-    in_squares,
+    by_row,
+    full_patches,
     lengths_up_to,
     resize_bilinear,
 )
+from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import Settings
 from rekindle.formats.images.processors.tiles import Grid, cut, nearest_grid, tiled_order
 
@@ -53,26 +54,11 @@ class Lfm2Images:
     whole: str = "<|img_thumbnail|>"
 
     @property
-    def place(self) -> str:
-        """Text of the token for an image in a rendered prompt."""
-        return self.placeholder
-
-    @property
-    def placeholder(self) -> str:
-        """Text of the token for an image."""
-        return self.image
-
-    @property
-    def opening(self) -> str:
-        """Text for an image in a raw prompt without a place for it."""
-        return self.image
-
-    @property
-    def texts(self) -> tuple[str, ...]:
+    def words(self) -> ImageWords:
         """Texts of tokens of images."""
         sides = range(self.most_tiles)
         places = [_place(row, column) for row in sides for column in sides if (row + 1) * (column + 1) <= len(sides)]
-        return self.image, self.start, self.end, self.whole, *places
+        return ImageWords(self.image, (self.image, self.start, self.end, self.whole, *places))
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -131,10 +117,6 @@ class Lfm2Images:
         tiles = [self.side**2] * (rows * columns if rows * columns > 1 else 0)
         return [*tiles, *([math.prod(self.whole_grid(height, width))] if self.has_whole or not tiles else [])]
 
-    def tokens(self, height: int, width: int) -> int:
-        """Return the number of embeddings of an image of this size."""
-        return sum(self.counts(height, width))
-
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the placeholder: tiles by row, and the whole image."""
         rows, columns = self.grid(height, width)
@@ -151,12 +133,8 @@ class Lfm2Images:
         tiles = tiled_order(rows, columns, self.side) if rows * columns > 1 else None
         if tiles is not None and not self.has_whole:
             return (tiles,)
-        shape = self.whole_grid(height, width)
-        whole = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+        whole = by_row(*self.whole_grid(height, width))
         return (whole,) if tiles is None else (tiles, tiles.size + whole)
-
-    def grid_of(self, height: int, width: int) -> None:
-        """Return None: positions are indices."""
 
     def parts(self, pixels: np.ndarray) -> list[np.ndarray]:
         """Return the tiles of an image by row and the whole image, each (height, width, 3) uint8."""
@@ -172,12 +150,8 @@ class Lfm2Images:
 
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image; a segment is a tile or the whole image."""
-        segments = []
-        for part in self.parts(pixels):
-            rows, columns = (side // self.patch for side in part.shape[:2])
-            values = in_patches(self.normalization.apply(part)[None], self.patch, self.merge)
-            places = in_squares(rows, columns, self.merge)[None]
-            segments.append(Patches(values, places, np.ones((1, rows * columns), bool)))
+        images = [self.normalization.apply(part)[None] for part in self.parts(pixels)]
+        segments = [full_patches(image, self.patch, self.merge) for image in images]
         longest = max(each.valid.shape[1] for each in segments)
         padded = [each.padded(longest) for each in segments]
         return Patches(

@@ -7,7 +7,8 @@ import numpy as np
 
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.images.processors.arrays import Normalization, in_patches, in_squares, resize
+from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
+from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import Settings
 
 
@@ -30,24 +31,9 @@ class PaliGemmaImages:
     image: str = "<image>"
 
     @property
-    def place(self) -> str:
-        """Text of the token for an image in a rendered prompt."""
-        return self.placeholder
-
-    @property
-    def placeholder(self) -> str:
-        """Text of the token for an image."""
-        return self.image
-
-    @property
-    def opening(self) -> str:
-        """Text for an image in a raw prompt without a place for it."""
-        return self.image
-
-    @property
-    def texts(self) -> tuple[str, ...]:
+    def words(self) -> ImageWords:
         """Texts of tokens of images."""
-        return (self.image,)
+        return ImageWords(self.image, (self.image,))
 
     @property
     def side(self) -> int:
@@ -68,26 +54,18 @@ class PaliGemmaImages:
         """Return these rules: all images have the same number of tokens."""
         return self
 
-    def tokens(self, height: int, width: int) -> int:
-        """Return the number of embeddings of an image."""
-        return self.side**2
-
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the placeholder."""
         return self.image * self.side**2
 
     def grids(self, height: int, width: int) -> tuple[np.ndarray, ...]:
         """Return the layout of the embeddings over the image."""
-        return (np.arange(self.side**2, dtype=np.int32).reshape(self.side, self.side),)
-
-    def grid_of(self, height: int, width: int) -> None:
-        """Return None: positions are indices."""
+        return (by_row(self.side, self.side),)
 
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image, one segment."""
         square = resize(pixels, (self.size, self.size), self.resample)
-        values = in_patches(self.normalization.apply(square)[None], self.patch, 1)
-        return Patches(values, in_squares(self.side, self.side, 1)[None], np.ones(values.shape[:2], bool))
+        return full_patches(self.normalization.apply(square)[None], self.patch, 1)
 
 
 def read_paligemma(settings: Settings) -> PaliGemmaImages:

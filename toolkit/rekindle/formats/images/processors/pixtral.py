@@ -8,7 +8,14 @@ import numpy as np
 
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.images.processors.arrays import Normalization, in_patches, in_squares, lengths_up_to, resize
+from rekindle.formats.images.processors.arrays import (
+    Normalization,
+    by_row,
+    full_patches,
+    lengths_up_to,
+    resize_to_cells,
+)
+from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
 
 
@@ -35,24 +42,9 @@ class PixtralImages:
     image_end: str = "[IMG_END]"
 
     @property
-    def place(self) -> str:
-        """Text of the token for an image in a rendered prompt."""
-        return self.image
-
-    @property
-    def placeholder(self) -> str:
-        """Text of the token for an image."""
-        return self.image
-
-    @property
-    def opening(self) -> str:
-        """Text for an image in a raw prompt without a place for it."""
-        return self.image
-
-    @property
-    def texts(self) -> tuple[str, ...]:
+    def words(self) -> ImageWords:
         """Texts of tokens of images."""
-        return self.image, self.row_end, self.image_end
+        return ImageWords(self.image, (self.image, self.row_end, self.image_end))
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -80,10 +72,6 @@ class PixtralImages:
             height, width = (max(1, math.floor(side / ratio)) for side in (height, width))
         return -(-height // self.cell), -(-width // self.cell)
 
-    def tokens(self, height: int, width: int) -> int:
-        """Return the number of embeddings of an image of this size."""
-        return math.prod(self.grid(height, width))
-
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the placeholder: the tokens by row."""
         rows, columns = self.grid(height, width)
@@ -91,23 +79,12 @@ class PixtralImages:
 
     def grids(self, height: int, width: int) -> tuple[np.ndarray, ...]:
         """Return the layout of the embeddings: by row."""
-        grid = self.grid(height, width)
-        return (np.arange(math.prod(grid), dtype=np.int32).reshape(grid),)
-
-    def grid_of(self, height: int, width: int) -> None:
-        """Return None: positions are indices."""
-
-    def resized(self, pixels: np.ndarray) -> np.ndarray:
-        """Return an image in the size of its tokens, (height, width, 3) uint8."""
-        rows, columns = self.grid(*pixels.shape[:2])
-        return resize(pixels, (rows * self.cell, columns * self.cell), self.resample)
+        return (by_row(*self.grid(height, width)),)
 
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image, one segment."""
-        image = self.resized(pixels)
-        rows, columns = (side // self.patch for side in image.shape[:2])
-        values = in_patches(self.normalization.apply(image)[None], self.patch, self.merge)
-        return Patches(values, in_squares(rows, columns, self.merge)[None], np.ones((1, rows * columns), bool))
+        image = resize_to_cells(pixels, self.grid(*pixels.shape[:2]), self.cell, self.resample)
+        return full_patches(self.normalization.apply(image)[None], self.patch, self.merge)
 
 
 def read_pixtral(settings: Settings) -> PixtralImages:

@@ -11,11 +11,12 @@ from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import (
     LENGTHS,
     Normalization,
-    in_patches,
-    in_squares,
+    by_row,
+    full_patches,
     lengths_up_to,
-    resize,
+    resize_to_cells,
 )
+from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
 
 MOST_ASPECT: Final = 200
@@ -49,24 +50,10 @@ class QwenImages:
     video: str = "<|video_pad|>"
 
     @property
-    def place(self) -> str:
-        """Text of the token for an image in a rendered prompt."""
-        return self.image
-
-    @property
-    def placeholder(self) -> str:
-        """Text of the token for an image."""
-        return self.image
-
-    @property
-    def opening(self) -> str:
-        """Text for an image in a raw prompt without a place for it."""
-        return self.start + self.image + self.end
-
-    @property
-    def texts(self) -> tuple[str, ...]:
+    def words(self) -> ImageWords:
         """Texts of tokens of images."""
-        return self.image, self.start, self.end, self.video
+        opening = self.start + self.image + self.end
+        return ImageWords(self.image, (self.image, self.start, self.end, self.video), opening=opening, by_place=True)
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -80,51 +67,40 @@ class QwenImages:
         return lengths_up_to(-(-largest // square) * square, self.merge)
 
     @property
+    def cell(self) -> int:
+        """Pixels of the side of a token."""
+        return self.patch * self.merge
+
+    @property
     def most_tokens(self) -> int:
         """Embeddings of the largest image."""
         return self.segments[-1] // self.merge**2
 
     def at_low_detail(self) -> "QwenImages":
         """Return the rules for images of few tokens."""
-        return replace(self, most=min(self.most, max(self.least, LOW_TOKENS * self._square**2)))
+        return replace(self, most=min(self.most, max(self.least, LOW_TOKENS * self.cell**2)))
 
-    def grid_of(self, height: int, width: int) -> tuple[int, int]:
+    def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return rows and columns of the embeddings of an image.
 
         Raises:
             InvalidRequest: the image is too thin.
         """
-        rows, columns = (side // self._square for side in self._size(height, width))
+        rows, columns = (side // self.cell for side in self._size(height, width))
         return rows, columns
-
-    def tokens(self, height: int, width: int) -> int:
-        """Return the number of embeddings of an image of this size."""
-        return math.prod(self.grid_of(height, width))
 
     def text(self, height: int, width: int) -> str:
         """Return the text in place of the placeholder."""
-        return self.image * self.tokens(height, width)
+        return self.image * math.prod(self.grid(height, width))
 
     def grids(self, height: int, width: int) -> tuple[np.ndarray, ...]:
         """Return the layout of the embeddings over the image."""
-        grid = self.grid_of(height, width)
-        return (np.arange(math.prod(grid), dtype=np.int32).reshape(grid),)
-
-    def resized(self, pixels: np.ndarray) -> np.ndarray:
-        """Return the image in its size for the tower, (height, width, 3) uint8."""
-        height, width, _ = pixels.shape
-        return resize(pixels, self._size(height, width), self.resample)
+        return (by_row(*self.grid(height, width)),)
 
     def patches(self, pixels: np.ndarray) -> Patches:
         """Return the patches of an image, one segment."""
-        values = in_patches(self.normalization.apply(self.resized(pixels))[None], self.patch, self.merge)
-        rows, columns = (side * self.merge for side in self.grid_of(*pixels.shape[:2]))
-        return Patches(values, in_squares(rows, columns, self.merge)[None], np.ones((1, rows * columns), bool))
-
-    @property
-    def _square(self) -> int:
-        """Pixels of the side of a token."""
-        return self.patch * self.merge
+        image = resize_to_cells(pixels, self.grid(*pixels.shape[:2]), self.cell, self.resample)
+        return full_patches(self.normalization.apply(image)[None], self.patch, self.merge)
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
         """Return the size of an image for the tower. The operations are those of transformers, in their order."""
@@ -134,7 +110,7 @@ class QwenImages:
                 f"the longer side of an image must be at most {MOST_ASPECT} times the shorter one, got {width} x "
                 f"{height}; cut it",
             )
-        factor = self._square
+        factor = self.cell
         rounded = round(height / factor) * factor, round(width / factor) * factor
         if math.prod(rounded) > self.most:
             shrink = math.sqrt(height * width / self.most)
@@ -145,7 +121,7 @@ class QwenImages:
         return rounded
 
     def _down(self, side: float) -> int:
-        return max(self._square, math.floor(side / self._square) * self._square)
+        return max(self.cell, math.floor(side / self.cell) * self.cell)
 
 
 def read_qwen(settings: Settings) -> QwenImages:
