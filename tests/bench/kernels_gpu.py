@@ -126,7 +126,7 @@ def decode_calls(sizes: Sizes) -> Iterator[tuple[str, Callable[[], float]]]:
         return seconds(attend, q * scale, apart[:, :, 0], apart[:, :, 1], table, lengths, calls=sizes.calls)
 
     yield "jax.experimental.pallas.ops.gpu.paged_attention", jax_paged
-    yield "cuDNN, keys and values contiguous", partial(_cudnn, sizes, sizes.rows, 1, sizes.context)
+    yield "cuDNN, keys and values contiguous", partial(cudnn_seconds, sizes, sizes.rows, 1, sizes.context)
 
 
 def prefill_calls(sizes: Sizes) -> Iterator[tuple[str, Callable[[], float]]]:
@@ -142,10 +142,11 @@ def prefill_calls(sizes: Sizes) -> Iterator[tuple[str, Callable[[], float]]]:
     yield "ours, gpu, pages in int8", small
     # The masks of cuDNN begin at the first key, so it gets as many operations without a mask.
     keys = sizes.cached + sizes.chunk // 2
-    yield "cuDNN, as many operations, no mask", partial(_cudnn, sizes, 1, sizes.chunk, keys)
+    yield "cuDNN, as many operations, no mask", partial(cudnn_seconds, sizes, 1, sizes.chunk, keys)
 
 
-def _cudnn(sizes: Sizes, sequences: int, queries: int, keys: int) -> float:
+def cudnn_seconds(sizes: Sizes, sequences: int, queries: int, keys: int) -> float:
+    """Return the median time of cuDNN's attention without a mask."""
     q = random(3, (sequences, queries, sizes.heads, sizes.head_dim), sizes.dtype)
     k, v = (random(key, (sequences, keys, sizes.kv_heads, sizes.head_dim), sizes.dtype) for key in (4, 5))
     attend = jax.jit(partial(jax.nn.dot_product_attention, implementation="cudnn"))

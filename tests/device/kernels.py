@@ -9,13 +9,16 @@ import sys
 
 from tests.device.parts import ROOT, Rows, main
 
-SUITE = "tests/kernels/test_gpu.py"
-
 
 def measure(rows: Rows) -> None:
     """Run the suite until the limit; a tiny run takes one test of it, interpreted."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist", SUITE]
-    command += ["-o", "addopts="] + (["-k", "a_large_group_of_heads"] if rows.tiny else [])
+    run_suite(rows, "tests/kernels/test_gpu.py", *(["-k", "a_large_group_of_heads"] if rows.tiny else []))
+
+
+def run_suite(rows: Rows, suite: str, *options: str) -> None:
+    """Run a file of tests, with options of pytest, until the limit."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist", suite]
+    command += ["-o", "addopts=", *options]
     try:
         done = subprocess.run(
             command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=max(1.0, rows.seconds_left), check=False
@@ -29,7 +32,7 @@ def measure(rows: Rows) -> None:
     for failure in re.findall(r"^FAILED (.*)$", done.stdout, re.MULTILINE)[:20]:
         rows.add(**{"": failure[:200], "error": "failed"})
     if not re.search(r"\d+ (passed|failed)", done.stdout):
-        rows.add(**{"": SUITE, "error": done.stdout.strip()[-300:]})
+        rows.add(**{"": suite, "error": done.stdout.strip()[-300:]})
 
 
 if __name__ == "__main__":

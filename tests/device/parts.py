@@ -38,7 +38,8 @@ PARTS: Final = (
     Part("kernels", "Kernels against the reference", 80),
     Part("greedy", "Greedy tokens of twelve families, against transformers on a CPU", 90),
     Part("engine", "A whole engine, 1B widths in bfloat16", 130),
-    Part("steps", "Steps against the limits", 190),
+    Part("steps", "Steps against the limits", 150),
+    Part("prompts", "Attention of prompts", 40),
 )
 """The parts in order of importance, 510 seconds together: a run takes at most nine minutes."""
 

@@ -24,8 +24,11 @@ from rekindle.core.models.shard import WHOLE
 from rekindle.core.models.weights.form import Quantize, WeightForm
 from rekindle_kernels import api
 from rekindle_kernels.gpu.target import Target, tracing_for
+from rekindle_kernels.gpu.tuning import Tuning
 from tests.device.widths import LLAMA_8B, config_of
 from tests.kernels import narrow_programs, state_programs
+from tests.kernels.warpgroups import HOPPER as HOPPER_KIND
+from tests.kernels.warpgroups import with_warpgroups
 from tests.published import CONFIGS, published
 from tests.vision import CUT_TOWERS, cut_program, published_program
 
@@ -67,7 +70,7 @@ gpu_device_info {
 platform_name: "CUDA" runtime_version { major: 13 } dnn_version_info { major: 9 minor: 10 patch: 0 }
 device_description_str: "NVIDIA A100-SXM4-80GB"
 """
-TARGETS = {"NVIDIA H100 80GB HBM3": HOPPER, "NVIDIA A100-SXM4-80GB": AMPERE}
+TARGETS = {HOPPER_KIND: HOPPER, "NVIDIA A100-SXM4-80GB": AMPERE}
 LLAMA_3_8B = config_of(LLAMA_8B)
 INT32, BFLOAT16 = jnp.dtype(jnp.int32), jnp.dtype(jnp.bfloat16)
 PLAIN = WeightForm(BFLOAT16)
@@ -75,11 +78,17 @@ PLAIN = WeightForm(BFLOAT16)
 Shape = jax.ShapeDtypeStruct
 
 
-def compiled(device_kind: str, function: Callable[..., Any], *shapes: Any, donated: tuple[int, ...] = ()) -> Any:
+def compiled(
+    device_kind: str,
+    function: Callable[..., Any],
+    *shapes: Any,
+    donated: tuple[int, ...] = (),
+    trial: Tuning | None = None,
+) -> Any:
     """Compile a program for one GPU of this kind."""
     topology = get_topology_desc(platform="cuda", topology="1x1x1", target_config=TARGETS[device_kind])
     sharding = SingleDeviceSharding(topology.devices[0])
-    with tracing_for(Target(device_kind)):
+    with tracing_for(Target(device_kind, trial=trial)):
         return jax.jit(function, in_shardings=sharding, donate_argnums=donated).lower(*shapes).compile()
 
 
@@ -121,6 +130,30 @@ def test_attention_of_blocks_compiles(
     q, blocks = Shape((128, 16, 8 * group, head_dim), jnp.float32), Shape((128,), INT32)
     program = compiled(device_kind, function, q, pool(head_dim, dtype), Shape((9, 256), INT32), blocks, blocks)
     assert "attend_blocks" in program.as_text()
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="needs JAX 0.10")
+@pytest.mark.parametrize(
+    ("head_dim", "group", "page_size", "options", "has_tiles"),
+    [
+        (64, 4, 16, {}, True),
+        (128, 7, 64, {}, True),
+        (128, 1, 16, {}, False),
+        (128, 4, 16, {"window": 512}, True),
+        (128, 4, 16, {"soft_cap": 30.0}, True),
+        (256, 2, 16, {}, True),
+    ],
+)
+def test_attention_of_blocks_by_warpgroups_compiles(
+    head_dim: int, group: int, page_size: int, options: dict[str, Any], has_tiles: bool
+) -> None:
+    """Compile the kernel. Calls with options, with wider heads, or without tiles for it have the other kernel."""
+    q, blocks = Shape((128, 16, 8 * group, head_dim), jnp.float32), Shape((128,), INT32)
+    shapes = (q, pool(head_dim, "bfloat16", page_size), Shape((9, 256), INT32), blocks, blocks)
+    trial = with_warpgroups(HOPPER_KIND) if has_tiles else None
+    function = partial(api.attend_blocks, scale=0.125, **options, implementation="gpu")
+    text = compiled(HOPPER_KIND, function, *shapes, trial=trial).as_text()
+    assert ("mosaic_gpu" in text) == (has_tiles and not options and head_dim <= 128)
 
 
 @pytest.mark.parametrize(("head_dim", "group", "window"), [(256, 2, 512), (128, 4, None)])
@@ -183,7 +216,7 @@ def test_a_step_with_each_kind_of_layer_compiles_at_its_true_widths(model: str, 
 @pytest.mark.parametrize("name", narrow_programs.GPU)
 def test_codes_are_multiplied_without_widening_them_in_memory(name: str) -> None:
     case = narrow_programs.GPU[name]
-    program = compiled("NVIDIA H100 80GB HBM3", case.function, *case.shapes)
+    program = compiled(HOPPER_KIND, case.function, *case.shapes)
     assert program.memory_analysis().temp_size_in_bytes <= case.temporary
     assert not narrow_programs.wide_arrays(program.as_text())
 
@@ -200,13 +233,13 @@ def test_a_step_with_quantized_weights_widens_none_of_them(quantize: Quantize) -
 
 @pytest.mark.parametrize("tiles", [1, 17])
 def test_the_tower_of_images_compiles_within_the_memory_of_a_few_tiles(tiles: int) -> None:
-    program = compiled("NVIDIA H100 80GB HBM3", *published_program("gpu", tiles))
+    program = compiled(HOPPER_KIND, *published_program("gpu", tiles))
     assert program.memory_analysis().temp_size_in_bytes < 400 << 20
 
 
 @pytest.mark.parametrize("name", CUT_TOWERS)
 def test_the_tower_of_a_large_image_compiles_within_its_memory(name: str) -> None:
-    program = compiled("NVIDIA H100 80GB HBM3", *cut_program("gpu", name))
+    program = compiled(HOPPER_KIND, *cut_program("gpu", name))
     assert program.memory_analysis().temp_size_in_bytes < 400 << 20
 
 
@@ -223,7 +256,7 @@ def _check_step(config: ModelConfig, bucket: Bucket, weights: WeightForm = PLAIN
         return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5)
 
     shape = Shape(packed.shape, packed.dtype)
-    program = compiled("NVIDIA H100 80GB HBM3", run, pages, slots, list(abstract.forms), shape, donated=(0, 1))
+    program = compiled(HOPPER_KIND, run, pages, slots, list(abstract.forms), shape, donated=(0, 1))
     pool_bytes = sum(int(np.prod(layer.shape)) * layer.dtype.itemsize for layer in pages)
     assert program.memory_analysis().alias_size_in_bytes >= pool_bytes
     if implementation == "gpu":

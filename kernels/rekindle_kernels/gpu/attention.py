@@ -5,6 +5,7 @@ from typing import Final
 import jax
 
 from rekindle_kernels.gpu import blocks, rows
+from rekindle_kernels.gpu.target import current
 from rekindle_kernels.xla import attention as portable
 
 MAX_HEAD_DIM: Final = 256
@@ -41,6 +42,12 @@ def attend_blocks(
     sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_blocks`."""
-    attend = blocks.attend_blocks if q.shape[-1] <= MAX_HEAD_DIM else portable.attend_blocks
     where = page_table, block_sequence, block_start, visible_until
+    is_plain = (visible_until, window, soft_cap, sinks) == (None,) * 4
+    if is_plain and (tile := current().tuning().find("wgmma", pages.dtype, q.shape[-1])) is not None:
+        from rekindle_kernels.gpu import warpgroups  # slow to import, and needed on few devices
+
+        if warpgroups.unsupported_reason(q, pages, tile) is None:
+            return warpgroups.attend_blocks(q, pages, *where[:3], tile, scale=scale)
+    attend = blocks.attend_blocks if q.shape[-1] <= MAX_HEAD_DIM else portable.attend_blocks
     return attend(q, pages, *where, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)

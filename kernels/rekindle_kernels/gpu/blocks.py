@@ -10,6 +10,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from rekindle_kernels.gpu.refs import Ref, columns_of, load, padded, store, within
+from rekindle_kernels.gpu.runs import run_stops
 from rekindle_kernels.gpu.softmax import MASKED, Context, Sums, products_dtype
 from rekindle_kernels.gpu.target import current
 from rekindle_kernels.gpu.tuning import Tile
@@ -116,7 +117,7 @@ def attend_blocks(
     tiles = -(-blocks // plan.blocks)
     spare = (0, tiles * plan.blocks - blocks)
     starts, sequences = jnp.pad(block_start, spare, constant_values=-1), jnp.pad(block_sequence, spare)
-    stops = _stops(sequences, starts, block_tokens, plan.blocks)
+    stops = run_stops(sequences, starts, block_tokens, plan.blocks)
     until = [] if visible_until is None else [_padded_until(visible_until, spare, plan.block_tokens)]
     sinks = jnp.full(heads, MASKED, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
     longest = min(page_table.shape[1] * plan.page_size, window or page_table.shape[1] * plan.page_size)
@@ -151,22 +152,6 @@ def _padded_until(until: jax.Array, spare: tuple[int, int], block_tokens: int) -
     """Return the end of each token's visible positions, (blocks * block_tokens,); the last one's for padding."""
     until = jnp.pad(until, ((0, 0), (0, block_tokens - until.shape[1])), mode="edge")
     return jnp.pad(until, (spare, (0, 0))).reshape(-1)
-
-
-def _stops(sequences: jax.Array, starts: jax.Array, block_tokens: int, per_tile: int) -> jax.Array:
-    """Return the end position of each block's run, (blocks,) int32; 0 unless the block begins a run.
-
-    A run consists of adjacent blocks of one tile and sequence. It takes one pass over its keys.
-    """
-    sequences, starts = sequences.reshape(-1, per_tile), starts.reshape(-1, per_tile)
-    follows = (sequences[:, 1:] == sequences[:, :-1]) & (starts[:, 1:] == starts[:, :-1] + block_tokens)
-    follows &= starts[:, :-1] >= 0
-    edge = jnp.zeros((len(starts), 1), bool)
-    places = jnp.arange(per_tile, dtype=jnp.int32)[None]
-    next_run = jnp.where(jnp.concatenate([follows, edge], axis=1), per_tile, places + 1)
-    length = lax.cummin(next_run, axis=1, reverse=True) - places
-    begins = ~jnp.concatenate([edge, follows], axis=1) & (starts >= 0)
-    return jnp.where(begins, starts + length * block_tokens, 0).reshape(-1)
 
 
 def _attend_tile(

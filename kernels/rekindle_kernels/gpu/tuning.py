@@ -9,7 +9,8 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-Operation = Literal["rows", "blocks"]
+Operation = Literal["rows", "blocks", "wgmma"]
+"""The kernels: for decode rows, for blocks, and for blocks by the instructions of Hopper; see `warpgroups`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,10 @@ class Tuning:
 
     programs: int
     tiles: Mapping[tuple[str, str, int], Tile]
+
+    def find(self, operation: Operation, dtype: jnp.dtype, head_dim: int) -> Tile | None:
+        """Return the tile of exactly this head dimension, or None: the device does not use the kernel for it."""
+        return self.tiles.get((operation, dtype.name, head_dim))
 
     def tile(self, operation: Operation, dtype: jnp.dtype, head_dim: int) -> Tile:
         """Return the tile of the smallest tuned head dimension not below `head_dim`, or else of the largest.
