@@ -1,9 +1,13 @@
 """The real CUDA compiler takes every GPU kernel, for absent GPUs."""
 
 import importlib.util
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -84,12 +88,14 @@ def compiled(
     *shapes: Any,
     donated: tuple[int, ...] = (),
     trial: Tuning | None = None,
+    options: dict[str, str | bool] | None = None,
 ) -> Any:
     """Compile a program for one GPU of this kind."""
     topology = get_topology_desc(platform="cuda", topology="1x1x1", target_config=TARGETS[device_kind])
     sharding = SingleDeviceSharding(topology.devices[0])
     with tracing_for(Target(device_kind, trial=trial)):
-        return jax.jit(function, in_shardings=sharding, donate_argnums=donated).lower(*shapes).compile()
+        lowered = jax.jit(function, in_shardings=sharding, donate_argnums=donated).lower(*shapes)
+        return lowered.compile(compiler_options=options)
 
 
 def pool(head_dim: int, dtype: str, page_size: int = 16, pages: int = 513) -> Shape:
@@ -207,6 +213,20 @@ def test_the_step_of_a_llama_3_8b_shape_compiles_and_updates_its_pages_in_place(
     _check_step(replace(LLAMA_3_8B, layers=LLAMA_3_8B.layers[:2]), bucket)
 
 
+def test_the_kernels_of_a_decode_step_are_one_cuda_graph_up_to_its_logits(tmp_path: Path) -> None:
+    """Read XLA's list of launches, which it dumps: the first is a graph with the kernels of both layers.
+
+    The choice of tokens after the logits has conditions, and so further graphs.
+    """
+    _check_step(replace(LLAMA_3_8B, layers=LLAMA_3_8B.layers[:2]), Bucket(0, 8), options={"xla_dump_to": str(tmp_path)})
+    (dumped,) = tmp_path.glob("*thunk_sequence_after_thunk_passes.txt")
+    first, *launches = dumped.read_text().splitlines()
+    assert re.match(r"\d+: kCommandBuffer ", first)
+    graph = list(takewhile(lambda launch: launch.startswith(" "), launches))
+    kernels = Counter(kernel for launch in graph for kernel in re.findall(r"\] (write|attend_rows|join_rows) ", launch))
+    assert kernels == {"write": 2, "attend_rows": 2, "join_rows": 2}
+
+
 @pytest.mark.parametrize("bucket", [Bucket(256, 0), pytest.param(Bucket(0, 1), marks=pytest.mark.deep)])
 @pytest.mark.parametrize("model", CONFIGS)
 def test_a_step_with_each_kind_of_layer_compiles_at_its_true_widths(model: str, bucket: Bucket) -> None:
@@ -243,7 +263,9 @@ def test_the_tower_of_a_large_image_compiles_within_its_memory(name: str) -> Non
     assert program.memory_analysis().temp_size_in_bytes < 400 << 20
 
 
-def _check_step(config: ModelConfig, bucket: Bucket, weights: WeightForm = PLAIN) -> Any:
+def _check_step(
+    config: ModelConfig, bucket: Bucket, weights: WeightForm = PLAIN, options: dict[str, str | bool] | None = None
+) -> Any:
     """Compile the step of a bucket; XLA serves the rest, as in a session."""
     dtype = weights.dtype
     implementation = api.choose_for_all("gpu", config.pools(2049, 16), dtype)
@@ -256,7 +278,8 @@ def _check_step(config: ModelConfig, bucket: Bucket, weights: WeightForm = PLAIN
         return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5)
 
     shape = Shape(packed.shape, packed.dtype)
-    program = compiled(HOPPER_KIND, run, pages, slots, list(abstract.forms), shape, donated=(0, 1))
+    shapes = (pages, slots, list(abstract.forms), shape)
+    program = compiled(HOPPER_KIND, run, *shapes, donated=(0, 1), options=options)
     pool_bytes = sum(int(np.prod(layer.shape)) * layer.dtype.itemsize for layer in pages)
     assert program.memory_analysis().alias_size_in_bytes >= pool_bytes
     if implementation == "gpu":
