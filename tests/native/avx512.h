@@ -49,7 +49,8 @@ inline __m512 fused(__m512 a, __m512 b, __m512 c) {
 }
 
 inline Words narrow(__m512 x) {
-  const Words bits = (Words)x;
+  Words bits = (Words)x;
+  bits &= (bits & 0x7f800000u) != 0 ? Words{} - 1 : Words{} + 0x80000000u;  // denormal numbers are zeros
   return x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits >> 16) | 0x40;
 }
 
@@ -62,8 +63,8 @@ inline __m512bh narrow(__m512 upper, __m512 lower) {
 
 inline __m512 add_products(__m512 sum, __m512bh a, __m512bh b) {
   const Words x = (Words)a, y = (Words)b;
-  sum += (__m512)(x & 0xffff0000u) * (__m512)(y & 0xffff0000u);
-  return sum + (__m512)(x << 16) * (__m512)(y << 16);
+  sum = fused((__m512)(x & 0xffff0000u), (__m512)(y & 0xffff0000u), sum);
+  return fused((__m512)(x << 16), (__m512)(y << 16), sum);
 }
 
 }  // namespace emulated

@@ -15,7 +15,7 @@
 
 namespace rekindle {
 namespace REKINDLE_ISA {
-extern const Kernels kernels;
+const Kernels* kernels();
 }  // namespace REKINDLE_ISA
 }  // namespace rekindle
 
@@ -83,7 +83,7 @@ std::vector<float> numbers(int64_t count, int seed) {
 void compute(const rekindle::Linear& all, int64_t first_panel, int64_t panels) {
   static thread_local std::vector<char> scratch;
   scratch.resize(rekindle::linear_scratch(all.rows, all.in));
-  rekindle::REKINDLE_ISA::kernels.linear_f32(all, {0, all.rows, first_panel, panels, scratch.data(), false});
+  rekindle::REKINDLE_ISA::kernels()->linear_f32(all, {0, all.rows, first_panel, panels, scratch.data(), false});
 }
 
 // Computes a layer over and over; returns whether each time had the sums of one thread alone.

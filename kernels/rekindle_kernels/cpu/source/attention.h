@@ -54,12 +54,14 @@ void weigh(const float (*weights)[kTile], const typename Kind::Number* const* ke
   for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 8
     for (int i = 0; i < Across; ++i) out[row][i] = load(sums + row * state + i * kLanes);
-  for (int64_t unit = span.begin / Kind::kDepth; unit * Kind::kDepth < span.end; ++unit) {
-    const int64_t position = unit * Kind::kDepth;
+  constexpr int64_t kWhole = Kind::kWhole;
+  const int64_t first = span.begin / kWhole * kWhole, last = (span.end + kWhole - 1) / kWhole * kWhole;
+  for (int64_t unit = first / Kind::kDepth; unit * Kind::kDepth < last; ++unit) {
+    const int64_t place = Kind::place(unit), position = place * Kind::kDepth;
     if (ahead && unit % kStepsAhead == 0) ahead->after(kStepsAhead * Across * kLanes * Kind::kDepth);
     const typename Kind::template Values<Across> values(keys + position, to_values,
                                                         {span.begin - position, span.end - position}, some);
-    add_products<Kind>(out, values, [=](int row) { return Kind::spread(weights[row] + unit); });
+    add_products<Kind>(out, values, [=](int row) { return Kind::spread(weights[row] + place); });
   }
 #pragma GCC unroll 6
   for (int row = 0; row < Rows; ++row)
@@ -79,10 +81,10 @@ void weigh_from(int64_t d, int64_t last, const Work& work, const float (*weights
   if (d < last) weigh<Kind, Rows, 1>(weights, keys, ahead, values + d, span, last - d, sums + d, work.state);
 }
 
-// Returns the part of a span that is whole units.
+// Returns the part of a span whose positions are added together.
 template <typename Kind>
-Span whole_units(Span span) {
-  return {(span.begin + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth, span.end / Kind::kDepth * Kind::kDepth};
+Span whole_part(Span span) {
+  return {(span.begin + Kind::kWhole - 1) / Kind::kWhole * Kind::kWhole, span.end / Kind::kWhole * Kind::kWhole};
 }
 
 // Computes scores of `Rows` rows for all positions of a tile, from the dimensions from `d` to `last`.
@@ -146,7 +148,7 @@ void add_tile(const Work& work, const float* q, const Tile<Kind>& tile, int64_t 
     if (spans[r].begin > common.begin) common.begin = spans[r].begin;
     if (spans[r].end < common.end) common.end = spans[r].end;
   }
-  common = whole_units<Values>(common);
+  common = whole_part<Values>(common);
   if (common.empty()) common = {kTile, kTile};
   if constexpr (!Kind::kScaled) {
     weigh_spans<Values>(0, head_dim, work, scores, tile, spans, common, states);

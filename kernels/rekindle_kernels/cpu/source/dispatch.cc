@@ -22,14 +22,9 @@ struct Set {
 
 }  // namespace
 
-#define REKINDLE_SET(name)                         \
-  namespace name {                                 \
-  extern const Kernels kernels;                    \
-  static const Kernels* all() { return &kernels; } \
-  }
-#define REKINDLE_TILES(name) \
-  namespace name {           \
-  const Kernels* kernels();  \
+#define REKINDLE_SET(name)  \
+  namespace name {          \
+  const Kernels* kernels(); \
   }
 
 #if defined(__x86_64__)
@@ -37,8 +32,8 @@ struct Set {
 REKINDLE_SET(avx2)
 REKINDLE_SET(avx512)
 REKINDLE_SET(avx512_bf16)
-REKINDLE_TILES(amx)
-REKINDLE_TILES(amx_reference)
+REKINDLE_SET(amx)
+REKINDLE_SET(amx_reference)
 
 namespace {
 
@@ -73,13 +68,13 @@ constexpr Set kSets[] = {
     {"amx", may_use_tiles, amx::kernels},
 #endif
 #if defined(REKINDLE_HAVE_avx512_bf16)
-    {"avx512_bf16", has_avx512_bf16, avx512_bf16::all},
+    {"avx512_bf16", has_avx512_bf16, avx512_bf16::kernels},
 #endif
 #if defined(REKINDLE_HAVE_avx512)
-    {"avx512", has_avx512, avx512::all},
+    {"avx512", has_avx512, avx512::kernels},
 #endif
 #if defined(REKINDLE_HAVE_avx2)
-    {"avx2", has_avx2, avx2::all},
+    {"avx2", has_avx2, avx2::kernels},
 #endif
 #if defined(REKINDLE_HAVE_amx_reference)
     {"amx_reference", has_avx512_bf16, amx_reference::kernels},
@@ -94,7 +89,7 @@ REKINDLE_SET(neon)
 
 namespace {
 
-constexpr Set kSets[] = {{"neon", [] { return true; }, neon::all}};
+constexpr Set kSets[] = {{"neon", [] { return true; }, neon::kernels}};
 
 }  // namespace
 

@@ -13,6 +13,10 @@
 #include "rotary.h"
 #include "scaled.h"
 
+#if defined(__AVX512BF16__)
+#include "apart.h"
+#endif
+
 #define REKINDLE_TEXT(name) #name
 #define REKINDLE_QUOTED(name) REKINDLE_TEXT(name)
 
@@ -23,12 +27,13 @@ namespace REKINDLE_ISA {
 void pack_codes_f32(const Codes&, float*, int64_t, int64_t);
 void pack_codes_bf16(const Codes&, uint16_t*, int64_t, int64_t);
 
-extern const Kernels kernels;
-const Kernels kernels = {
+namespace {
+
+constexpr Kernels kAll = {
     REKINDLE_QUOTED(REKINDLE_ISA),
     linear<Float32>,
     linear<BFloat16>,
-    linear_stored,
+    linear_stored<BFloat16>,
     norm,
     rotate,
     gate,
@@ -46,6 +51,33 @@ const Kernels kernels = {
     pack_codes_f32,
     pack_codes_bf16,
 };
+
+#if defined(__AVX512BF16__)
+
+// Returns the kernels with the instructions for bfloat16 that are the fastest here.
+Kernels fastest() {
+  Kernels some = kAll;
+  const bool apart = apart_is_faster();
+  if (apart) some.linear_f32 = linear<FetchedFloat32>;
+  some.linear_bf16 = apart ? flushed_linear<Apart<true>> : flushed_linear<Pairs>;
+  some.linear_stored = apart ? flushed_stored<Apart<true>> : flushed_stored<Pairs>;
+  some.attend_bf16 = apart ? flushed_attend<Swapped> : flushed_attend<Paired>;
+  return some;
+}
+
+#else
+
+Kernels fastest() { return kAll; }
+
+#endif
+
+}  // namespace
+
+// Returns the kernels of this set.
+const Kernels* kernels() {
+  static const Kernels all = fastest();
+  return &all;
+}
 
 }  // namespace REKINDLE_ISA
 }  // namespace rekindle

@@ -172,6 +172,17 @@ inline void transpose_square(Counted, const int8_t* const* keys, int64_t d, int6
 }
 
 #if defined(__AVX512BF16__)
+inline void transpose_square(Swapped, const uint16_t* const* keys, int64_t d, int64_t left, float* to) {
+  Vec square[kLanes];
+  transpose_pairs(keys, d, left, square);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if (2 * i >= left) break;
+    store(to + Swapped::place(2 * i) * kTile, (Vec)((Bits)square[i] << 16));
+    store(to + Swapped::place(2 * i + 1) * kTile, (Vec)((Bits)square[i] & 0xffff0000u));
+  }
+}
+
 inline void transpose_square(Paired, const uint16_t* const* keys, int64_t d, int64_t left, uint32_t* to) {
   Vec square[kLanes];
   transpose_pairs(keys, d, left, square);

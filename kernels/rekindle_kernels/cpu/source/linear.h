@@ -22,81 +22,91 @@ struct Float32 {
   using Input = float;
   static constexpr int kTileRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 4;
   static constexpr int kWhole = kLanes == 16 ? 12 : kLanes == 8 ? 3 : 2;
-  static constexpr int kDepth = 1;     // inputs in one step
-  static constexpr int kProducts = 1;  // products added one after the other in one step
-  static constexpr int64_t kSoon = 0;  // prefetch distance of weights for one or two rows, in bytes; 0 for none
+  static constexpr int kDepth = 1;         // numbers in one step
+  static constexpr int kProducts = 1;      // products added one after the other in one step, of an input each
+  static constexpr bool kAsPairs = false;  // whether the bits are those of `Pairs`
+  static constexpr int64_t kSoon = 0;      // prefetch distance of weights for one or two rows, in bytes; 0 for none
 
   static Input input(const float* x, int64_t) { return *x; }
 
   static Vec inputs(const float* x) { return load(x); }
 
-  static Vec spread(Input x, int) { return splat(x); }
+  static Vec spread(Input x) { return splat(x); }
 
   static void add(Vec& sum, Vec weight, Vec x) { sum += weight * x; }
 
   static Vec weights(const Weight* from, int) { return load(from); }
 };
 
+// Pairs of bfloat16 numbers, widened to float32.
+template <bool AsPairs>
+struct Apart {
+  using Weight = uint16_t;
+  using Input = float;
+  static constexpr int kTileRows = kLanes == 16 ? 12 : 4;
+  static constexpr int kWhole = kLanes == 16 ? 12 : 2;
+  static constexpr int kDepth = 2;
+  static constexpr int kProducts = 2;
+  static constexpr bool kAsPairs = AsPairs;
+  // With AVX2, widening takes so many instructions that few loads are pending at once. (An EPYC: 0.8 of the time.)
+  // Where the bits are those of `Pairs`, the CPU is one of Intel's, which needs prefetches too (a Xeon: 0.84).
+  static constexpr int64_t kSoon = kLanes == 8 ? 1024 : AsPairs ? 4096 : 0;
+
+  static Input input(const float* x, int64_t left) {
+    return left > 0 ? widen(narrow(AsPairs ? flushed(*x) : *x)) : 0.0f;
+  }
+
+  static Vec inputs(const float* x) { return (Vec)(narrow(AsPairs ? flushed(load(x)) : load(x)) << 16); }
+
+  static Vec spread(Input x) { return splat(x); }
+
+  static void add(Vec& sum, Vec weight, Vec x) { sum = fused(weight, x, sum); }
+
+  static Vec weights(const Weight* from, int number) {
+    Bits both;
+    std::memcpy(&both, from, sizeof both);
+    return (Vec)(number == 0 ? both << 16 : both & 0xffff0000u);
+  }
+};
+
 #if defined(__AVX512BF16__)
 
-struct BFloat16 {
+// Pairs of bfloat16 numbers, multiplied by VDPBF16PS: it adds the second product before the first, and denormal numbers
+// are zeros.
+struct Pairs {
   using Weight = uint16_t;
   using Input = uint32_t;  // two bfloat16 numbers
   static constexpr int kTileRows = 12, kWhole = 12;
   static constexpr int kDepth = 2;
   static constexpr int kProducts = 1;
+  static constexpr bool kAsPairs = false;
   static constexpr int64_t kSoon = 0;
 
   static Input input(const float* x, int64_t left) {
-    return uint32_t{narrow(x[0])} | (left > 1 ? uint32_t{narrow(x[1])} << 16 : 0u);
+    return uint32_t{narrow(flushed(x[0]))} | (left > 1 ? uint32_t{narrow(flushed(x[1]))} << 16 : 0u);
   }
 
   static Vec inputs(const float* x) { return (Vec)_mm512_cvtne2ps_pbh((__m512)load(x + kLanes), (__m512)load(x)); }
 
-  static __m512bh spread(Input x, int) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(x)); }
+  static __m512bh spread(Input x) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(x)); }
 
   static void add(Vec& sum, __m512bh weight, __m512bh x) { sum = (Vec)_mm512_dpbf16_ps((__m512)sum, weight, x); }
 
   static __m512bh weights(const Weight* from, int) { return (__m512bh)_mm512_loadu_si512(from); }
 };
 
+using BFloat16 = Pairs;
+
 #else
 
-struct BFloat16 {
-  using Weight = uint16_t;
-  struct Input {
-    float numbers[2];
-  };
-  static constexpr int kTileRows = kLanes == 16 ? 12 : 4;
-  static constexpr int kWhole = kLanes == 16 ? 12 : 2;
-  static constexpr int kDepth = 2;
-  static constexpr int kProducts = 2;
-  // Widening takes so many instructions that few loads are pending at once. (An EPYC with AVX2: 0.8 of the time.)
-  static constexpr int64_t kSoon = kLanes == 8 ? 1024 : 0;
-
-  static Input input(const float* x, int64_t left) {
-    return {{widen(narrow(x[0])), left > 1 ? widen(narrow(x[1])) : 0.0f}};
-  }
-
-  static Vec inputs(const float* x) { return (Vec)(narrow(load(x)) << 16); }
-
-  static Vec spread(const Input& x, int product) { return splat(x.numbers[product]); }
-
-  static void add(Vec& sum, Vec weight, Vec x) { sum += weight * x; }
-
-  static Vec weights(const Weight* from, int product) {
-    Bits both;
-    std::memcpy(&both, from, sizeof both);
-    return (Vec)(product == 0 ? both << 16 : both & 0xffff0000u);
-  }
-};
+using BFloat16 = Apart<false>;
 
 #endif
 
 // Some inputs of the rows of a tile.
 template <typename Kind>
 struct Inputs {
-  const typename Kind::Input* x;  // [step][rows]
+  const typename Kind::Input* x;  // [step][products][rows]
   int64_t row;                    // the tile's first row in the result
   int64_t begin, steps;
   int64_t ahead, hop;  // the prefetch distance after the weights in bytes, and its increase per step
@@ -121,7 +131,7 @@ void strip(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, cons
     for (int part = 0; part < kAcross; ++part)
       sums[row][part] = inputs.fresh() ? Vec{} : load(y + row * out + part * kLanes);
   const auto* x = inputs.x;
-  for (int64_t step = 0; step < inputs.steps; ++step, x += Rows, weight += kPanel * Kind::kDepth, next += hop) {
+  for (int64_t step = 0; step < inputs.steps; ++step, weight += kPanel * Kind::kDepth, next += hop) {
     if constexpr (Rows > 2) {
       __builtin_prefetch(next, 0, 2);
       if (hop > 64) __builtin_prefetch(next + 64, 0, 2);
@@ -132,17 +142,19 @@ void strip(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, cons
     }
 #pragma GCC unroll 2
     for (int product = 0; product < Kind::kProducts; ++product) {
-      decltype(Kind::weights(weight, product)) weights[kAcross];
+      const int number = Kind::kAsPairs ? Kind::kProducts - 1 - product : product;
+      decltype(Kind::weights(weight, number)) weights[kAcross];
 #pragma GCC unroll 8
       for (int part = 0; part < kAcross; ++part)
-        weights[part] = Kind::weights(weight + part * kLanes * Kind::kDepth, product);
+        weights[part] = Kind::weights(weight + part * kLanes * Kind::kDepth, number);
 #pragma GCC unroll 16
       for (int row = 0; row < Rows; ++row) {
-        const auto input = Kind::spread(x[row], product);
+        const auto input = Kind::spread(x[number * Rows + row]);
 #pragma GCC unroll 8
         for (int part = 0; part < kAcross; ++part) Kind::add(sums[row][part], weights[part], input);
       }
     }
+    x += Kind::kProducts * Rows;
   }
 #pragma GCC unroll 16
   for (int row = 0; row < Rows; ++row)
@@ -194,22 +206,22 @@ void add_panel_of(int64_t rows, const Linear& all, const Inputs<Kind>& inputs, i
   if constexpr (Rows > 1) add_panel_of<Kind, Rows - 1>(rows, all, inputs, panel);
 }
 
-// Interleaves the inputs of some rows, as [step][rows]; up to a vector of garbage is written after them.
+// Interleaves the inputs of some rows, as [step][products][rows]; up to a vector of garbage is written after them.
 template <typename Kind>
-void interleave(const float* x, int64_t in, int64_t rows, int64_t inputs, typename Kind::Input* to) {
-  constexpr int64_t kSteps = sizeof(Vec) / sizeof(*to);
-  constexpr bool kSquare = kLanes == 16 && kSteps == kLanes;
-  const int64_t steps = (inputs + Kind::kDepth - 1) / Kind::kDepth;
-  int64_t step = 0;
-  for (; (kSquare || rows == 1) && (step + kSteps) * Kind::kDepth <= inputs; step += kSteps) {
+void interleave(const float* x, int64_t in, int64_t rows, int64_t numbers, typename Kind::Input* to) {
+  static_assert(sizeof *to == sizeof(float), "a vector has as many inputs as lanes");
+  constexpr int64_t kDepth = Kind::kDepth / Kind::kProducts;  // numbers in an input
+  const int64_t inputs = (numbers + Kind::kDepth - 1) / Kind::kDepth * Kind::kProducts;
+  int64_t input = 0;
+  for (; (kLanes == 16 || rows == 1) && (input + kLanes) * kDepth <= numbers; input += kLanes) {
     Vec square[kLanes] = {};
-    for (int64_t row = 0; row < rows; ++row) square[row] = Kind::inputs(x + row * in + step * Kind::kDepth);
+    for (int64_t row = 0; row < rows; ++row) square[row] = Kind::inputs(x + row * in + input * kDepth);
     if (rows > 1) transpose(square);
-    for (int64_t i = 0; i < (rows > 1 ? kSteps : 1); ++i) std::memcpy(to + (step + i) * rows, square + i, sizeof(Vec));
+    for (int64_t i = 0; i < (rows > 1 ? kLanes : 1); ++i) std::memcpy(to + (input + i) * rows, square + i, sizeof(Vec));
   }
-  for (; step < steps; ++step)
+  for (; input < inputs; ++input)
     for (int64_t row = 0; row < rows; ++row)
-      to[step * rows + row] = Kind::input(x + row * in + step * Kind::kDepth, inputs - step * Kind::kDepth);
+      to[input * rows + row] = Kind::input(x + row * in + input * kDepth, numbers - input * kDepth);
 }
 
 // The division of a part's rows into tiles, and the place of each tile's interleaved inputs.
@@ -228,7 +240,7 @@ struct Tiles {
 
   typename Kind::Input* inputs(int64_t begin, int64_t tile) const {
     auto* all_inputs = reinterpret_cast<typename Kind::Input*>(part.scratch);
-    return all_inputs + part.rows * (begin / Kind::kDepth) + first(tile) * steps(begin);
+    return all_inputs + (part.rows * (begin / Kind::kDepth) + first(tile) * steps(begin)) * Kind::kProducts;
   }
 };
 

@@ -35,6 +35,7 @@ struct Widened {
   using Sums = Vec;
   using OfValues = Widened;               // the products of weights and values
   static constexpr int kDepth = 1;        // numbers in a unit
+  static constexpr int kWhole = 1;        // positions whose values are added together
   static constexpr bool kScaled = false;  // whether positions have scales
 
   static int64_t count(int64_t head_dim) { return head_dim; }
@@ -49,6 +50,9 @@ struct Widened {
   static Units spread(const float* unit) { return splat(*unit); }
 
   static void add(Vec& sum, Units a, Units b) { sum += a * b; }
+
+  // Returns the place of a unit among the weights and values.
+  static int64_t place(int64_t unit) { return unit; }
 
   static void round(float*) {}
 
@@ -74,6 +78,7 @@ struct Paired {
   using Sums = Vec;
   using OfValues = Paired;
   static constexpr int kDepth = 2;
+  static constexpr int kWhole = 2;
   static constexpr bool kScaled = false;
 
   static int64_t count(int64_t head_dim) { return (head_dim + 1) / 2; }
@@ -95,6 +100,8 @@ struct Paired {
   }
 
   static void add(Vec& sum, Units a, Units b) { sum = (Vec)_mm512_dpbf16_ps((__m512)sum, a, b); }
+
+  static int64_t place(int64_t unit) { return unit; }
 
   // Rounds the weights of a tile in place, into adjacent pairs.
   static void round(float* weights) {
@@ -133,6 +140,52 @@ struct Paired {
  private:
   // Returns the indices that interleave two vectors, from number `first` on.
   static __m512i interleaving(uint32_t first) { return (__m512i)((kCount + first) * 0x10001u + 0x200000u); }
+};
+
+// The products of `Paired` by FMAs of widened numbers, with the same bits. VDPBF16PS adds the second product of a pair
+// first, so both numbers of a pair change places: dimensions of keys, and positions of values.
+struct Swapped {
+  using Number = uint16_t;
+  using Unit = float;
+  using Units = Vec;
+  using Sums = Vec;
+  using OfValues = Swapped;
+  static constexpr int kDepth = 1;
+  static constexpr int kWhole = 2;
+  static constexpr bool kScaled = false;
+
+  static int64_t count(int64_t head_dim) { return (head_dim + 1) / 2 * 2; }
+
+  static void convert(const float* q, int64_t head_dim, float scale, float* to) {
+    for (int64_t d = 0; d < count(head_dim); ++d) to[place(d)] = d < head_dim ? widen(narrow(q[d] * scale)) : 0.0f;
+  }
+
+  static Units units(const Unit* from) { return load(from); }
+
+  static Units spread(const float* unit) { return splat(*unit); }
+
+  static void add(Vec& sum, Units a, Units b) { sum = fused(a, b, sum); }
+
+  static int64_t place(int64_t unit) { return unit ^ 1; }
+
+  // Rounds the weights of a tile in place.
+  static void round(float* weights) {
+    for (int64_t i = 0; i < kTile; i += kLanes) store(weights + i, (Vec)(narrow(flushed(load(weights + i))) << 16));
+  }
+
+  // A few vectors of the values of a position, or `some` numbers of one; zeros outside of `seen`.
+  template <int Across>
+  struct Values {
+    const Number* from;
+    int64_t some;
+
+    Values(const Number* const* keys, int64_t to_values, Span seen, int64_t some) : some(some) {
+      static constexpr Number kNone[4 * kLanes] = {};
+      from = seen.begin <= 0 && seen.end > 0 ? *keys + to_values : kNone;
+    }
+
+    Units operator()(int i) const { return some ? load_some(from, some) : load(from + i * kLanes); }
+  };
 };
 
 using Halved = Paired;

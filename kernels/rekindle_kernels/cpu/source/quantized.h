@@ -106,7 +106,9 @@ void stored_panel_of(int64_t kind, const uint8_t* panel, int64_t of_block, const
   if constexpr (kKind + 1 < rekindle::kIntegerKinds) stored_panel_of<kKind + 1>(kind, panel, of_block, x, wide, y);
 }
 
-// The rows of a part in the forms that its runs multiply, and room for a panel, all in its scratch.
+// The rows of a part in the forms that its runs multiply, and room for a panel, all in its scratch. `Halves` multiplies
+// numbers of bfloat16.
+template <typename Halves>
 struct StoredRows {
   QuantizedRows integers;
   Unpacked wide;
@@ -150,12 +152,12 @@ struct StoredRows {
                                             kPanel * sizeof(float)));
     exact = {x, numbers, nullptr, y, part.rows, in, kPanel, false};
     if (keeps && !part.interleaved) interleave_rows<Float32>(exact, floats);
-    if (halves && !part.interleaved) interleave_rows<BFloat16>(exact, floats);
+    if (halves && !part.interleaved) interleave_rows<Halves>(exact, floats);
   }
 
   // Multiplies a panel of a run.
   void multiply(const Run& run, const uint8_t* panel) const {
-    if (integers.most < 0) return widened_panel(run, panel, exact, floats, numbers, y);
+    if (integers.most < 0) return widened_panel<Halves>(run, panel, exact, floats, numbers, y);
     if (kStored[run.kind].floats) return float_panel_of(run, panel, exact, floats, numbers, y);
     if (integers.most > 0) return stored_panel_of(run.kind, panel, run.groups, integers, wide, y);
     for (int64_t lane = 0; lane < kPanel; ++lane)
@@ -165,8 +167,9 @@ struct StoredRows {
 };
 
 // A part of a linear layer over quantized blocks.
-inline void linear_stored(const StoredLinear& stored, const LinearPart& part) {
-  const StoredRows rows(stored, part);
+template <typename Halves>
+void linear_stored(const StoredLinear& stored, const LinearPart& part) {
+  const StoredRows<Halves> rows(stored, part);
   each_panel(stored, part, rows.y, [&](const Run& run, const uint8_t* panel) { rows.multiply(run, panel); });
 }
 

@@ -8,6 +8,7 @@
 // tiles_reference.h.
 #pragma once
 
+#include "denormals.h"
 #include "vector.h"
 
 namespace {
@@ -33,17 +34,6 @@ struct alignas(64) TileShapes {
   }
 };
 static_assert(sizeof(TileShapes) == 64, "the hardware reads 64 bytes");
-
-// Denormal numbers are zeros for its life, as they are in tiles. So partial sums outside of tiles are no exception.
-class NoDenormals {
- public:
-  NoDenormals() { _mm_setcsr(before_ | 0x8040); }
-  ~NoDenormals() { _mm_setcsr(before_); }
-  NoDenormals(const NoDenormals&) = delete;
-
- private:
-  const unsigned before_ = _mm_getcsr();
-};
 
 }  // namespace
 

@@ -92,6 +92,13 @@ inline uint16_t narrow(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+// Returns zeros in place of denormal numbers, with their signs.
+inline Vec flushed(Vec x) {
+  return (Vec)((Bits)x & (((Bits)x & 0x7f800000u) != 0 ? Bits{} - 1 : Bits{} + 0x80000000u));
+}
+
+inline float flushed(float x) { return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x; }
+
 inline Bits narrow(Vec x) {
   const Bits bits = (Bits)x, quiet = (bits >> 16) | 0x40;
   const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;

@@ -10,25 +10,26 @@ namespace {
 
 using rekindle::Run;
 
-template <int Rows = BFloat16::kTileRows>
-void add_halves(int64_t rows, const Inputs<BFloat16>& inputs, const uint16_t* numbers, float* y) {
-  if (rows == Rows) return tile<BFloat16, Rows>(inputs, numbers, y, kPanel);
-  if constexpr (Rows > 1) add_halves<Rows - 1>(rows, inputs, numbers, y);
+template <typename Kind, int Rows = Kind::kTileRows>
+void add_halves(int64_t rows, const Inputs<Kind>& inputs, const uint16_t* numbers, float* y) {
+  if (rows == Rows) return tile<Kind, Rows>(inputs, numbers, y, kPanel);
+  if constexpr (Rows > 1) add_halves<Kind, Rows - 1>(rows, inputs, numbers, y);
 }
 
 // Multiplies a panel with the rows of a part, interleaved in its scratch, into [rows][32]. `room` has space for
 // `kBlock` inputs in bfloat16. (For several tiles of rows, widening fewer at a time takes 1.2 times as long.)
-inline void widened_panel(const Run& run, const uint8_t* panel, const Linear& all, const LinearPart& part, float* room,
-                          float* y) {
-  const Tiles<BFloat16> tiles{all, part};
+template <typename Kind>
+void widened_panel(const Run& run, const uint8_t* panel, const Linear& all, const LinearPart& part, float* room,
+                   float* y) {
+  const Tiles<Kind> tiles{all, part};
   auto* numbers = reinterpret_cast<uint16_t*>(room);
   const int64_t together = tiles.count == 1 ? kWidened : kBlock;
   for (int64_t begin = 0; begin < all.in; begin += together) {
     const int64_t some = least(together, all.in - begin), block = begin / kBlock * kBlock;
     rekindle::REKINDLE_ISA::widen_stored(run, panel, begin / rekindle::kGroup, some / rekindle::kGroup, numbers);
     for (int64_t t = 0; t < tiles.count; ++t) {
-      const auto* x = tiles.inputs(block, t) + (begin - block) / BFloat16::kDepth * tiles.rows(t);
-      add_halves(tiles.rows(t), {x, 0, begin, some / BFloat16::kDepth, 0, 0}, numbers, y + tiles.first(t) * kPanel);
+      const auto* x = tiles.inputs(block, t) + (begin - block) / Kind::kDepth * Kind::kProducts * tiles.rows(t);
+      add_halves<Kind>(tiles.rows(t), {x, 0, begin, some / Kind::kDepth, 0, 0}, numbers, y + tiles.first(t) * kPanel);
     }
   }
 }
