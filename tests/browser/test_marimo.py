@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.driver import complaints_of
+from tests.browser.driver import SIZE, complaints_of
 from tests.notebook.conftest import SETTINGS
 from tests.notebook.kernels import CURRENT, environment
 from tests.waiting import PATIENCE, until_blocking
@@ -23,6 +23,13 @@ GROWS = "await session.show(token_ids=[5, 6, 7], max_tokens=60000, ignore_eos=Tr
 STAYS = "handle = session.submit(token_ids=[5, 6, 7], max_tokens=60000, ignore_eos=True); handle.display()"
 SHORT = "await session.generate(token_ids=[5, 6, 7], max_tokens=12, logprobs=3)"
 BATCH = "await session.show(token_ids=[[5, 6, 7], [8, 9]], max_tokens=20)"
+TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
+HEAD = "# /// script\n# [tool.marimo.display]\n# theme = 'system'\n# ///\n\n"
+DASHBOARD = "session.dashboard()"
+EXPLORED = f"answer = {SHORT}\nexplorer = session.explore(answer)\nexplorer"
+MAP = "await session.map([{'n': f'{n}'} for n in range(60)], template='w{n}', max_tokens=3)"
+CHAT = "chat = session.chat(max_tokens=60000, ignore_eos=True)\nchat.widget()"
+SUBMITTED = "handle = session.submit(token_ids=[5, 6, 7], max_tokens=60000, ignore_eos=True)"
 TOKENS = re.compile(r"running, [\d,]+ tokens")
 
 
@@ -41,6 +48,21 @@ class Notebook:
         """Return the output of a cell."""
         return self.cell(place).locator(".output-area")
 
+    def use_theme(self, *, dark: bool) -> None:
+        """Switch to the light or the dark theme, by the preference that the browser reports."""
+        self.page.emulate_media(color_scheme="dark" if dark else "light")
+        expect(self.page.locator("body")).to_have_class(re.compile("dark" if dark else "light"))
+
+    def pictures(self, name: str) -> None:
+        """Write screenshots of both themes, wide and narrow."""
+        for dark in (False, True):
+            self.use_theme(dark=dark)
+            for width in (1400, 500):
+                self.page.set_viewport_size({"width": width, "height": 900})
+                path = SCREENSHOTS / f"marimo_{name}_{'dark' if dark else 'light'}_{width}.png"
+                self.page.screenshot(path=path, full_page=True)
+        self.page.set_viewport_size(SIZE)
+
     def run(self, place: int) -> Locator:
         """Start a cell, and return its output."""
         self.cell(place).locator(".cm-content").first.press("Control+Enter")
@@ -54,7 +76,7 @@ class Notebook:
 def source(cells: tuple[str, ...]) -> str:
     """Return the file of a notebook; cells share the names `rekindle` and `session`."""
     bodies = [f"@app.cell\nasync def _(session):\n{indent(cell, '    ')}\n    return\n" for cell in cells]
-    return "import marimo\n\napp = marimo.App()\n\n\n" + "\n\n".join(bodies)
+    return HEAD + "import marimo\n\napp = marimo.App()\n\n\n" + "\n\n".join(bodies)
 
 
 @contextmanager
@@ -88,7 +110,8 @@ def notebook(
     cache.mkdir(mode=0o700)
     for name, path in shared_caches.items():
         (cache / name).symlink_to(path)
-    opening = f"import rekindle\nsession = await rekindle.open({str(tiny_model)!r}, **{SETTINGS})"
+    settings = {**SETTINGS, "chat_template": TEMPLATE}
+    opening = f"import rekindle\nsession = await rekindle.open({str(tiny_model)!r}, **{settings})"
     first = f"@app.cell\nasync def _():\n{indent(opening, '    ')}\n    return rekindle, session\n"
     text = source(request.param)
     file.write_text(text.replace("app = marimo.App()\n", f"app = marimo.App()\n\n\n{first}", 1))
@@ -130,3 +153,61 @@ def test_text_grows_after_its_cell_and_a_cell_that_runs_again_has_its_session(no
 def test_a_batch_is_a_table_and_numbers_are_in_a_card(notebook: Notebook) -> None:
     expect(notebook.run(1)).to_contain_text("Answers")
     expect(notebook.run(2)).to_contain_text("numbers of the tokens")
+
+
+@pytest.mark.parametrize("notebook", [(DASHBOARD, SUBMITTED, "session.paused")], indirect=True, ids=["cells"])
+def test_a_dashboard_moves_between_cells_and_its_buttons_act(notebook: Notebook) -> None:
+    dashboard = notebook.run(1)
+    expect(dashboard).to_contain_text("Dashboard")
+    notebook.run(2)
+    dashboard.get_by_role("button", name=re.compile(r"^Cancel \d+$")).wait_for()
+    before = dashboard.inner_text()
+    expect(dashboard).not_to_have_text(before)
+    notebook.pictures("dashboard")
+    dashboard.get_by_role("button", name="Pause").click()
+    expect(dashboard).to_contain_text("paused")
+    expect(notebook.run(3)).to_contain_text("True")
+    dashboard.get_by_role("button", name="Resume").click()
+    dashboard.get_by_role("button", name=re.compile(r"^Cancel \d+$")).click()
+    expect(dashboard.get_by_role("button", name=re.compile("^Cancel"))).to_have_count(0)
+    notebook.run(1)
+    expect(dashboard.get_by_role("button", name="Pause")).to_have_count(1)
+
+
+@pytest.mark.parametrize("notebook", [(EXPLORED,)], indirect=True, ids=["cells"])
+def test_a_choice_in_an_explorer_grows_a_branch(notebook: Notebook) -> None:
+    explorer = notebook.run(1)
+    tokens = explorer.get_by_role("button")
+    expect(tokens).to_have_count(12)
+    expect(explorer).to_contain_text("choose a token")
+    tokens.nth(4).press("Enter")
+    expect(explorer).to_contain_text("place 4, instead of")
+    expect(tokens.nth(4)).to_be_focused()
+    explorer.get_by_role("button", name=re.compile(r"%$")).first.click()
+    expect(explorer).to_contain_text("12 tokens, the first 5 set by branch()")
+    notebook.pictures("explorer")
+
+
+@pytest.mark.parametrize("notebook", [(CHAT, "[each['role'] for each in chat.messages]")], indirect=True, ids=["cells"])
+def test_a_chat_streams_below_its_cell_and_stop_ends_an_answer(notebook: Notebook) -> None:
+    output = notebook.run(1)
+    box = output.get_by_label("You")
+    box.fill("w3 w4")
+    box.press("Enter")
+    expect(output).to_contain_text(TOKENS)
+    expect(box).to_have_value("")
+    box.fill("too early")
+    output.get_by_role("button", name="Stop").click()
+    expect(output).to_contain_text("from the cache")
+    expect(output.get_by_role("button", name="Send")).to_be_enabled()
+    expect(box).to_have_value("too early")
+    expect(notebook.run(2)).to_contain_text("assistant")
+    notebook.pictures("chat")
+
+
+@pytest.mark.parametrize("notebook", [(MAP,)], indirect=True, ids=["cells"])
+def test_a_map_is_a_table_of_all_rows(notebook: Notebook) -> None:
+    table = notebook.run(1)
+    expect(table.get_by_role("columnheader", name="finish_reason")).to_be_visible()
+    expect(table).to_contain_text("60 rows")
+    notebook.pictures("map")

@@ -42,9 +42,9 @@ class Widgets:
         assert len(ids) < 2, f"{len(ids)} widgets have {state}"
         return ids[0] if ids else ""
 
-    def click(self, widget: str) -> None:
-        """Press a button."""
-        self._send(widget, {"method": "custom", "content": {"event": "click"}})
+    def send(self, widget: str, content: dict[str, Any]) -> None:
+        """Send a message of a widget's page."""
+        self._send(widget, {"method": "custom", "content": content})
 
     def change(self, widget: str, **state: object) -> None:
         """Tell the kernel that a front end has changed a widget."""

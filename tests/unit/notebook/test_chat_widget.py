@@ -1,11 +1,10 @@
 """A box in a cell talks to the model: Enter starts a turn, its answer is drawn as it comes, and errors are shown."""
 
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from PIL import Image
@@ -13,7 +12,7 @@ from PIL import Image
 from rekindle.chats.chat import Chat
 from rekindle.chats.widget import ChatWidget
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.notebook import front_end
+from rekindle.notebook import face, front_end
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.cards import ALLOWED, read
@@ -65,16 +64,25 @@ def widget(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatWidget]:
     widget.close()
 
 
-def parts(widget: ChatWidget) -> tuple[Any, Any, Any]:
-    """Return the box, the button to send and the button to stop."""
+def page(widget: ChatWidget) -> str:
+    """Return the HTML of the input."""
     assert widget._inputs is not None
-    row, _ = widget._inputs._root.children
-    box, send, stop = row.children
-    return box, send, stop
+    return str(widget._inputs.face.widget.html)
+
+
+def message(widget: ChatWidget, content: Mapping[str, Any], buffers: Sequence[Any] = ()) -> None:
+    """Send a message, as the page does."""
+    assert widget._inputs is not None
+    widget._inputs.face.widget._handle_custom_msg(content, list(buffers))
+
+
+def usable(widget: ChatWidget) -> list[str]:
+    """Return the names of the buttons that can be pressed."""
+    return re.findall(r'data-press="([^"]*)"(?! disabled)', page(widget))
 
 
 def at_rest(widget: ChatWidget) -> None:
-    until_blocking(lambda: not parts(widget)[1].disabled, "the turn had ended")
+    until_blocking(lambda: "send" in usable(widget), "the turn had ended")
 
 
 def history(widget: ChatWidget) -> Output:
@@ -82,32 +90,33 @@ def history(widget: ChatWidget) -> Output:
 
 
 def test_enter_starts_a_turn_and_the_conversation_has_its_figures(chat: Chat, widget: ChatWidget) -> None:
-    box, _, stop = parts(widget)
     for text in ("Hello there", "And once more, so that pages are found again"):
-        box.value = text
-        assert stop.disabled, "without its line end a text is not sent"
-        box.value = f"{text}\n"
-        assert box.value == ""
+        assert usable(widget) == ["send"]
+        message(widget, {"text": f"{text}\n"})
         at_rest(widget)
     assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 2
-    page = read(history(widget).html, ALLOWED | {"p", "br"})
-    assert "And once more" in page.text
+    shown = read(history(widget).html, ALLOWED | {"p", "br"})
+    assert "And once more" in shown.text
     second = widget.answers[3]
     assert second.cached_tokens
-    assert f"{second.cached_tokens:,} of {second.usage.prompt_tokens:,} tokens" in page.text
-    assert widget._current.bundles[-1] == front_end.EMPTY  # type: ignore[attr-defined]
+    assert f"{second.cached_tokens:,} of {second.usage.prompt_tokens:,} tokens" in shown.text
+    assert widget._current.bundles[-1] == front_end.EMPTY  # type: ignore[union-attr]
 
 
-def test_stop_keeps_what_has_come(session: Session, chat: Chat, widget: ChatWidget) -> None:
-    box, send, stop = parts(widget)
+def test_stop_keeps_what_has_come(
+    session: Session, chat: Chat, widget: ChatWidget, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session.pause_sync()
-    box.value = "Hello"
-    send.click()
+    message(widget, {"text": "Hello"})
     until_blocking(lambda: bool(session.requests), "its request was submitted")
-    box.value = "too early\n"
-    assert box.value == "too early", "a turn runs, and the text stays"
+    assert widget._inputs is not None
+    back = list[Any]()
+    monkeypatch.setattr(widget._inputs.face.widget, "send", back.append)
+    message(widget, {"text": "too early"})
+    assert back == [{"text": "too early"}], "a turn runs, and the text goes back to the box"
     until_blocking(lambda: widget._handle is not None, "the widget knew of it")
-    stop.click()
+    assert usable(widget) == ["stop"]
+    message(widget, {"press": "stop"})
     session.resume()
     at_rest(widget)
     assert widget.answers[1].finish_reason == "cancelled"
@@ -118,22 +127,34 @@ def test_an_error_is_shown_and_the_conversation_stays(session: Session, chat: Ch
     session.close_sync()
     assert widget.send("Hello")
     at_rest(widget)
-    current = read(widget._current.html)  # type: ignore[attr-defined]
+    current = read(widget._current.html)  # type: ignore[union-attr]
     assert ("role", "alert") in current.attributes
     assert "the session is closed" in current.text
     assert len(chat) == 0
 
 
-def test_without_widgets_or_a_notebook_it_is_the_conversation(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_widgets_it_is_the_conversation_with_a_note(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     chat.say_sync("Hello")
     widget = chat.widget()
     with pytest.raises(NotImplementedError):
         widget._ipython_display_()
+    assert widget._repr_mimebundle_() == chat._repr_mimebundle_()
     monkeypatch.setattr(front_end, "kernel", object)
-    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.setattr(face, "_kind", Mock(side_effect=ImportError))
     with pytest.raises(NotImplementedError):
         widget._ipython_display_()
-    assert widget._repr_mimebundle_() == chat._repr_mimebundle_()
+    assert "to type here, install anywidget" in widget._repr_mimebundle_()["text/html"]
+
+
+def test_in_marimo_the_conversation_is_in_the_widget(chat: Chat) -> None:
+    chat.say_sync("Hello")
+    widget = chat.widget()
+    assert widget._display_() is widget._inputs.face.widget  # type: ignore[union-attr]
+    assert page(widget).index("Hello") < page(widget).index("<textarea")
+    message(widget, {"text": "And more"})
+    at_rest(widget)
+    assert page(widget).index("And more") < page(widget).index("from the cache")
+    widget.close()
 
 
 class Pictured:
@@ -158,38 +179,26 @@ class Pictured:
         monkeypatch.setattr(chat, "_turn", noted)
         self.widget = chat.widget()
         self.widget._ipython_display_()
-        assert self.widget._inputs is not None
-        self.attachments = self.widget._inputs._attachments
-        self.box, self.chooser, self.send, _ = self.widget._inputs._root.children[0].children
 
     @property
     def html(self) -> str:
-        """The HTML of the tray."""
-        return "".join(each.value for each in self._all(self.attachments.tray) if hasattr(each, "placeholder"))
+        """The HTML of the input."""
+        return page(self.widget)
 
     def remove(self, name: str) -> None:
-        """Click on the button that removes an image."""
-        (button,) = [
-            each for each in self._all(self.attachments.tray) if getattr(each, "tooltip", "") == f"Remove {name}"
-        ]
-        button.click()
+        """Press the button that removes an image."""
+        (button,) = re.findall(f'data-press="([^"]*)" title="Remove {name}"', self.html)
+        message(self.widget, {"press": button})
 
     def drop(self, name: str, data: bytes, part: int = 100) -> None:
         """Send a file as the front end does, in parts."""
         for start in range(0, max(1, len(data)), part):
             content = {"name": name, "size": len(data), "start": start}
-            self.message(content, [memoryview(data[start : start + part])])
-
-    def message(self, content: Mapping[str, Any], buffers: list[Any]) -> None:
-        """Send a message to the drop zone."""
-        self.attachments._zone._handle_custom_msg(content, buffers)
+            message(self.widget, content, [memoryview(data[start : start + part])])
 
     def say(self, text: str) -> None:
-        self.box.value = f"{text}\n"
-        until_blocking(lambda: not self.send.disabled, "the turn had ended")
-
-    def _all(self, widget: Any) -> list[Any]:
-        return [widget, *(each for child in getattr(widget, "children", ()) for each in self._all(child))]
+        message(self.widget, {"text": text})
+        at_rest(self.widget)
 
 
 @pytest.fixture
@@ -205,14 +214,10 @@ def png(width: int, height: int = 6) -> bytes:
     return file.getvalue()
 
 
-def test_chosen_images_are_sent_with_the_next_message(pictured: Pictured) -> None:
-    (button,) = pictured.chooser.children
-    assert (button.accept, button.multiple, button.description) == ("image/*", True, "Images")
-    changed = datetime.now(UTC)
-    file = {"name": "a.png", "type": "image/png", "size": 3, "content": memoryview(png(8)), "last_modified": changed}
-    button.value = (file,)
-    assert pictured.chooser.children != (button,), "the new button counts from zero"
-    pictured.box.value = "\n"
+def test_images_are_sent_with_the_next_message(pictured: Pictured) -> None:
+    assert '<input type="file" accept="image/*" multiple' in pictured.html
+    pictured.drop("a.png", png(8))
+    message(pictured.widget, {"text": ""})
     assert "say something about the images" in pictured.html
     for text in ("What is it?", "And why?"):
         pictured.say(text)
@@ -234,7 +239,7 @@ def test_dropped_images_have_thumbnails_and_can_be_removed(pictured: Pictured) -
     pictured.say("What is it?")
     (image,) = pictured.turns[0][1]["images"]
     assert image.size == (6, 9)
-    assert pictured.html == "", "sent images leave the tray"
+    assert "<img " not in pictured.html, "sent images leave the tray"
 
 
 @pytest.mark.parametrize(
@@ -251,32 +256,21 @@ def test_files_that_are_no_images_are_refused_with_the_reason(
     pictured.drop(name, data)
     assert 'role="alert"' in pictured.html
     assert re.search(reason, pictured.html)
-    assert pictured.attachments.images == []
+    assert "<img " not in pictured.html
     pictured.drop("good.png", png(8))
     assert "alert" not in pictured.html
 
 
 def test_files_out_of_bounds_and_folders_are_refused_without_their_bytes(pictured: Pictured) -> None:
-    assert pictured.attachments._zone.most_bytes == 20 << 20
-    pictured.message({"name": "film.png", "size": 21 << 20, "start": 0}, [])
+    message(pictured.widget, {"name": "film.png", "size": 21 << 20, "start": 0})
     assert "film.png: an image may have 20 MiB, got 21.0 MiB" in pictured.html
-    pictured.message({"name": "a folder", "error": "a file or directory could not be found"}, [])
+    message(pictured.widget, {"name": "a folder", "error": "a file or directory could not be found"})
     assert "a folder: it cannot be read (a file or directory" in pictured.html
-    pictured.message({"name": "<b>", "error": "no"}, [])
+    message(pictured.widget, {"name": "<b>", "error": "no"})
     assert "<b>:" not in pictured.html
 
 
 def test_a_model_of_text_alone_says_so_of_a_dropped_image(widget: ChatWidget) -> None:
-    assert len(parts(widget)) == 3
-    assert widget._inputs is not None
-    attachments = widget._inputs._attachments
-    attachments._zone._handle_custom_msg({"name": "a.png", "size": 5, "start": 0}, [b"bytes"])
-    assert "a.png: the model takes no images" in attachments.tray.children[0].value
-
-
-def test_without_anywidget_images_are_chosen_by_the_button(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "anywidget", None)
-    pictured = Pictured(chat, monkeypatch)
-    assert pictured.attachments.tray.children == ()
-    assert len(pictured.chooser.children) == 1
-    pictured.widget.close()
+    assert "<input" not in page(widget)
+    message(widget, {"name": "a.png", "size": 5, "start": 0}, [b"bytes"])
+    assert "a.png: the model takes no images" in page(widget)

@@ -1,8 +1,8 @@
 """The buttons of an explorer show the likely tokens of each place, and each choice grows a branch."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -23,10 +23,9 @@ def explorer(session: Session) -> Iterator[Explorer]:
     explorer.close()
 
 
-def parts(explorer: Explorer) -> tuple[Any, Any, Any]:
-    """Return the buttons of the tokens, the choices, and the parts below."""
-    _, tokens, choices, below = explorer.root.children
-    return tokens.children, choices.children, below.children
+def buttons(explorer: Explorer, kind: str) -> list[str]:
+    """Return the names of the buttons of one kind, without those of branches."""
+    return re.findall(rf'data-press="({kind}\.[^"]*)"', explorer.html())
 
 
 def last_branch(explorer: Explorer, branches: int) -> Explorer:
@@ -36,40 +35,40 @@ def last_branch(explorer: Explorer, branches: int) -> Explorer:
 
 
 def test_each_token_shows_what_was_likely_and_a_choice_branches_there(explorer: Explorer) -> None:
-    tokens, choices, below = parts(explorer)
-    assert (len(tokens), len(choices), len(below)) == (8, 1, 0)
-    assert "choose a token" in choices[0].value
+    assert len(buttons(explorer, "token")) == 8
+    assert buttons(explorer, "other") == []
+    assert "choose a token" in explorer.html()
     logprobs = explorer.generation.logprobs
     assert logprobs is not None
-    tokens[5].click()
-    words, *likely = parts(explorer)[1]
-    assert "place 5" in words.value
-    assert len(likely) == 2, "the token itself is no other choice"
-    likely[1].click()
+    explorer.press("token.5")
+    likely = buttons(explorer, "other")
+    assert "place 5" in explorer.html()
+    assert likely == [f"other.5.{token.token_id}" for token in logprobs[5].top[1:]], "the token itself is no other"
+    explorer.press(likely[1])
     branch = last_branch(explorer, 1)
     assert branch.generation == explorer.generation.branch(5, logprobs[5].top[2].token_id).result()
-    assert parts(explorer)[2] == (branch.root,)
-    parts(branch)[0][7].click()
-    parts(branch)[1][1].click()
+    assert len(buttons(explorer, "below")) == 8
+    explorer.press("below.0.token.7")
+    explorer.press(f"below.0.{buttons(branch, 'other')[0]}")
     assert last_branch(branch, 1).generation.begun == 8
+    assert explorer.face.widget.html == explorer.html()
 
 
 def test_a_choice_after_the_session_was_closed_says_so(explorer: Explorer, session: Session) -> None:
-    parts(explorer)[0][0].click()
+    explorer.press("token.0")
     session.close_sync()
-    parts(explorer)[1][1].click()
-    assert "the session is closed" in parts(explorer)[2][0].value
+    explorer.press(buttons(explorer, "other")[0])
+    assert "the session is closed" in explorer.html()
 
 
 def test_a_branch_that_is_cancelled_stays_as_it_was(explorer: Explorer, session: Session) -> None:
-    parts(explorer)[0][2].click()
+    explorer.press("token.2")
     session.pause_sync()
-    parts(explorer)[1][1].click()
+    explorer.press(buttons(explorer, "other")[0])
     (handle,) = session.requests.values()
     handle.cancel()
     session.resume()
-    (below,) = parts(explorer)[2]
-    until_blocking(lambda: "cancelled" in below.value, "what is below said that it was cancelled")
+    until_blocking(lambda: "cancelled" in explorer.html(), "what is below said that it was cancelled")
     assert explorer.branches == []
 
 
@@ -94,8 +93,10 @@ def test_tokens_are_below_their_prompt_and_a_line_ends_where_its_token_does() ->
     with fake_session() as session:
         generation = session.generate_sync(token_ids=PROMPT, max_tokens=3, logprobs=1)
         explorer = session.explore(replace(generation, prompt="List <two>.", logprobs=(piece, end, piece)))
-    tokens = parts(explorer)[0]
-    assert [hasattr(token, "description") for token in tokens] == [True, True, False, True]
-    assert tokens[2].layout.flex == "0 0 100%"
-    assert "List &lt;two&gt;." in explorer.root.children[0].value
-    explorer.close()
+    html = explorer.html()
+    assert [text.endswith("<br>") for text in re.findall(r"(?s)<button.*?</button>(?:<br>)?", html)] == [
+        False,
+        True,
+        False,
+    ]
+    assert "List &lt;two&gt;." in html

@@ -1,9 +1,11 @@
 """A map answers any number of items with a window of requests, in order or as they come, and keeps each failure."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -340,6 +342,21 @@ async def test_no_bar_is_drawn_unless_it_is_asked_for(session: Session, monkeypa
     monkeypatch.setattr(ProgressBars, "show", lambda _, report: reports.append(report))
     await session.map(token_ids=Counted(20), max_tokens=2)
     assert reports == []
+
+
+async def test_in_marimo_all_rows_are_a_table_and_a_list_that_was_modified_is_a_card(
+    texts: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marimo = Mock()
+    monkeypatch.setitem(sys.modules, "marimo", marimo)
+    answers = await texts.map([{"name": f"{place}"} for place in range(60)], template="{name}", max_tokens=1)
+    answers._display_()
+    (rows,), options = marimo.ui.table.call_args
+    assert [row["name"] for row in rows] == [f"{place}" for place in range(60)]
+    assert options["wrapped_columns"] == list(rows[0]) == ["name", "text", "finish_reason", "tokens"]
+    answers.reverse()
+    answers._display_()
+    assert marimo.Html.call_args.args == (answers._repr_mimebundle_()["text/html"],)
 
 
 async def test_a_frame_has_the_fields_and_what_came_of_them(texts: Session) -> None:

@@ -218,10 +218,9 @@ class Chat:
 
         Enter, or the button "Send", starts a turn as `say` does, with tools. The answer appears as it arrives, and the
         kernel is free meanwhile. Images for the next message are pasted into the box, dropped on it or on the
-        conversation, or chosen by the button "Images"; each has a thumbnail and a button to remove it. Pasting and
-        dropping need anywidget (the extra `vision`). Each answer has its figures, and a bar with the part of its prompt
-        that came from the prefix cache. "Stop" ends an answer and keeps its text. An error appears below the
-        conversation, and the reason why a file is not taken below the box.
+        conversation, or chosen by the button "Images"; each has a thumbnail and a button to remove it. Each answer has
+        its figures, and a bar with the part of its prompt that came from the prefix cache. "Stop" ends an answer and
+        keeps its text. An error appears below the conversation, and the reason why a file is not taken below the box.
 
         The turns are those of this object, so other cells can read or continue the conversation. A saved notebook has
         the conversation without the box.

@@ -1,4 +1,4 @@
-"""Files pasted or dropped into a widget of a notebook, by anywidget."""
+"""Texts typed, and files chosen, pasted or dropped in a chat's widget: the script of its page, and parts of files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -7,8 +7,8 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.formats.images.sources import MOST_BYTES, check_length
 
 ZONE: Final = "rekindle-drops"
-"""The CSS class of the widget that takes files."""
-_ESM: Final = """
+"""The CSS class of the input."""
+SCRIPT: Final = """
 const PART = 1 << 20  // servers close connections on messages of more than 10 MiB
 
 async function deliver(model, file) {
@@ -16,27 +16,50 @@ async function deliver(model, file) {
   try {
     let start = 0
     do {
-      const parts = size > model.get("most_bytes") ? [] : [await file.slice(start, start + PART).arrayBuffer()]
+      const parts = size > MOST_BYTES ? [] : [await file.slice(start, start + PART).arrayBuffer()]
       model.send({ name, size, start }, undefined, parts)
       start += PART
-    } while (start < Math.min(size, model.get("most_bytes")))
+    } while (start < Math.min(size, MOST_BYTES))
   } catch (error) {  // of a folder, or a file removed meanwhile
     model.send({ name, error: String(error?.message ?? error) })
   }
 }
 
-function render({ model, el }) {
-  const zone = () => el.closest(".jp-OutputArea") ?? el.closest(".ZONE")  // the conversation above, too
-  const mark = on => el.closest(".ZONE")?.classList.toggle("ZONE-over", on)
-  const isHere = event => zone()?.contains(event.target)
+function extend({ model, el }) {
+  const zone = el.closest(".jp-OutputArea") ?? el  // in Jupyter, the conversation above too
+  const field = () => el.querySelector("textarea")
+  const mark = on => el.classList.toggle("ZONE-over", on)
+  const isHere = event => event.composedPath().includes(zone)
   const hasFiles = data => data?.types.includes("Files")
   let queue = Promise.resolve()
+  const deliverAll = files => {
+    for (const file of [...files]) queue = queue.then(() => deliver(model, file))
+  }
   const take = (event, data) => {
     event.preventDefault()
     event.stopPropagation()
-    for (const file of [...data.files]) queue = queue.then(() => deliver(model, file))
+    deliverAll(data.files)
   }
-  const listeners = {
+  const say = () => {
+    model.send({ text: field().value })
+    if (field().value.trim()) field().value = ""
+  }
+  const local = {
+    click: event => { if (event.target.closest("[data-press=send]")) say() },
+    change: event => {
+      if (event.target.type !== "file") return
+      deliverAll(event.target.files)
+      event.target.value = ""
+    },
+    keydown: event => {
+      if (event.target !== field()) return
+      event.stopPropagation()  // letters are commands of notebooks
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return
+      event.preventDefault()
+      say()
+    },
+  }
+  const global = {
     paste: event => {  // a table copied from a sheet is a text and a picture of it: the text is meant
       const data = event.clipboardData
       if (isHere(event) && data?.files.length && !data.types.includes("text/plain")) take(event, data)
@@ -52,15 +75,18 @@ function render({ model, el }) {
       if (isHere(event) && hasFiles(event.dataTransfer)) take(event, event.dataTransfer)
     },
   }
-  for (const [name, listener] of Object.entries(listeners)) document.addEventListener(name, listener, true)
+  const giveBack = content => { if (!field().value) field().value = content.text }
+  model.on("msg:custom", giveBack)
+  for (const [name, listener] of Object.entries(local)) el.addEventListener(name, listener)
+  for (const [name, listener] of Object.entries(global)) document.addEventListener(name, listener, true)
   return () => {
-    for (const [name, listener] of Object.entries(listeners)) document.removeEventListener(name, listener, true)
+    model.off("msg:custom", giveBack)
+    for (const [name, listener] of Object.entries(local)) el.removeEventListener(name, listener)
+    for (const [name, listener] of Object.entries(global)) document.removeEventListener(name, listener, true)
   }
 }
-
-export default { render }
-""".replace("ZONE", ZONE)
-_CSS: Final = f".{ZONE}-over {{ outline: 2px dashed currentColor; outline-offset: 2px }}"
+""".replace("ZONE", ZONE).replace("MOST_BYTES", str(MOST_BYTES))
+"""The script of the widget of a chat, for a `Face`."""
 
 
 class Files:
@@ -98,27 +124,3 @@ class Files:
             data = bytes(self._data)
             self._data.clear()
             self._add(name, data)
-
-
-def drop_zone(files: Files) -> Any:
-    """Return an invisible widget that takes files for the widget of the class `ZONE` around it.
-
-    None without anywidget: files are then chosen by a button.
-    """
-    try:
-        from anywidget import AnyWidget
-        from ipywidgets import Layout
-        from traitlets import Int
-    except ImportError:
-        return None
-
-    class DropZone(AnyWidget):
-        """Listens to the page for files."""
-
-        _esm = _ESM
-        _css = _CSS
-        most_bytes = Int(MOST_BYTES).tag(sync=True)
-
-    zone = DropZone(layout=Layout(width="0", height="0", margin="0"))
-    zone.on_msg(lambda _, content, buffers: files.take(content, buffers))
-    return zone

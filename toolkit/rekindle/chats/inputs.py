@@ -1,75 +1,135 @@
 """Input box of a chat in a notebook, with its buttons."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rekindle.chats.attachments import Attachments, close
-from rekindle.chats.dropping import ZONE
+from rekindle.chats.attachments import Attachments
+from rekindle.chats.dropping import SCRIPT, ZONE, Files
 from rekindle.formats.images.sources import ImageFile
 from rekindle.notebook import front_end
+from rekindle.notebook.face import Face, button
 
 HINT = "Say something, and press Enter"
+FIELD = (
+    "flex:1 1 12em;min-width:0;min-height:2em;box-sizing:border-box;font:inherit;color:inherit;background:transparent;"
+    "border:1px solid rgba(128,128,128,0.7);border-radius:8px;padding:0.2em 0.6em;margin:0.4em 0.4em 0 0;"
+    "field-sizing:content;resize:vertical"
+)
+"""The style of the box."""
+
+
+class Part:
+    """An output above the input in the same widget, as HTML.
+
+    Args:
+        changed: the function to call after each change.
+    """
+
+    def __init__(self, changed: Callable[[], None]):
+        self.html, self._changed = "", changed
+
+    def draw(self, bundle: Mapping[str, object]) -> None:
+        """Show content by MIME type, in place of the former."""
+        self.html = str(bundle["text/html"])
+        self._changed()
 
 
 class Inputs:
-    """Input box with its buttons. The kernel receives a line of text as a change of the box that ends in a line end.
+    """Input box with its buttons.
 
-    A front end sends changes of one widget in order, so the end of the line comes with the whole line.
+    The page sends a text at Enter, or at a press of "Send", and empties its box. A text that is not taken goes back.
 
     Args:
         send: sends a text with its images; returns False if it cannot be sent now.
         stop: stops the answer.
         no_images: the reason why the model takes no images; "" if it does.
+
+    Attributes:
+        face: the widget.
+
+    Raises:
+        ImportError: anywidget is not installed.
     """
 
     def __init__(self, send: Callable[[str, Sequence[ImageFile]], bool], stop: Callable[[], None], *, no_images: str):
-        from ipywidgets import Button, HBox, Layout, Textarea, VBox
+        self._lock = threading.RLock()
+        self._send, self._stop, self._is_busy = send, stop, False
+        self._chooser = "" if no_images else _chooser()
+        self._parts: list[Part] = []
+        self._attachments = Attachments(no_images, self._draw)
+        self._files = Files(self._attachments.add, self._attachments.refuse)
+        self._output: front_end.CellOutput | None = None
+        self.face = Face(self._press, SCRIPT, self._take)
+        self._draw()
 
-        self._attachments = Attachments(no_images)
-        self._send, self._output = send, front_end.CellOutput()
-        narrow = Layout(width="auto", flex="0 0 auto")
-        self._box = Textarea(
-            description="You", placeholder=HINT, rows=1, layout=Layout(flex="1 1 12em", width="auto", min_width="0")
-        )
-        self._box.style.description_width = "initial"
-        self._sender = Button(description="Send", layout=narrow)
-        self._stopper = Button(description="Stop", icon="stop", layout=narrow, disabled=True)
-        self._box.observe(self._on_text, "value")
-        self._sender.on_click(lambda _: self._submit())
-        self._stopper.on_click(lambda _: stop())
-        wrapped = Layout(display="flex", flex_flow="row wrap", align_items="center")
-        files = [] if self._attachments.chooser is None else [self._attachments.chooser]
-        row = HBox([self._box, *files, self._sender, self._stopper], layout=wrapped)
-        self._root = VBox([row, self._attachments.tray], layout=Layout(max_width="72em"))
-        self._root.add_class(ZONE)
+    def part(self) -> Part:
+        """Return a new output above the input, below the former ones."""
+        self._parts.append(Part(self._draw))
+        return self._parts[-1]
 
     def show(self) -> None:
         """Draw the input in the running cell."""
         self._output = front_end.CellOutput()
-        self._output.draw({"text/plain": "", front_end.VIEW: self._root.get_view_spec()})
+        self._output.draw({"text/plain": "", front_end.VIEW: self.face.widget.get_view_spec()})
 
     def show_busy(self, busy: bool) -> None:
         """Enable the button that is of use now."""
-        self._sender.disabled, self._stopper.disabled = busy, not busy
+        self._is_busy = busy
+        self._draw()
 
     def close(self) -> None:
         """Remove the input."""
-        self._output.draw(front_end.EMPTY)
-        self._attachments.close()
-        close(self._root)
+        if self._output is not None:
+            self._output.draw(front_end.EMPTY)
+        self.face.close()
 
-    def _on_text(self, change: Any) -> None:
-        if change["new"].endswith("\n"):
-            self._submit()
+    def _draw(self) -> None:
+        with self._lock:
+            above = "".join(f"<div>{part.html}</div>" for part in self._parts)
+            row = (
+                f'<textarea aria-label="You" rows="1" placeholder="{HINT}" style="{FIELD}"></textarea>{self._chooser}'
+                f"{button('send', 'Send', more=_usable(not self._is_busy))}"
+                f"{button('stop', 'Stop', more=_usable(self._is_busy))}"
+            )
+            self.face.draw(
+                f'{above}<div class="{ZONE}" style="max-width:72em">'
+                f'<div style="display:flex;flex-flow:row wrap;align-items:flex-start">{row}</div>'
+                f"{self._attachments.html}</div>"
+            )
 
-    def _submit(self) -> None:
-        text: str = self._box.value
+    def _press(self, name: str) -> None:
+        if name == "stop":
+            self._stop()
+        elif name != "send":  # the script sends the text
+            self._attachments.remove(name)
+
+    def _take(self, content: Mapping[str, Any], buffers: Sequence[Any]) -> None:
+        """Take a text, or a part of a file."""
+        if "text" in content:
+            self._submit(content["text"].strip())
+        else:
+            self._files.take(content, buffers)
+
+    def _submit(self, text: str) -> None:
         images = tuple(self._attachments.images)
-        is_sent = bool(text.strip()) and self._send(text.strip(), images)
-        if is_sent:
+        if not text:
+            if images:
+                self._attachments.complain("say something about the images, and press Enter")
+        elif self._send(text, images):
             self._attachments.clear()
-        elif images and not text.strip():
-            self._attachments.complain("say something about the images, and press Enter")
-        rest = "" if is_sent else text.rstrip("\n")
-        if rest != text:
-            self._box.value = rest
+        else:
+            self.face.widget.send({"text": text})
+
+
+def _usable(usable: bool) -> str:
+    return "" if usable else " disabled"
+
+
+def _chooser() -> str:
+    """Return a button to choose files, which is a label of the page's own input."""
+    hidden = "position:absolute;width:1px;height:1px;opacity:0"
+    return (
+        '<label class="rekindle-press" style="position:relative">Images'
+        f'<input type="file" accept="image/*" multiple style="{hidden}"></label>'
+    )

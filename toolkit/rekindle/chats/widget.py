@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rekindle import markup
 from rekindle.chats.card import content, message_html
-from rekindle.chats.inputs import Inputs
+from rekindle.chats.inputs import Inputs, Part
 from rekindle.chats.turns import Draw, SayOptions
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
@@ -17,7 +17,7 @@ from rekindle.core.concurrency.waits import Waits, blocked
 from rekindle.core.errors import RequestCancelled
 from rekindle.core.words import quantity, seconds
 from rekindle.formats.images.sources import ImageSource
-from rekindle.notebook import front_end
+from rekindle.notebook import front_end, marimo_cell
 from rekindle.notebook.live_parts import GrowingParts, PartReader
 from rekindle.notebook.live_text import REDRAW_SECONDS, draw_record
 from rekindle.results.generation import Generation
@@ -25,6 +25,8 @@ from rekindle.results.tool_run import ToolStep
 
 ENDS = {"stop": None, "repetition": "because it repeated itself"}
 """Words for the ends of answers; None for the usual end."""
+STILL = "to type here, install anywidget"
+"""The note below the conversation in a notebook without anywidget."""
 NO_MESSAGE = markup.bundle("", "")
 """The message of the user between the answers of a turn with tools."""
 
@@ -43,8 +45,8 @@ class Conversation(Protocol):
 class ChatWidget:
     """Box to talk to a model, from `chat.widget()`.
 
-    It has three outputs: the conversation, updated after each turn; the current turn; and the input, which alone
-    consists of widgets. So a saved notebook has the conversation.
+    It has three outputs: the conversation, updated after each turn; the current turn; and the input, which alone is a
+    widget in Jupyter. So a saved notebook has the conversation. In marimo, all three are one widget.
 
     Args:
         chat: the conversation.
@@ -60,7 +62,8 @@ class ChatWidget:
         self._handle: Handle | None = None
         self._is_busy = False
         self._inputs: Inputs | None = None
-        self._history, self._current = front_end.CellOutput(), front_end.CellOutput()
+        self._history: front_end.CellOutput | Part = front_end.CellOutput()
+        self._current: front_end.CellOutput | Part = front_end.CellOutput()
 
     def send(self, text: str, images: Sequence[ImageSource] = ()) -> bool:
         """Start a turn with a user message on a thread; return False if another turn is running.
@@ -94,7 +97,22 @@ class ChatWidget:
         return f"<rekindle.ChatWidget of {self._chat!r}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return self._chat._repr_mimebundle_()
+        bundle = self._chat._repr_mimebundle_()
+        if front_end.in_notebook():
+            bundle = {**bundle, "text/html": bundle["text/html"] + markup.note(STILL)}
+        return bundle
+
+    def _display_(self) -> object:
+        """Show the conversation and the input in a cell of marimo, which calls this."""
+        try:
+            inputs = Inputs(self.send, self.stop, no_images=self._chat._no_images)
+        except ImportError:
+            return marimo_cell.html(self._repr_mimebundle_()["text/html"])
+        with self._lock:
+            self._history, self._current, self._inputs = inputs.part(), inputs.part(), inputs
+            self._history.draw(self._history_bundle())
+        self._show_busy()
+        return inputs.face.widget
 
     def _ipython_display_(self) -> None:
         """Show the conversation and the input.
@@ -108,7 +126,7 @@ class ChatWidget:
             try:
                 inputs = Inputs(self.send, self.stop, no_images=self._chat._no_images)
             except Exception as error:  # of any kind: IPython would print the traceback
-                raise NotImplementedError("an input needs ipywidgets") from error
+                raise NotImplementedError("an input needs anywidget") from error
         else:
             inputs = self._inputs
         with self._lock:  # a second display moves the outputs
@@ -171,7 +189,7 @@ class _Screen:
 
     seconds: float = REDRAW_SECONDS
 
-    def __init__(self, user: markup.Bundle, record: Record, output: front_end.CellOutput):
+    def __init__(self, user: markup.Bundle, record: Record, output: front_end.CellOutput | Part):
         self._user, self._record, self._output = user, record, output
         self._position = 0
         self._reader, self._parts = PartReader(record), GrowingParts()

@@ -1,6 +1,8 @@
 """Results of a map: its outcomes with their items."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from rekindle import markup
@@ -61,6 +63,17 @@ class MapResults(Answers[Result | Exception | None]):
         rows, own = self._records(), self._columns
         columns = dict.fromkeys(name for row in rows for name in row if name not in own)
         return pandas.DataFrame(rows, columns=[*columns, *own]).astype(own)
+
+    def _display_(self) -> Any:
+        """Return a table of all rows for a cell of marimo, which calls this; the rows sort, filter and download."""
+        marimo: Any = sys.modules["marimo"]
+        try:
+            rows = self._records()
+        except ValueError:  # it was modified
+            return marimo.Html(self._repr_mimebundle_()["text/html"])
+        names = [name for name in dict.fromkeys(chain(*rows)) if any(row.get(name) is not None for row in rows)]
+        records = [{name: row.get(name) for name in names} for row in rows]
+        return marimo.ui.table(records, selection=None, wrapped_columns=names)
 
     @property
     def _columns(self) -> Mapping[str, str]:

@@ -12,7 +12,8 @@ from rekindle.core.concurrency.waits import blocked
 from rekindle.core.errors import InvalidRequest, RekindleError
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.words import percent
-from rekindle.notebook import front_end
+from rekindle.notebook import front_end, marimo_cell
+from rekindle.notebook.face import Face, button
 from rekindle.notebook.live_text import draw_record
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import DEEPEST, MOST_TOKENS, by_character, group_text, probability, shade, title
@@ -20,14 +21,10 @@ from rekindle.results.heat_map import DEEPEST, MOST_TOKENS, by_character, group_
 REDRAW_SECONDS = 0.25
 """The minimum time between two updates of a running branch."""
 HINT = "choose a token to see others that were likely in its place"
-CARD_CLASS = "rekindle-explorer"
-"""The CSS class of the root widget."""
-CARD_STYLE = (
-    f"<style>.{CARD_CLASS}{{border-radius:8px;margin-right:1.4em;background:{markup.SURFACE};line-height:1.5}}</style>"
-)
-"""The parts of a card's style without a trait of a widget's layout."""
-SHADES = 10
-"""The number of button shades, limited because the front end keeps a model of each."""
+STILL = "a picture: install anywidget to choose tokens here"
+"""The note below a generation in a notebook without anywidget."""
+PLAIN = "border:0;border-radius:3px;padding:0 1px;margin:0;white-space:pre-wrap"
+"""The style of a token's button, which is a part of the text."""
 
 
 class Explorer:
@@ -53,25 +50,34 @@ class Explorer:
             )
         self.generation = generation
         self.branches: list[Explorer] = []
-        self._lock = threading.Lock()  # each branch is drawn on a separate thread
-        self._root: Any = None
-        self._widgets: list[Any] = []
+        self._below: list[str | Explorer] = []  # HTML of running and failed branches, and explorers of finished ones
+        self._chosen: int | None = None
+        self._lock = threading.RLock()  # each branch is drawn on a separate thread
+        self._face: Face | None = None
+        self._redraw: Callable[[], None] = self._draw
 
     def close(self) -> None:
-        """Close the widgets of this explorer and of its branches permanently."""
-        for branch in self.branches:
-            branch.close()
-        for widget in self._widgets:
-            for part in (widget, getattr(widget, "layout", None), getattr(widget, "style", None)):
-                if part is not None:
-                    part.close()
-        self._widgets.clear()
+        """Close the widget of this explorer permanently."""
+        if self._face is not None:
+            self._face.close()
+            self._face = None
 
     def __repr__(self) -> str:
         return f"<rekindle.Explorer of {self.generation!r}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return self.generation._repr_mimebundle_()
+        bundle = self.generation._repr_mimebundle_()
+        if front_end.in_notebook():
+            bundle["text/html"] += markup.note(STILL)
+        return bundle
+
+    def _display_(self) -> object:
+        """Show the buttons in a cell of marimo, which calls this."""
+        self._face = None  # marimo has closed it, if the cell that showed it has run again
+        try:
+            return self.face.widget
+        except ImportError:
+            return marimo_cell.html(self._repr_mimebundle_()["text/html"])
 
     def _ipython_display_(self) -> None:
         """Show the buttons.
@@ -82,110 +88,129 @@ class Explorer:
         if front_end.kernel() is None:
             raise NotImplementedError("tokens can be clicked only in a notebook")
         try:
-            root = self.root
+            view = self.face.widget.get_view_spec()
         except Exception as error:  # of any kind: IPython would print the traceback
-            raise NotImplementedError("tokens can be clicked only where ipywidgets works") from error
-        front_end.CellOutput().draw({**self._repr_mimebundle_(), front_end.VIEW: root.get_view_spec()})
+            raise NotImplementedError("tokens can be clicked only where anywidget works") from error
+        front_end.CellOutput().draw({**self.generation._repr_mimebundle_(), front_end.VIEW: view})
 
     @property
-    def root(self) -> Any:
-        """The root widget, created on first use."""
-        if self._root is None:
-            from ipywidgets import HBox, Layout, VBox
+    def face(self) -> Face:
+        """The live output, created on first use.
 
-            wrapped = Layout(flex_flow="row wrap", align_items="baseline")
-            self._choices = self._create(HBox, (self._html(markup.note(HINT)),), layout=wrapped)
-            self._below = self._create(VBox, (), layout=Layout(margin="0 0 0 1.5em"))
-            tokens = self._create(HBox, self._tokens(), layout=wrapped)
-            kind = "Branch" if self.generation.begun else "Generation"
-            head = markup.header(kind, self.generation.outcome, hover=self.generation.ending)
-            title = self._html(CARD_STYLE + head + markup.prompt_line(self.generation.prompt or ""))
-            frame = Layout(border=f"1px solid {markup.LINE}", padding="0.6em 0.9em", max_width="72em")
-            self._root = self._create(VBox, [title, tokens, self._choices, self._below], layout=frame)
-            self._root.add_class(CARD_CLASS)
-        return self._root
+        Raises:
+            ImportError: anywidget is not installed.
+        """
+        if self._face is None:
+            self._face = Face(self.press)
+            self._draw()
+        return self._face
 
-    def _tokens(self) -> list[Any]:
-        """Return the buttons of the tokens, and a break after each that ends a line.
+    def press(self, name: str) -> None:
+        """Act on a press of a button of this explorer or of a branch below."""
+        kind, *numbers = name.split(".")
+        if kind == "below":
+            place, rest = name.removeprefix("below.").split(".", 1)
+            below = self._below[int(place)]
+            if isinstance(below, Explorer):
+                below.press(rest)
+        elif kind == "token":
+            self._chosen = int(numbers[0])
+            self._redraw()
+        else:
+            self._branch(*map(int, numbers))
+
+    def html(self, prefix: str = "") -> str:
+        """Return the explorer as HTML.
+
+        Args:
+            prefix: the beginning of the names of its buttons.
+        """
+        kind = "Branch" if self.generation.begun else "Generation"
+        head = markup.header(kind, self.generation.outcome, hover=self.generation.ending)
+        parts = (
+            part.html(f"{prefix}below.{place}.") if isinstance(part, Explorer) else part
+            for place, part in enumerate(self._below)
+        )
+        below = "".join(f'<div style="margin:0.6em 0 0 1.5em">{part}</div>' for part in parts)
+        prompt = markup.prompt_line(self.generation.prompt or "")
+        return markup.frame(f"{head}{prompt}{self._tokens(prefix)}{self._choices(prefix)}{below}")
+
+    def _draw(self) -> None:
+        with self._lock:
+            if self._face is not None:
+                self._face.draw(self.html())
+
+    def _tokens(self, prefix: str) -> str:
+        """Return the buttons of the tokens, wrapped as their text is.
 
         Several tokens of a single character share a button; a click shows the alternatives of the first token.
         """
-        from ipywidgets import Box, ButtonStyle, Layout
-
-        layout = Layout(width="auto", min_width="0", height="auto", margin="0", padding="0 1px", flex="0 0 auto")
-        colours = [shade(DEEPEST * level / SHADES) or "transparent" for level in range(SHADES + 1)]
-        styles = [ButtonStyle(button_color=colour) for colour in colours]
-        fork = ButtonStyle(button_color=colours[0], font_weight="bold", text_decoration="underline")
         buttons, place = [], 0
         for group in by_character((self.generation.logprobs or ())[:MOST_TOKENS]):
-            level = round(SHADES * (1 - probability(sum(token.logprob for token in group))))
-            is_fork = place <= self.generation.begun - 1 < place + len(group)
-            button = self._button(_button_text(group_text(group)), partial(self._choose, place, group[0]))
-            button.layout, button.style = layout, fork if is_fork else styles[level]
-            button.tooltip = title(group, place)
-            buttons.append(button)
-            if group_text(group).endswith("\n"):
-                buttons.append(self._create(Box, (), layout=Layout(flex="0 0 100%", height="0")))
+            colour = shade(DEEPEST * (1 - probability(sum(token.logprob for token in group))))
+            styles = [PLAIN, *([f"background:{colour}"] if colour else ())]
+            if place <= self.generation.begun - 1 < place + len(group):
+                styles.append("font-weight:bold;text-decoration:underline")
+            if place == self._chosen:
+                styles.append("outline:2px solid currentColor")
+            text = group_text(group)
+            words = button(
+                f"{prefix}token.{place}", text.removesuffix("\n"), style=";".join(styles), hover=title(group, place)
+            )
+            buttons.append(words + "<br>" * text.endswith("\n"))
             place += len(group)
-        return buttons
+        style = "line-height:1.9;margin:0.2em 0;overflow-wrap:anywhere"
+        return f'<div dir="auto" style="{style}">{"".join(buttons)}</div>'
 
-    def _choose(self, place: int, token: TokenLogprob) -> None:
-        """Show the alternatives of a token."""
+    def _choices(self, prefix: str) -> str:
+        """Return the alternatives of the chosen token as buttons; a hint before the first choice."""
+        place, logprobs = self._chosen, self.generation.logprobs
+        if place is None or logprobs is None:
+            return markup.note(HINT)
+        token = logprobs[place]
         others = [other for other in token.top if other.token_id != token.token_id]
         words = f"place {place}, instead of “{token.text}”:" if others else f"place {place}: nothing else was likely"
-        buttons = []
-        for other in others:
-            likely = percent(probability(other.logprob))
-            buttons.append(self._button(f"{_button_text(other.text)} {likely}", partial(self._branch, place, other)))
-        for button in buttons:
-            button.layout.width = "auto"
-        self._choices.children = (self._html(markup.visible(words)), *buttons)
+        buttons = [
+            button(f"{prefix}other.{place}.{other.token_id}", f"{_words(other)} {percent(probability(other.logprob))}")
+            for other in others
+        ]
+        return f'<div role="status">{markup.note(words)}{"".join(buttons)}</div>'
 
-    def _branch(self, place: int, token: TokenLogprob) -> None:
+    def _branch(self, place: int, token_id: int) -> None:
         """Start a branch with another token at a place, and draw the branch on a thread."""
-        output = self._html("")
-        with self._lock:
-            self._below.children = (*self._below.children, output)
         try:
-            branch: Any = self.generation.branch(at=place, token=token.token_id)
+            branch: Any = self.generation.branch(at=place, token=token_id)
         except RekindleError as error:
-            output.value = markup.passage(str(error))
+            self._put(len(self._below), markup.passage(str(error)))
             return
-        screen = _BranchScreen(branch.record, output, partial(self._finish_branch, branch, output))
-        follow = partial(blocked, draw_record(branch.record, screen))
-        front_end.draw_soon(follow, "explorer")
+        below = len(self._below)
+        self._put(below, "")
+        screen = _BranchScreen(branch.record, partial(self._put, below), partial(self._finish_branch, branch, below))
+        front_end.draw_soon(partial(blocked, draw_record(branch.record, screen)), "explorer")
 
-    def _finish_branch(self, branch: Handle, output: Any) -> None:
+    def _put(self, below: int, part: "str | Explorer") -> None:
+        """Show a part at a place below the tokens."""
+        with self._lock:
+            self._below[below : below + 1] = [part]
+        self._redraw()
+
+    def _finish_branch(self, branch: Handle, below: int) -> None:
         """Replace the display of a finished branch by an explorer of its tokens."""
         if branch.generation is None:
-            output.value = branch.record.card("Branch")
+            self._put(below, branch.record.card("Branch"))
             return
         explorer = Explorer(branch.generation)
-        with self._lock:
-            below = self._below.children
-            self._below.children = tuple(explorer.root if child is output else child for child in below)
-            self.branches.append(explorer)
-
-    def _button(self, description: str, press: Callable[[], None]) -> Any:
-        from ipywidgets import Button
-
-        button = self._create(Button, description=description)
-        button.on_click(lambda _: press())
-        return button
-
-    def _html(self, html: str) -> Any:
-        from ipywidgets import HTML
-
-        return self._create(HTML, html)
-
-    def _create(self, kind: Any, *arguments: Any, **traits: Any) -> Any:
-        widget = kind(*arguments, **traits)
-        self._widgets.append(widget)
-        return widget
+        explorer._redraw = self._redraw
+        self._put(below, explorer)
+        self.branches.append(explorer)
 
 
 class _BranchScreen:
-    """A running branch as HTML in a widget.
+    """A running branch as HTML.
+
+    Args:
+        put: the function to show HTML.
+        end: the function to call at the end of the branch.
 
     Attributes:
         seconds: the minimum time between two updates.
@@ -193,20 +218,20 @@ class _BranchScreen:
 
     seconds: float = REDRAW_SECONDS
 
-    def __init__(self, record: Record, html: Any, end: Callable[[], None]):
-        self._record, self._html, self._end = record, html, end
+    def __init__(self, record: Record, put: Callable[[str], None], end: Callable[[], None]):
+        self._record, self._put, self._end = record, put, end
 
     def draw(self) -> None:
         """Draw the text so far."""
         text = "".join(piece.text for piece in self._record.pieces.items)
         before = max(0, len(text) - markup.HEAD)
-        self._html.value = markup.card("Branch", self._record.state, markup.growing(text[before:], before))
+        self._put(markup.card("Branch", self._record.state, markup.growing(text[before:], before)))
 
     def close(self) -> None:
         """Replace the display by the result of the branch."""
         self._end()
 
 
-def _button_text(text: str) -> str:
-    """Return the label of a button for a text: with visible spaces and without line ends."""
-    return text.replace("\n", "").replace(" ", "\N{NO-BREAK SPACE}") or "\N{NO-BREAK SPACE}"
+def _words(token: TokenLogprob) -> str:
+    """Return the label of a button for an alternative token."""
+    return token.text.replace("\n", "↵").replace(" ", "\N{NO-BREAK SPACE}") or f"⟨{token.token_id}⟩"

@@ -28,12 +28,23 @@ class CellOutput:
 
     def draw(self, html: str) -> None:
         """Display HTML, in place of the former. Nothing is drawn for a cell that has run again meanwhile."""
-        marimo: Any = sys.modules.get("marimo")
-        if (cell := context()) is None or getattr(threading.current_thread(), "should_exit", False):
+        if (cell := context()) is None or has_run_again():
             return
         if self._place is None:
             self._place = len(cell.execution_context.output)
+        marimo: Any = sys.modules["marimo"]
         marimo.output.replace_at_index(marimo.Html(html), self._place)
+
+
+def has_run_again() -> bool:
+    """Return True on a thread whose cell has run again since, or is deleted."""
+    return bool(getattr(threading.current_thread(), "should_exit", False))
+
+
+def html(text: str) -> Any:
+    """Return HTML as an object for marimo to display."""
+    marimo: Any = sys.modules["marimo"]
+    return marimo.Html(text)
 
 
 def thread(run: Callable[[], object], name: str) -> threading.Thread:

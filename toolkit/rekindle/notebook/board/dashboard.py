@@ -6,12 +6,15 @@ from dataclasses import replace
 from time import perf_counter
 
 from rekindle import markup
-from rekindle.notebook import front_end
+from rekindle.notebook import front_end, marimo_cell
 from rekindle.notebook.board.board import Board, BoardSource
 from rekindle.notebook.board.board_html import board_bundle
 from rekindle.notebook.board.live import Live
 from rekindle.notebook.board.panel import Panel
 from rekindle.notebook.board.rates import Rates
+
+STILL = "a picture of this moment: install anywidget to see it move"
+"""The note below a dashboard without updates."""
 
 
 class Dashboard:
@@ -19,7 +22,7 @@ class Dashboard:
 
     The updates stop when the output is closed, when the session ends, or at `stop()`; the last snapshot stays in the
     output. A notebook saved or exported during the updates has the snapshot of that moment. Outside notebooks, the
-    dashboard prints as a text table. Without widgets, it is not updated.
+    dashboard prints as a text table. Without anywidget, a note below says that it is not updated.
     """
 
     def __init__(self, source: BoardSource):
@@ -43,7 +46,25 @@ class Dashboard:
         return str(self._look())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return board_bundle(self._look())
+        board = self._look()
+        bundle = board_bundle(board)
+        if front_end.in_notebook() and not board.facts.has_ended:
+            bundle["text/html"] += markup.note(STILL)
+        return bundle
+
+    def _display_(self) -> object:
+        """Show the dashboard in a cell of marimo, which calls this."""
+        if self._source is None or marimo_cell.context() is None:
+            return marimo_cell.html(self._repr_mimebundle_()["text/html"])
+        try:
+            panel = Panel(self._source, whole=True)
+        except ImportError:
+            return marimo_cell.html(self._repr_mimebundle_()["text/html"])
+        panel.show(self._look())
+        self._panel = panel
+        self._live = Live(self._look, panel, self._finish)
+        self._live.start()
+        return panel.face.widget
 
     def _ipython_display_(self) -> None:
         """Show the dashboard in a live output. IPython calls this first.
@@ -58,7 +79,7 @@ class Dashboard:
             try:
                 self._panel = Panel(self._source)
             except Exception as error:  # of any kind: IPython would print the traceback
-                raise NotImplementedError("a live dashboard needs ipywidgets") from error
+                raise NotImplementedError("a live dashboard needs anywidget") from error
         self._panel.open(board)
         if self._live is None:
             self._unregister = front_end.after_cells(self._draw)

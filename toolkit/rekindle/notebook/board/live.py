@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import perf_counter, sleep
 
 from rekindle.core.concurrency.threads import ending
-from rekindle.notebook import front_end
+from rekindle.notebook import front_end, marimo_cell
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.panel import Panel
 
@@ -53,6 +53,8 @@ class Live:
 
     def update(self) -> bool:
         """Show one snapshot, and return whether to continue."""
+        if marimo_cell.has_run_again():
+            return False
         board = self._look()
         self._panel.show(board)
         return not (board.facts.has_ended or self._panel.closed or self._is_out_of_sight())
@@ -70,6 +72,8 @@ class Live:
         try:
             while not self._stop_event.wait(PERIOD) and self.update():
                 pass
+            if marimo_cell.has_run_again():  # marimo has removed the output, and the next run has its own
+                return
             self._finish()
             self._wait_for_views()
             self._panel.close()
