@@ -103,7 +103,7 @@ class ChatWidget:
         return bundle
 
     def _display_(self) -> object:
-        """Show the conversation and the input in a cell of marimo, which calls this."""
+        """Show the conversation and the input in a cell of marimo: its display protocol."""
         try:
             inputs = Inputs(self.send, self.stop, no_images=self._chat._no_images)
         except ImportError:

@@ -65,7 +65,7 @@ class MapResults(Answers[Result | Exception | None]):
         return pandas.DataFrame(rows, columns=[*columns, *own]).astype(own)
 
     def _display_(self) -> Any:
-        """Return a table of all rows for a cell of marimo, which calls this; the rows sort, filter and download."""
+        """Return a table of all rows for a cell of marimo, by its display protocol."""
         marimo: Any = sys.modules["marimo"]
         try:
             rows = self._records()

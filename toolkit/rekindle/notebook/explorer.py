@@ -51,7 +51,7 @@ class Explorer:
         self.generation = generation
         self.branches: list[Explorer] = []
         self._below: list[str | Explorer] = []  # HTML of running and failed branches, and explorers of finished ones
-        self._chosen: int | None = None
+        self._place: int | None = None
         self._lock = threading.RLock()  # each branch is drawn on a separate thread
         self._face: Face | None = None
         self._redraw: Callable[[], None] = self._draw
@@ -72,7 +72,7 @@ class Explorer:
         return bundle
 
     def _display_(self) -> object:
-        """Show the buttons in a cell of marimo, which calls this."""
+        """Show the buttons in a cell of marimo: its display protocol."""
         self._face = None  # marimo has closed it, if the cell that showed it has run again
         try:
             return self.face.widget
@@ -114,7 +114,7 @@ class Explorer:
             if isinstance(below, Explorer):
                 below.press(rest)
         elif kind == "token":
-            self._chosen = int(numbers[0])
+            self._place = int(numbers[0])
             self._redraw()
         else:
             self._branch(*map(int, numbers))
@@ -151,7 +151,7 @@ class Explorer:
             styles = [PLAIN, *([f"background:{colour}"] if colour else ())]
             if place <= self.generation.begun - 1 < place + len(group):
                 styles.append("font-weight:bold;text-decoration:underline")
-            if place == self._chosen:
+            if place == self._place:
                 styles.append("outline:2px solid currentColor")
             text = group_text(group)
             words = button(
@@ -164,7 +164,7 @@ class Explorer:
 
     def _choices(self, prefix: str) -> str:
         """Return the alternatives of the chosen token as buttons; a hint before the first choice."""
-        place, logprobs = self._chosen, self.generation.logprobs
+        place, logprobs = self._place, self.generation.logprobs
         if place is None or logprobs is None:
             return markup.note(HINT)
         token = logprobs[place]

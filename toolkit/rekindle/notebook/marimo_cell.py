@@ -37,7 +37,7 @@ class CellOutput:
 
 
 def has_run_again() -> bool:
-    """Return True on a thread whose cell has run again since, or is deleted."""
+    """Return True on a thread of a cell with a later run, or of a deleted cell."""
     return bool(getattr(threading.current_thread(), "should_exit", False))
 
 

@@ -53,7 +53,7 @@ class Dashboard:
         return bundle
 
     def _display_(self) -> object:
-        """Show the dashboard in a cell of marimo, which calls this."""
+        """Show the dashboard in a cell of marimo: its display protocol."""
         if self._source is None or marimo_cell.context() is None:
             return marimo_cell.html(self._repr_mimebundle_()["text/html"])
         try:
