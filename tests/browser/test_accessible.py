@@ -165,8 +165,12 @@ def test_cards_pass_axe_and_fit_a_narrow_page(
         assert_contrasts(page.locator("main"))
 
 
-def violations(page: Page) -> list[str]:
-    """Return what axe-core finds in the outputs, with everything unfolded."""
+def violations(page: Page, outputs: str = OUTPUTS) -> list[str]:
+    """Return what axe-core finds in the outputs, with everything unfolded.
+
+    Args:
+        outputs: the selector of the outputs.
+    """
     page.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")
-    found = Axe().run(page, context={"include": [[OUTPUTS]]}).response["violations"]
+    found = Axe().run(page, context={"include": [[outputs]]}).response["violations"]
     return [f"{rule['id']}: {rule['help']}: {[node['html'] for node in rule['nodes'][:3]]}" for rule in found]

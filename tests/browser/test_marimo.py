@@ -14,10 +14,12 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.driver import SIZE, complaints_of
+from tests.browser.test_accessible import CUT, violations
 from tests.notebook.conftest import SETTINGS
 from tests.notebook.kernels import CURRENT, environment
 from tests.waiting import PATIENCE, until_blocking
 
+OUTPUTS = ".output-area"
 COMMAND = (sys.executable, "-m", "marimo", "edit", "--headless", "--no-token", "--skip-update-check")
 GROWS = "await session.show(token_ids=[5, 6, 7], max_tokens=60000, ignore_eos=True)"
 STAYS = "handle = session.submit(token_ids=[5, 6, 7], max_tokens=60000, ignore_eos=True); handle.display()"
@@ -53,14 +55,16 @@ class Notebook:
         self.page.emulate_media(color_scheme="dark" if dark else "light")
         expect(self.page.locator("body")).to_have_class(re.compile("dark" if dark else "light"))
 
-    def pictures(self, name: str) -> None:
-        """Write screenshots of both themes, wide and narrow."""
+    def look(self, name: str) -> None:
+        """Write screenshots of both themes, wide and narrow; nothing is cut, and axe finds nothing in the outputs."""
         for dark in (False, True):
             self.use_theme(dark=dark)
             for width in (1400, 500):
                 self.page.set_viewport_size({"width": width, "height": 900})
                 path = SCREENSHOTS / f"marimo_{name}_{'dark' if dark else 'light'}_{width}.png"
                 self.page.screenshot(path=path, full_page=True)
+                assert self.page.locator(OUTPUTS).evaluate_all(CUT) == []
+            assert violations(self.page, OUTPUTS) == []
         self.page.set_viewport_size(SIZE)
 
     def run(self, place: int) -> Locator:
@@ -163,7 +167,7 @@ def test_a_dashboard_moves_between_cells_and_its_buttons_act(notebook: Notebook)
     dashboard.get_by_role("button", name=re.compile(r"^Cancel \d+$")).wait_for()
     before = dashboard.inner_text()
     expect(dashboard).not_to_have_text(before)
-    notebook.pictures("dashboard")
+    notebook.look("dashboard")
     dashboard.get_by_role("button", name="Pause").click()
     expect(dashboard).to_contain_text("paused")
     expect(notebook.run(3)).to_contain_text("True")
@@ -185,7 +189,7 @@ def test_a_choice_in_an_explorer_grows_a_branch(notebook: Notebook) -> None:
     expect(tokens.nth(4)).to_be_focused()
     explorer.get_by_role("button", name=re.compile(r"%$")).first.click()
     expect(explorer).to_contain_text("12 tokens, the first 5 set by branch()")
-    notebook.pictures("explorer")
+    notebook.look("explorer")
 
 
 @pytest.mark.parametrize("notebook", [(CHAT, "[each['role'] for each in chat.messages]")], indirect=True, ids=["cells"])
@@ -202,7 +206,7 @@ def test_a_chat_streams_below_its_cell_and_stop_ends_an_answer(notebook: Noteboo
     expect(output.get_by_role("button", name="Send")).to_be_enabled()
     expect(box).to_have_value("too early")
     expect(notebook.run(2)).to_contain_text("assistant")
-    notebook.pictures("chat")
+    notebook.look("chat")
 
 
 @pytest.mark.parametrize("notebook", [(MAP,)], indirect=True, ids=["cells"])
@@ -210,4 +214,4 @@ def test_a_map_is_a_table_of_all_rows(notebook: Notebook) -> None:
     table = notebook.run(1)
     expect(table.get_by_role("columnheader", name="finish_reason")).to_be_visible()
     expect(table).to_contain_text("60 rows")
-    notebook.pictures("map")
+    notebook.look("map")

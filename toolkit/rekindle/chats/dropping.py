@@ -26,10 +26,10 @@ async function deliver(model, file) {
 }
 
 function extend({ model, el }) {
-  const zone = el.closest(".jp-OutputArea") ?? el  // in Jupyter, the conversation above too
+  const zone = () => el.closest(".jp-OutputArea") ?? el  // in Jupyter, the conversation above too
   const field = () => el.querySelector("textarea")
   const mark = on => el.classList.toggle("ZONE-over", on)
-  const isHere = event => event.composedPath().includes(zone)
+  const isHere = event => event.composedPath().includes(zone())
   const hasFiles = data => data?.types.includes("Files")
   let queue = Promise.resolve()
   const deliverAll = files => {

@@ -73,7 +73,8 @@ class MapResults(Answers[Result | Exception | None]):
             return marimo.Html(self._repr_mimebundle_()["text/html"])
         names = [name for name in dict.fromkeys(chain(*rows)) if any(row.get(name) is not None for row in rows)]
         records = [{name: row.get(name) for name in names} for row in rows]
-        return marimo.ui.table(records, selection=None, wrapped_columns=names)
+        long = [name for name in names if name not in ("finish_reason", "tokens")]
+        return marimo.ui.table(records, selection=None, wrapped_columns=long)
 
     @property
     def _columns(self) -> Mapping[str, str]:
