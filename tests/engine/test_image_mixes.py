@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 import rekindle
 from rekindle import CheckpointError, InvalidRequest, RequestCancelled, Session, Steering
 from rekindle.formats.checkpoints.open import open_checkpoint
-from rekindle.formats.images.prompts import ProcessedImage
+from rekindle.formats.images.processed import ProcessedImage
 from rekindle_kernels.cpu.library import unavailable_reason
 from tests.engine.pictured import GOLDEN, GREEDY, NUMBERS, messages_of
 from tests.unit.lora import config_of, merged, random_parts, tensors_of

@@ -99,9 +99,10 @@ def padded_rows_of(patches: Patches, patch: int, length: int) -> np.ndarray:
 
 
 def frames_of(patches: Patches, patch: int) -> np.ndarray:
-    """Return the patches of one segment as those of two equal frames, (patches, 3 * 2 * patch²)."""
-    values = patches.values.reshape(-1, patch, patch, 3).transpose(0, 3, 1, 2)
-    return np.repeat(values[:, :, None], 2, axis=2).reshape(len(values), -1)
+    """Return the patches of one segment as those of two frames, (patches, 3 * 2 * patch²)."""
+    values = patches.values.reshape(-1, patch, patch, 3, patches.values.shape[2] // (3 * patch**2))
+    frames = values.transpose(0, 3, 4, 1, 2)
+    return np.repeat(frames, 2 // frames.shape[2], axis=2).reshape(len(values), -1)
 
 
 def layout_of(kind: str, patches: Patches, patch: int, shape: list[int]) -> np.ndarray:

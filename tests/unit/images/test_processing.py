@@ -29,7 +29,7 @@ def golden_rules(name: str, settings: dict[str, Any]) -> Idefics3Images:
         "scale_factor": merge,
         "vision_config": {"image_size": image_size, "patch_size": patch},
     }
-    files = {"preprocessor_config": settings, "processor_config": {}, "tokenizer_config": {}}
+    files: dict[str, Any] = {name: {} for name in IMAGE_SETTINGS} | {"preprocessor_config": settings}
     rules = image_processor("idefics3", SMOLVLM, config, files, load_tokenizer(SMOLVLM))
     assert isinstance(rules, Idefics3Images)
     return rules

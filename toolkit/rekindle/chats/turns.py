@@ -17,6 +17,7 @@ from rekindle.core.request.checks import boolean
 from rekindle.core.request.params import SamplingOptions
 from rekindle.formats.images.parts import images_in
 from rekindle.formats.images.sources import ImageSource
+from rekindle.formats.images.videos import Video
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import Cell
 from rekindle.notebook.showing import show_one
@@ -80,7 +81,7 @@ class Turn:
         self.turn_tokens = turn_tokens
         self.handle: Handle | None = None
         self._rendered, self._is_plain = "", True
-        self._images: tuple[tuple[ImageSource, str], ...] = ()
+        self._images: tuple[tuple[ImageSource | Video, str], ...] = ()
         self._choice = options.get("tool_choice", "auto")  # only for the first answer; later ones choose freely
 
     def ask(self, messages: Sequence[Mapping[str, Any]]) -> Handle:
@@ -105,7 +106,7 @@ class Turn:
         Tokens of images among words are not recorded either: in the text, they are like images.
         """
         images, tokenizer = self._prompts.images, self._requests.tokenizer
-        if not self._is_plain or (images is not None and images.placeholder in answer.token_ids):
+        if not self._is_plain or (images is not None and images.has_tokens(answer.token_ids)):
             return
         assert tokenizer is not None, "rendering a conversation needs a tokenizer"
         may_cut = self._options.get("truncate_prompt_tokens") is not None

@@ -214,7 +214,7 @@ class PromptReader:
         Raises:
             InvalidRequest: one is the token of an image.
         """
-        if self.images is not None and self.images.placeholder in ids:
+        if self.images is not None and self.images.has_tokens(ids):
             raise InvalidRequest.of(
                 "prompt",
                 "the prompt has the token of an image, and no image for it: give images=, or messages with images; in "

@@ -35,7 +35,7 @@ def has_images(prompt: Prompt) -> bool:
 
 
 def images_of(prompt: Prompt | None) -> tuple[Any, ...]:
-    """Return the images of a prompt in order, each as an `ImageSource`."""
+    """Return the images and videos of a prompt in order, each as an `ImageSource` or a `Video`."""
     match prompt:
         case Illustrated(_, images) | KnownTokens(_, images):
             return tuple(image for image, _ in images)
@@ -53,7 +53,7 @@ def images_of(prompt: Prompt | None) -> tuple[Any, ...]:
 def _are_illustrated(messages: Sequence[Mapping[str, Any]]) -> bool:
     contents = (message.get("content") for message in messages)
     parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
-    return any(isinstance(part, Mapping) and part.get("type") == "image" for part in parts)
+    return any(isinstance(part, Mapping) and part.get("type") in ("image", "video") for part in parts)
 
 
 def with_images(prompt: Prompt, images: Any) -> Prompt:

@@ -17,6 +17,8 @@ from rekindle.core.models.vision.config import Activate, Merge, Product, Scaling
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.reading import activation_of
 
+FRAMES: Final = 2
+"""Frames of a video with a common patch."""
 _ROOT: Final = "model.visual"
 _MOST_PATCHES: Final = 9216
 NAMES: Final = Names(
@@ -63,8 +65,10 @@ def read_qwen3(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
     def steps(place: str, *, joined: bool) -> tuple[Step, ...]:
         return _merger([f"{_ROOT}.{place}.{name}" for name in names], hidden, merge, size, norm, joined=joined)
 
+    tower = _tower(keys, encoder, merge, patch=16, projector=steps("merger", joined=False))
     return replace(
-        _tower(keys, encoder, merge, patch=16, projector=steps("merger", joined=False)),
+        tower,
+        channels=FRAMES * tower.channels,
         stretched="corners",
         taps=tuple(Tap(at, steps(f"deepstack_merger_list.{i}", joined=True)) for i, at in enumerate(taps)),
     )

@@ -7,7 +7,6 @@ from threading import Lock
 
 import numpy as np
 
-from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.images.sources import ImageFile, ImageSource
 
 MOST_FILES = 4096
@@ -43,8 +42,12 @@ class ImageMemory:
         self._identities: OrderedDict[bytes, ImageIdentity] = OrderedDict()
         self.decoded = 0
 
-    def identity(self, image: ImageSource, processor: ImageProcessor) -> ImageIdentity:
+    def identity(self, image: ImageSource, processor: object) -> ImageIdentity:
         """Return the identity of an image, and decode an unknown file.
+
+        Args:
+            image: the image.
+            processor: the rules for it, with all settings in their `repr`.
 
         Raises:
             InvalidRequest: the file is damaged.
@@ -65,7 +68,7 @@ class ImageMemory:
         return identity
 
 
-def identity_of(pixels: np.ndarray, processor: ImageProcessor) -> ImageIdentity:
+def identity_of(pixels: np.ndarray, processor: object) -> ImageIdentity:
     """Return the identity of pixels, (height, width, 3) uint8."""
     height, width, _ = pixels.shape
     content = hashlib.sha256(_settings(processor) + f"{height} x {width}\0".encode())
@@ -73,6 +76,6 @@ def identity_of(pixels: np.ndarray, processor: ImageProcessor) -> ImageIdentity:
     return ImageIdentity(content.digest()[:DIGEST_BYTES], (height, width))
 
 
-def _settings(processor: ImageProcessor) -> bytes:
+def _settings(processor: object) -> bytes:
     """Return all settings of a processor, with a NUL after them."""
     return f"{processor!r}\0".encode()

@@ -1,4 +1,4 @@
-"""Images in the contents of messages: parts such as {"type": "image", "image": ...}."""
+"""Images and videos in the contents of messages: parts such as {"type": "image", "image": ...}."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -6,18 +6,27 @@ from typing import Any, Final
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.formats.images.sources import ImageSource, image_source
+from rekindle.formats.images.videos import Video, video_source
 
 DETAILS: Final = ("auto", "low", "high")
 """Details of an image: "low" has the fewest tokens, the others all."""
 SOURCES: Final = ("image", "path", "url")
 """Keys of a part for the image, as in messages for transformers; the first one counts."""
-PLACE: Final[Mapping[str, Any]] = {"type": "image"}
-"""The part for the chat template: the place of an image."""
 
 
 def is_image(part: object) -> bool:
     """Return True for a part with an image."""
     return isinstance(part, Mapping) and part.get("type") == "image"
+
+
+def is_video(part: object) -> bool:
+    """Return True for a part with the frames of a video."""
+    return isinstance(part, Mapping) and part.get("type") == "video"
+
+
+def is_pictured(part: object) -> bool:
+    """Return True for a part with an image or a video."""
+    return is_image(part) or is_video(part)
 
 
 def image_part(image: Any, detail: str = "auto") -> dict[str, Any]:
@@ -36,6 +45,11 @@ def image_part(image: Any, detail: str = "auto") -> dict[str, Any]:
     return {"type": "image", "image": image_source(image), **({} if detail == "auto" else {"detail": detail})}
 
 
+def video_part(frames: Any, times: Any = None, fps: Any = None) -> dict[str, Any]:
+    """Return the part of a message for a video; arguments and errors as of `video_source`."""
+    return {"type": "video", "video": video_source(frames, times, fps)}
+
+
 def with_sources(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return messages whose images are independent of later changes by the caller, and of files.
 
@@ -48,13 +62,20 @@ def with_sources(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 def _with_sources(place: int, message: Mapping[str, Any]) -> Mapping[str, Any]:
     content = message.get("content")
-    if not isinstance(content, list | tuple) or not any(map(is_image, content)):
+    if not isinstance(content, list | tuple) or not any(map(is_pictured, content)):
         return message
     try:
-        parts = [image_part(_value(part), part.get("detail", "auto")) if is_image(part) else part for part in content]
+        parts = [_part(part) for part in content]
     except InvalidRequest as error:
         raise InvalidRequest.of("prompt", f"messages[{place}]: {error}") from error
     return {**message, "content": parts}
+
+
+def _part(part: Any) -> Any:
+    """Return a part, with its image or its video read."""
+    if is_video(part):
+        return video_part(part.get("video"), part.get("times"), part.get("fps"))
+    return image_part(_value(part), part.get("detail", "auto")) if is_image(part) else part
 
 
 def _value(part: Mapping[str, Any]) -> Any:
@@ -62,19 +83,21 @@ def _value(part: Mapping[str, Any]) -> Any:
     return next((part[key] for key in SOURCES if part.get(key) is not None), None)
 
 
-def images_in(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ImageSource, str]]:
-    """Yield each image of messages, in order, with its detail."""
+def images_in(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ImageSource | Video, str]]:
+    """Yield each image and each video of messages, in order, with its detail."""
     for message in messages:
         content = message.get("content")
         for part in content if isinstance(content, list | tuple) else ():
             if is_image(part):
                 yield image_source(_value(part)), part.get("detail", "auto")
+            elif is_video(part):
+                yield video_source(part.get("video"), part.get("times"), part.get("fps")), "auto"
 
 
 def with_places(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return messages with places of images instead of images, for a chat template."""
+    """Return messages with places of images and videos instead of these, for a chat template."""
     return [
-        {**message, "content": [PLACE if is_image(part) else part for part in content]}
+        {**message, "content": [{"type": part["type"]} if is_pictured(part) else part for part in content]}
         if isinstance(content := message.get("content"), list | tuple)
         else message
         for message in messages

@@ -1,6 +1,7 @@
-"""Prompts with images: the text of each image in its place, and the positions of its tokens."""
+"""Prompts with images and videos: the text of each in its place, and the positions of its tokens."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -9,64 +10,38 @@ from typing import Any
 import numpy as np
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.models.vision.patches import Patches
 from rekindle.core.request.picture import Picture
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.core.words import quantity
 from rekindle.formats.images.literals import Disguise, PrivateTokens
 from rekindle.formats.images.memory import ImageIdentity, ImageMemory
 from rekindle.formats.images.parts import images_in, with_places
-from rekindle.formats.images.processors.processor import ImageProcessor, grid_of, tokens_of
+from rekindle.formats.images.processed import Processed, ProcessedFrames, ProcessedImage, VideoRules
+from rekindle.formats.images.processors.families import videos_of
+from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.images.sources import ImageSource
+from rekindle.formats.images.videos import Video
 
 Encode = Callable[[Tokenizer, str], Sequence[int]]
 """Returns the tokens of a whole text; checks its length."""
 Values = tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None, Mapping[str, Any]]
 """Messages, tools and variables of a chat template."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessedImage:
-    """The pixels of an image in a prompt; picklable.
-
-    Attributes:
-        image: the file or the pixels.
-        processor: the rules of the model.
-    """
-
-    image: ImageSource
-    processor: ImageProcessor
-
-    def patches(self) -> Patches:
-        """Return the patches of the image, with padding up to one of the processor's lengths of segments.
-
-        Raises:
-            InvalidRequest: the file is damaged.
-        """
-        patches = self.processor.patches(self.image.pixels())
-        length = patches.valid.shape[1]
-        return patches.padded(next(each for each in self.processor.segments if each >= length))
-
-    def grids(self) -> tuple[np.ndarray, ...]:
-        """Return the layouts of the image's embeddings; see `ImageProcessor.grids`.
-
-        Raises:
-            InvalidRequest: the file is damaged.
-        """
-        height, width, _ = self.image.pixels().shape
-        return self.processor.grids(height, width)
+Unit = tuple[Processed, ImageIdentity]
+"""The pixels of adjacent embeddings, with their identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutText:
-    """The text of a prompt, cut at the places of its images.
+    """The text of a prompt, cut at the places of its images and videos.
 
     Attributes:
         pieces: the texts before, between and after the images.
+        places: the texts of the places.
         is_plain: whether texts of image tokens in the pieces are plain text.
     """
 
     pieces: tuple[str, ...]
+    places: tuple[str, ...]
     is_plain: bool = False
 
 
@@ -86,12 +61,21 @@ class ImagePrompts:
         self._processor, self._words, self._tokenizer = processor, processor.words, tokenizer
         self.memory = ImageMemory()
         self.placeholder = tokenizer.backend.token_to_id(self._words.placeholder)
+        self._videos = videos_of(processor)
+        places = [self._words.place] if self._videos is None else [self._words.place, self._videos.video]
+        self._place = re.compile("|".join(map(re.escape, places)))
+        ids = (tokenizer.backend.token_to_id(text) for text in (self._words.placeholder, *places[1:]))
+        self._placeholders = frozenset(token for token in ids if token is not None)
         added = {entry.content for entry in tokenizer.backend.get_added_tokens_decoder().values()}
         self._texts = [text for text in self._words.texts if text in added]
 
     @cached_property
     def _private(self) -> PrivateTokens:
         return PrivateTokens(self._tokenizer, self._texts)
+
+    def has_tokens(self, ids: Iterable[int]) -> bool:
+        """Return True for tokens with one for an embedding of an image or a video."""
+        return not self._placeholders.isdisjoint(ids)
 
     def is_plain(self, values: Values) -> bool:
         """Return True for a conversation without texts of image tokens in its words."""
@@ -108,23 +92,39 @@ class ImagePrompts:
             InvalidRequest: the template fails, or has no place for an image.
         """
         messages, tools, variables = values
-        count = sum(1 for _ in images_in(messages))
+        expected = [self._place_of(image) for image, _ in images_in(messages)]
         places: Values = with_places(messages), tools, variables
         disguise = Disguise(self._texts)
         is_plain = disguise.is_needed(places)
         text = render(disguise.put_on(places) if is_plain else places)
-        pieces = text.split(self._words.place)
-        if len(pieces) != count + 1:
+        found, pieces = self._place.findall(text), self._place.split(text)
+        if found != expected:
             raise InvalidRequest.of(
                 "prompt",
-                f"the model's chat template wrote {len(pieces) - 1} places for {count} images: put images into "
+                f"the model's chat template wrote {len(found)} places for {len(expected)} images: put images into "
                 "messages of the user, or open the model with a chat_template that has a place for each",
             )
-        return CutText(tuple(map(disguise.take_off, pieces)) if is_plain else tuple(pieces), is_plain)
+        return CutText(tuple(map(disguise.take_off, pieces)) if is_plain else tuple(pieces), tuple(found), is_plain)
+
+    def _place_of(self, image: ImageSource | Video) -> str:
+        """Return the text of the place of an image or a video.
+
+        Raises:
+            InvalidRequest: the model takes no videos.
+        """
+        if not isinstance(image, Video):
+            return self._words.place
+        if self._videos is None:
+            raise InvalidRequest.of(
+                "prompt",
+                "the model takes no videos: only Qwen3-VL and Qwen3.5 do so here. Give single frames as images, or "
+                "open one of these",
+            )
+        return self._videos.video
 
     def joined(self, text: CutText) -> str:
         """Return a prompt with a placeholder for each image."""
-        return self._words.place.join(text.pieces)
+        return _joined(text.pieces, text.places)
 
     def readable(self, ids: Sequence[int]) -> str:
         """Return the text of token ids for displays, with counts in place of image tokens: "[64 image tokens]".
@@ -132,7 +132,7 @@ class ImagePrompts:
         Tiles of an image count together, and so do images with nothing between them.
         """
         pieces: list[int | str] = []
-        for is_image, group in groupby(ids, key=lambda token: token == self.placeholder):
+        for is_image, group in groupby(ids, key=self._placeholders.__contains__):
             run = list(group)
             text = "" if is_image else self._tokenizer.decode(run)
             if not is_image and (text.strip() or not pieces):
@@ -158,10 +158,10 @@ class ImagePrompts:
                 "never to have the images first",
             )
         whole = text if places else self._words.opening * count + text
-        return CutText(tuple(whole.split(place)))
+        return CutText(tuple(whole.split(place)), (place,) * count)
 
     def tokens(
-        self, text: CutText, images: Sequence[tuple[ImageSource, str]], encode: Encode
+        self, text: CutText, images: Sequence[tuple[ImageSource | Video, str]], encode: Encode
     ) -> tuple[Sequence[int], tuple[Picture, ...]]:
         """Return the tokens of a prompt with its images, and the images with their places.
 
@@ -174,15 +174,15 @@ class ImagePrompts:
             InvalidRequest: a file is damaged.
         """
         processed = self._processed(images)
-        texts = [each.processor.text(*identity.size) for each, identity in processed]
+        texts = ["".join(each.text(identity.size) for each, identity in units) for units in processed]
         tokenizer = self._tokenizer
         if text.is_plain:
             tokenizer, texts = self._private.tokenizer, list(map(self._private.secret, texts))
-        whole = "".join(map("".join, zip(text.pieces, [*texts, ""], strict=True)))
+        whole = _joined(text.pieces, texts)
         ids = encode(tokenizer, whole)
         return ids, self._pictures(ids, processed)
 
-    def pictures(self, ids: Sequence[int], images: Sequence[tuple[ImageSource, str]]) -> tuple[Picture, ...]:
+    def pictures(self, ids: Sequence[int], images: Sequence[tuple[ImageSource | Video, str]]) -> tuple[Picture, ...]:
         """Return images with the places of their tokens in a prompt of `tokens`.
 
         Raises:
@@ -190,33 +190,54 @@ class ImagePrompts:
         """
         return self._pictures(ids, self._processed(images))
 
-    def _processed(self, images: Sequence[tuple[ImageSource, str]]) -> list[tuple[ProcessedImage, ImageIdentity]]:
-        """Return images with their identities."""
+    def _processed(self, images: Sequence[tuple[ImageSource | Video, str]]) -> list[list[Unit]]:
+        """Return the units of each image with their identities: one of an image, one for two frames of a video."""
         low = self._processor.at_low_detail()
-        sources = [ProcessedImage(image, low if detail == "low" else self._processor) for image, detail in images]
-        return [(each, self.memory.identity(each.image, each.processor)) for each in sources]
+        groups: list[Sequence[Processed]] = []
+        for image, detail in images:
+            if isinstance(image, Video):
+                assert self._videos is not None, "rendering refuses videos for other models"
+                groups.append(_pairs(image, self._videos))
+            else:
+                groups.append([ProcessedImage(image, low if detail == "low" else self._processor)])
+        return [[(each, each.identity(self.memory)) for each in group] for group in groups]
 
-    def _pictures(
-        self, ids: Sequence[int], processed: Sequence[tuple[ProcessedImage, ImageIdentity]]
-    ) -> tuple[Picture, ...]:
-        counts = [tokens_of(each.processor, *identity.size) for each, identity in processed]
-        places = np.flatnonzero(np.asarray(ids) == self.placeholder).astype(np.int32)
+    def _pictures(self, ids: Sequence[int], processed: Sequence[Sequence[Unit]]) -> tuple[Picture, ...]:
+        units = [unit for group in processed for unit in group]
+        counts = [sum(grid.size for grid in each.grids(identity.size)) for each, identity in units]
+        places = np.flatnonzero(np.isin(np.asarray(ids, np.int64), list(self._placeholders))).astype(np.int32)
         if len(places) != sum(counts):
             raise InvalidRequest.of(
                 "prompt", f"the tokenizer made {len(places)} image tokens of {sum(counts)}: the model's files differ"
             )
-        if not processed:
+        if not units:
             return ()
         split = np.split(places, np.cumsum(counts)[:-1])
         return tuple(
-            Picture(identity.digest, where, each, grid_of(each.processor, *identity.size))
-            for (each, identity), where in zip(processed, split, strict=True)
+            Picture(identity.digest, where, each, each.grid(identity.size))
+            for (each, identity), where in zip(units, split, strict=True)
         )
 
     def around(self, picture: Picture) -> tuple[int, int]:
         """Return the number of tokens of an image's text before its first embedding, and after its last one."""
         source = picture.source
-        assert isinstance(source, ProcessedImage), "images of prompts are cut by their processor"
-        text = source.processor.text(*self.memory.identity(source.image, source.processor).size)
-        before, after = text.partition(self._words.placeholder)[0], text.rpartition(self._words.placeholder)[2]
+        assert isinstance(source, ProcessedImage | ProcessedFrames), "images of prompts are cut by their processor"
+        text = source.text(source.identity(self.memory).size)
+        placeholder = self._words.placeholder if isinstance(source, ProcessedImage) else source.processor.video
+        before, after = text.partition(placeholder)[0], text.rpartition(placeholder)[2]
         return len(self._tokenizer.encode(before, False)), len(self._tokenizer.encode(after, False))
+
+
+def _joined(pieces: Sequence[str], texts: Sequence[str]) -> str:
+    """Return pieces with a text between each two."""
+    return "".join(map("".join, zip(pieces, [*texts, ""], strict=True)))
+
+
+def _pairs(video: Video, rules: VideoRules) -> list[ProcessedFrames]:
+    """Return each two successive frames of a video; the last frame counts twice in an odd number."""
+    frames = [*zip(video.frames, video.times, strict=True)]
+    frames += frames[-1:] * (len(frames) % 2)
+    return [
+        ProcessedFrames(first, second, (start + end) / 2, len(video.frames), rules)
+        for (first, start), (second, end) in zip(frames[::2], frames[1::2], strict=True)
+    ]

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.formats.images.parts import is_image
+from rekindle.formats.images.parts import is_image, is_video
 from rekindle.formats.images.reading import pillow
 from rekindle.formats.images.sources import ImageFile, ImageSource, image_source
+from rekindle.formats.images.videos import Video, video_source
 
 LONGEST: Final = 256
 """Pixels of a thumbnail's longer side."""
@@ -47,8 +48,8 @@ class _Copies:
 _COPIES: Final = _Copies()
 
 
-def thumbnails(images: Sequence[ImageSource], longest: int = LONGEST) -> list[tuple[str, str]]:
-    """Return a small copy of each image as a data: URL, with a description. A damaged file has an empty URL.
+def thumbnails(images: Sequence[ImageSource | Video], longest: int = LONGEST) -> list[tuple[str, str]]:
+    """Return a small copy of each image or first frame as a data: URL, with a description; empty for a damaged file.
 
     Args:
         longest: the most pixels of a side.
@@ -56,15 +57,17 @@ def thumbnails(images: Sequence[ImageSource], longest: int = LONGEST) -> list[tu
     return [(_copy(image, longest), description(image)) for image in images]
 
 
-def description(image: ImageSource) -> str:
-    """Return the size of an image in words, for readers who do not see it."""
+def description(image: ImageSource | Video) -> str:
+    """Return the size of an image or a video in words, for readers who do not see it."""
     height, width = image.size
+    if isinstance(image, Video):
+        return f"video of {len(image.frames)} frames of {width} x {height} pixels"
     return f"image of {width} x {height} pixels"
 
 
-def _copy(image: ImageSource, longest: int) -> str:
+def _copy(image: ImageSource | Video, longest: int) -> str:
     try:
-        return _COPIES.url(image, longest)
+        return _COPIES.url(image.frames[0] if isinstance(image, Video) else image, longest)
     except InvalidRequest:
         return ""
 
@@ -83,7 +86,7 @@ def data_url(image: ImageSource) -> str:
 
 
 def as_json(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return messages with images as data: URLs, which JSON can hold and a session reads."""
+    """Return messages with images and frames as data: URLs, which JSON can hold and a session reads."""
     return [
         {**message, "content": [_part(part) for part in content]}
         if isinstance(content := message.get("content"), list | tuple)
@@ -93,6 +96,9 @@ def as_json(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _part(part: Any) -> Any:
+    if is_video(part):
+        video = video_source(part.get("video"), part.get("times"), part.get("fps"))
+        return {"type": "video", "video": list(map(data_url, video.frames)), "times": list(video.times)}
     return {**part, "image": data_url(image_source(part.get("image")))} if is_image(part) else part
 
 

@@ -46,10 +46,10 @@ def render(
 
     Args:
         messages: mappings with a "role" and a "content", oldest first; other keys reach the template too. A content is
-            a str, or a list of {"type": "text", "text": ...} and {"type": "image"} parts. If the template does not
-            support one form for a role, the other form is used, as in vLLM: the text as one part, or the parts joined
-            by newlines. An assistant message with "tool_calls" may have no content. `place_system` finds places for
-            system and developer messages.
+            a str, or a list of parts: {"type": "text", "text": ...}, {"type": "image"} and {"type": "video"}. If the
+            template does not support one form for a role, the other form is used, as in vLLM: the text as one part, or
+            the parts joined by newlines. An assistant message with "tool_calls" may have no content. `place_system`
+            finds places for system and developer messages.
         template: Jinja source. It runs in a sandbox, because it comes with the model.
         bos_token, eos_token: token texts, as template variables; None leaves one undefined.
         tools: JSON schemas of the available functions, as the template variable `tools`. The system message has them as
@@ -190,7 +190,7 @@ def _check_parts(name: str, parts: Sequence[object], may_have_images: bool) -> N
         raise InvalidRequest.of("prompt", f"{name} must have at least one part, got an empty list")
     for place, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind == "image" and may_have_images:
+        if kind in ("image", "video") and may_have_images:
             continue
         if not isinstance(part, Mapping) or kind != "text" or not isinstance(part.get("text"), str):
             received = f"one of type {preview(kind, 40)}" if kind not in (None, "text") else preview(part)

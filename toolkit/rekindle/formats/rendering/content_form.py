@@ -37,7 +37,7 @@ def adapt_content(message: Mapping[str, Any], template: ChatTemplate) -> Mapping
     elif in_parts in forms:
         return message
     if in_parts:
-        if any(part["type"] == "image" for part in content):
+        if any(part["type"] in ("image", "video") for part in content):
             raise InvalidRequest(
                 f"the model's chat template has no place for an image in a message with role {role!r}: open the model "
                 "with the template of its family, as in open(..., chat_template=...)"

@@ -1,22 +1,27 @@
-"""Images in bodies: files in data: URLs or in base64. Nothing is fetched, and no path is read."""
+"""Images and videos in bodies: files in data: URLs or in base64. Nothing is fetched, and no path is read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.request.checks import preview
-from rekindle.formats.images.parts import image_part, is_image
+from rekindle.formats.images.parts import image_part, is_image, is_pictured, video_part
 from rekindle.formats.images.sources import ImageFile, from_base64, from_data_url
+from rekindle.formats.images.videos import MOST_FRAMES
 from rekindle.server.common.errors import invalid_field
 
 MOST_IMAGES: Final = 16
 """Most images of a request."""
 URL_PARTS: Final = ("image_url", "input_image")
 """Types of OpenAI's parts with an image."""
+_FRAMES: Final = "data:video/jpeg;base64,"
+"""Beginning of a URL with the frames of a video, each in base64, with commas between them, as for vLLM."""
 
 
 def content_in(content: Any, param: str, place: str) -> Any:
-    """Return a content with OpenAI's parts for images as parts of the session; other parts are unchanged.
+    """Return a content with OpenAI's parts for images, and vLLM's for videos, as those of the session.
+
+    Other parts are unchanged.
 
     Args:
         content: the content of a message.
@@ -37,6 +42,10 @@ def _part(part: Any, param: str, place: str) -> Any:
     kind = part.get("type")
     if kind == "image" and not isinstance(part.get("image"), ImageFile):  # such as a path, which only Python may give
         raise invalid_field(param, f"{place} must give its image as image_url, with a data: URL")
+    if kind == "video":
+        raise invalid_field(param, f"{place} must give its frames as video_url, with a data: URL")
+    if kind == "video_url":
+        return _from_video_url(part, param, place)
     return from_url(part, param, place) if kind in URL_PARTS else part
 
 
@@ -58,6 +67,20 @@ def from_url(part: Mapping[str, Any], param: str, place: str) -> dict[str, Any]:
         rule = "must be a data: URL, such as data:image/png;base64,...; nothing is fetched"
         raise invalid_field(param, f"{place}.image_url {rule}, got {preview(value, 60)}")
     return _read(lambda: image_part(from_data_url(value), detail or "auto"), param, place)
+
+
+def _from_video_url(part: Mapping[str, Any], param: str, place: str) -> dict[str, Any]:
+    """Return a part with the frames of a video, and "fps" or "times" beside its URL, as a part of the session."""
+    inner = part.get("video_url")
+    source: Mapping[str, Any] = inner if isinstance(inner, dict) else {"url": inner}
+    value = source.get("url")
+    if not isinstance(value, str) or not value.startswith(_FRAMES):
+        rule = f"must be as {_FRAMES}FRAME,FRAME,..., with each frame in base64; no video file is decoded"
+        raise invalid_field(param, f"{place}.video_url {rule}, got {preview(value, 60)}")
+    texts = value.removeprefix(_FRAMES).split(",", MOST_FRAMES)
+    return _read(
+        lambda: video_part(list(map(from_base64, texts)), source.get("times"), source.get("fps")), param, place
+    )
 
 
 def from_text(text: Any, param: str, place: str) -> dict[str, Any]:
@@ -91,7 +114,7 @@ def refuse_images(messages: Sequence[Mapping[str, Any]], param: str) -> None:
     """
     for message in messages:
         content = message.get("content")
-        if isinstance(content, list) and any(map(is_image, content)):
+        if isinstance(content, list) and any(map(is_pictured, content)):
             raise invalid_field(param, f"{param} may have text alone on this route, got an image")
 
 

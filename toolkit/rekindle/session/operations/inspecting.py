@@ -210,4 +210,6 @@ def _looked_image(picture: Picture) -> tuple[Patches, LookedImage]:
     """Return the patches of an image, and its layout."""
     source: Any = picture.source
     ((url, description),) = thumbnails([source.image], LONGEST)
-    return picture.patches(), LookedImage(picture.positions, source.grids(), url, description)
+    return picture.patches(), LookedImage(
+        picture.positions, source.grids(source.image.pixels().shape[:2]), url, description
+    )

@@ -113,7 +113,7 @@ class VisionConfig:
             embedding stands for the product before the first layer. A table of positions is for a square of patches.
             The rope of the layers rotates the first half of a head's pairs by the row, the others by the column.
         patch_size: the side of a patch in pixels.
-        channels: the numbers of a pixel.
+        channels: the numbers of a pixel, of all frames with a common patch.
         projector: the steps from the last layer to embeddings; the last product has their size.
         patch_bias: whether the product before the first layer adds a bias.
         input_norm: the name of the norm before the first layer; None for none.

@@ -17,7 +17,7 @@ class Patches:
     by row and then by column in the square.
 
     Attributes:
-        values: the pixels, (segments, length, patch_width) float32; a patch is (row, column, channel), normalized.
+        values: the pixels, (segments, length, patch_width) float32: a patch is (row, column, channel, frame).
         positions: row and column of each patch, in the tower's table of positions if it has one, (segments, length, 2)
             int32.
         valid: False for padding, (segments, length) bool.

@@ -61,7 +61,7 @@ def open_tower(path: Path, output_size: int, tokenizer: Tokenizer | None = None)
     config = tower_config(settings, output_size, source)
     assert config is not None, "the settings have a tower"
     config = _as_stored(config, file)
-    files = tower_files(config, _names(config, kind, file), file.shapes, _loaders(file), source)
+    files = tower_files(config, _names(config, kind, file), *_tensors(file), source)
     further: dict[str, Mapping[str, Any]] = {name: {} for name in IMAGE_SETTINGS}
     further[IMAGE_SETTINGS[0]] = {**kind.images(file), **image_settings(file.metadata)}
     return OpenedTower(path, files, image_processor(tower_kind(settings), path, settings, further, tokenizer))
@@ -106,17 +106,20 @@ def _as_stored(config: VisionConfig, file: GGUFFile) -> VisionConfig:
     return replace(config, encoder=replace(config.encoder, names=names))
 
 
-def _loaders(file: GGUFFile) -> dict[str, Loader]:
-    """Return loaders of all tensors. The weights of a patch in two equal frames add up."""
-    loaders: dict[str, Loader] = {name: partial(file.read, name) for name in file.shapes}
+def _tensors(file: GGUFFile) -> tuple[dict[str, tuple[int, ...]], dict[str, Loader]]:
+    """Return shapes and loaders of all tensors. The weights of a patch in two frames are one tensor."""
+    shapes = dict(file.shapes)
+    loaders: dict[str, Loader] = {name: partial(file.read, name) for name in shapes}
     first, second = _PATCHES
     if second in loaders:
-        loaders[first] = partial(_sum, loaders[first], loaders[second])
-    return loaders
+        hidden, channels, *sides = shapes[first]
+        shapes[first] = (hidden, channels, len(_PATCHES), *sides)
+        loaders[first] = partial(_both, loaders[first], loaders[second])
+    return shapes, loaders
 
 
-def _sum(first: Loader, second: Loader) -> Tensor:
-    return np.asarray(first(), np.float32) + np.asarray(second(), np.float32)
+def _both(first: Loader, second: Loader) -> Tensor:
+    return np.stack([np.asarray(load(), np.float32) for load in (first, second)], axis=2)
 
 
 def _names(config: VisionConfig, kind: ProjectorType, file: GGUFFile) -> dict[str, str]:

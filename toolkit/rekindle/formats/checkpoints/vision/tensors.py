@@ -12,11 +12,10 @@ from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.core.models.weights.requests import Shapes
 from rekindle.formats.checkpoints.checkpoint import LazyTensors, TowerFiles
+from rekindle.formats.families.qwen_vl import FRAMES
 from rekindle_kernels.blocks import Tensor
 
 Loader = Callable[[], Tensor]
-FRAMES: Final = 2
-"""Frames of a video with a common patch."""
 _PREFIXES: Final = ("model.", "")
 """Prefixes of towers in files: of whole models, and of models without a head."""
 _ENCODER: Final = "vision_tower.vision_model."
@@ -73,7 +72,7 @@ def tower_files(
             raise CheckpointError(f"{source}: missing {stored} of its vision tower. Fetch the model again")
         load = loaders[stored]
         if name == patch_name and (axes := _patch_axes(config, shapes[stored])):
-            load = partial(_flat_patches, load, axes)
+            load = partial(_flat_patches, load, axes, config.patch_width)
         elif shapes[stored] != shape and _is_joined(shapes[stored], shape):
             load = partial(_reshaped, load, shape)
         elif shapes[stored] != shape:
@@ -98,22 +97,23 @@ def _patch_axes(config: VisionConfig, shape: tuple[int, ...]) -> tuple[int, ...]
     Over the frames of a video, an axis of frames is last.
     """
     side, channels, hidden = config.patch_size, config.channels, config.encoder.hidden_size
+    of_frame = next((each for each in (channels, channels // FRAMES) if (hidden, each) in (shape[:2], shape[::4])), 0)
     axes: Mapping[tuple[int, ...], tuple[int, ...]] = {
         (hidden, channels, side, side): (0, 2, 3, 1),
-        (hidden, channels, FRAMES, side, side): (0, 3, 4, 1, 2),
+        (hidden, of_frame, FRAMES, side, side): (0, 3, 4, 1, 2),
         (hidden, side, side, channels): (0, 1, 2, 3),  # as MLX stores it
-        (hidden, FRAMES, side, side, channels): (0, 2, 3, 4, 1),
+        (hidden, FRAMES, side, side, of_frame): (0, 2, 3, 4, 1),
     }
     return axes.get(shape, ())
 
 
-def _flat_patches(load: Loader, axes: tuple[int, ...]) -> Tensor:
-    """Return the weights of a convolution as a matrix (out, in), with inputs in the order of a patch's numbers.
+def _flat_patches(load: Loader, axes: tuple[int, ...], width: int) -> Tensor:
+    """Return the weights of a convolution as a matrix (out, width), with inputs in the order of a patch's numbers.
 
-    An image is a video of equal frames, so that their weights add up.
+    An image is a video of equal frames: in a tower for images alone, their weights add up.
     """
     weights = np.asarray(load()).transpose(axes)
-    if len(axes) == 5:
+    if weights[0].size > width:
         weights = weights.astype(np.float32).sum(-1).astype(weights.dtype)
     return np.ascontiguousarray(weights).reshape(len(weights), -1)
 

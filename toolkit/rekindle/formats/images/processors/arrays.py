@@ -1,5 +1,6 @@
 """Arithmetic of pixels, equal to the PIL processors of transformers to the last bit."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -100,17 +101,23 @@ def lengths_up_to(most: int, merge: int) -> tuple[int, ...]:
     return (*(-(-length // square) * square for length in LENGTHS if length < most), most)
 
 
-def resize_bilinear(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return pixels (height, width, 3) uint8 in another (height, width), as torchvision does with `antialias=True`."""
+def resize_as_torch(pixels: np.ndarray, size: tuple[int, int], resample: int) -> np.ndarray:
+    """Return pixels (height, width, 3) uint8 in another (height, width), as torchvision does with `antialias=True`.
+
+    Args:
+        pixels: the pixels.
+        size: the new height and width.
+        resample: the number of Pillow for the filter, one of `FILTERS`.
+    """
     height, width = size
     if pixels.shape[1] != width:
-        pixels = _along_rows(pixels.swapaxes(0, 1), width).swapaxes(0, 1)
-    return np.ascontiguousarray(pixels if pixels.shape[0] == height else _along_rows(pixels, height))
+        pixels = _along_rows(pixels.swapaxes(0, 1), width, resample).swapaxes(0, 1)
+    return np.ascontiguousarray(pixels if pixels.shape[0] == height else _along_rows(pixels, height, resample))
 
 
-def _along_rows(pixels: np.ndarray, count: int) -> np.ndarray:
+def _along_rows(pixels: np.ndarray, count: int, resample: int) -> np.ndarray:
     """Return so many rows, each a weighted sum of the nearest ones."""
-    places, weights, shift = _weights(len(pixels), count)
+    places, weights, shift = _weights(len(pixels), count, resample)
     total = np.full((count, *pixels.shape[1:]), 1 << (shift - 1), np.int32)
     for tap in range(places.shape[1]):
         total += weights[:, tap, None, None] * pixels[places[:, tap]]
@@ -118,18 +125,36 @@ def _along_rows(pixels: np.ndarray, count: int) -> np.ndarray:
     return rows
 
 
-def _weights(source: int, count: int) -> tuple[np.ndarray, np.ndarray, int]:
+def _weights(source: int, count: int, resample: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the rows of the source for each of `count` rows, their weights as integers, and the bits of a fraction."""
-    scale = source / count
-    support = max(scale, 1.0)
+    scale, (taps, weigh) = source / count, FILTERS[resample]
+    stretch = max(scale, 1.0)
+    support = taps * stretch
     centres = scale * (np.arange(count) + 0.5)
     first = np.maximum((centres - support + 0.5).astype(np.int64), 0)
     last = np.minimum((centres + support + 0.5).astype(np.int64), source)
     places = first[:, None] + np.arange(int((last - first).max()))[None]
-    weights = np.maximum(0.0, 1.0 - np.abs((places - centres[:, None] + 0.5) / support))
+    weights = weigh(np.abs((places - centres[:, None] + 0.5) / stretch))
     weights[places >= last[:, None]] = 0.0
     weights /= weights.sum(1, keepdims=True)
     shift = 0
     while shift < 22 and int(0.5 + weights.max() * (1 << (shift + 1))) < 1 << 15:
         shift += 1
-    return np.minimum(places, source - 1), (weights * (1 << shift) + 0.5).astype(np.int32), shift
+    whole = np.trunc(weights * (1 << shift) + np.copysign(0.5, weights)).astype(np.int32)
+    return np.minimum(places, source - 1), whole, shift
+
+
+def _linear(distance: np.ndarray) -> np.ndarray:
+    weights: np.ndarray = np.maximum(0.0, 1.0 - distance)
+    return weights
+
+
+def _cubic(distance: np.ndarray) -> np.ndarray:
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((2.5 - 0.5 * distance) * distance - 4) * distance + 2
+    return np.where(distance < 1, near, np.where(distance < 2, far, 0.0))
+
+
+FILTERS: Final[Mapping[int, tuple[float, Callable[[np.ndarray], np.ndarray]]]] = {2: (1.0, _linear), 3: (2.0, _cubic)}
+"""By their numbers in Pillow, the filters of `resize_as_torch`: the distance without weight, and weights by distance.
+The second is Keys' cubic convolution (1981) with a parameter of -1/2."""

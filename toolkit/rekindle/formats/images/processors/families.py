@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.images.processed import VideoRules
 from rekindle.formats.images.processors.gemma import read_gemma3, read_gemma4
 from rekindle.formats.images.processors.idefics3 import read_idefics3
 from rekindle.formats.images.processors.internvl import read_internvl
@@ -12,10 +13,10 @@ from rekindle.formats.images.processors.lfm2_vl import read_lfm2_vl
 from rekindle.formats.images.processors.paligemma import read_paligemma
 from rekindle.formats.images.processors.pixtral import read_pixtral
 from rekindle.formats.images.processors.processor import ImageProcessor
-from rekindle.formats.images.processors.qwen import read_qwen
+from rekindle.formats.images.processors.qwen import QwenImages, read_qwen, read_qwen3
 from rekindle.formats.images.processors.settings import Settings
 
-IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_config")
+IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_config", "video_preprocessor_config")
 """Names of the JSON files with settings of images."""
 PROCESSORS: Final[Mapping[str, Callable[[Settings], ImageProcessor]]] = {
     "gemma3": read_gemma3,
@@ -27,7 +28,7 @@ PROCESSORS: Final[Mapping[str, Callable[[Settings], ImageProcessor]]] = {
     "pixtral": read_pixtral,
     "qwen2_5_vl": read_qwen,
     "qwen2_vl": read_qwen,
-    "qwen3_vl": read_qwen,
+    "qwen3_vl": read_qwen3,
 }
 """Readers of image processors by the kind of the tower."""
 
@@ -54,7 +55,14 @@ def image_processor(
     """
     if kind is None or tokenizer is None:
         return None
-    preprocessor, processor, tokens = (files[name] for name in IMAGE_SETTINGS)
-    inner = processor.get("image_processor")
-    image = preprocessor or (inner if isinstance(inner, Mapping) else {})
-    return PROCESSORS[kind](Settings(source, config, image, processor, tokens, tokenizer))
+    preprocessor, processor, tokens, video_preprocessor = (files[name] for name in IMAGE_SETTINGS)
+    image, video = (
+        own or (inner if isinstance(inner := processor.get(name), Mapping) else {})
+        for name, own in (("image_processor", preprocessor), ("video_processor", video_preprocessor))
+    )
+    return PROCESSORS[kind](Settings(source, config, image, processor, tokens, video, tokenizer))
+
+
+def videos_of(processor: ImageProcessor) -> VideoRules | None:
+    """Return the rules of a family for videos; None for a family without support."""
+    return processor.videos if isinstance(processor, QwenImages) else None

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -11,11 +12,14 @@ from rekindle.formats.images.processors.arrays import (
     by_row,
     full_patches,
     lengths_up_to,
-    resize_bilinear,
+    resize_as_torch,
 )
 from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import Settings
 from rekindle.formats.images.processors.tiles import Grid, cut, nearest_grid, tiled_order
+
+BILINEAR: Final = 2
+"""The filter, by its number in Pillow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +146,12 @@ class Lfm2Images:
         rows, columns = self.grid(height, width)
         parts: list[np.ndarray] = []
         if rows * columns > 1:
-            parts += list(cut(resize_bilinear(pixels, (rows * self.tile, columns * self.tile)), rows, columns))
+            parts += list(
+                cut(resize_as_torch(pixels, (rows * self.tile, columns * self.tile), BILINEAR), rows, columns)
+            )
         if self.has_whole or not parts:
             of_whole = self.whole_grid(*size)
-            parts.append(resize_bilinear(pixels, (of_whole[0] * self.cell, of_whole[1] * self.cell)))
+            parts.append(resize_as_torch(pixels, (of_whole[0] * self.cell, of_whole[1] * self.cell), BILINEAR))
         return parts
 
     def patches(self, pixels: np.ndarray) -> Patches:

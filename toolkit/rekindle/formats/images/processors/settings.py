@@ -28,6 +28,7 @@ class Settings:
         image: preprocessor_config.json, or its place in processor_config.json.
         processor: processor_config.json.
         tokens: tokenizer_config.json.
+        video: video_preprocessor_config.json, or its place in processor_config.json.
         tokenizer: the tokenizer.
     """
 
@@ -36,6 +37,7 @@ class Settings:
     image: Mapping[str, Any]
     processor: Mapping[str, Any]
     tokens: Mapping[str, Any]
+    video: Mapping[str, Any]
     tokenizer: Tokenizer
 
     @property
