@@ -14,16 +14,14 @@ pytestmark = pytest.mark.anyio
 FAMILIES = pytest.mark.parametrize(
     "family",
     [
-        Pictured("smolvlm"),
-        Pictured("lfm2-vl"),
-        Pictured("mistral3"),
-        Pictured("gemma3"),
-        Pictured("gemma4-dense"),
-        Pictured("gemma4-e"),
-        Pictured("qwen3-vl"),
+        Pictured("qwen3-vl"),  # positions by row and column
+        Pictured("gemma3"),  # tokens that see each other
         *(
             pytest.param(Pictured(name), marks=pytest.mark.wide)
-            for name in ("internvl", "paligemma", "pixtral", "qwen2_5-vl", "qwen3_5")
+            for name in (
+                *("gemma4-dense", "gemma4-e", "internvl", "lfm2-vl", "mistral3", "paligemma", "pixtral"),
+                *("qwen2_5-vl", "qwen3_5", "smolvlm"),
+            )
         ),
     ],
     ids=lambda family: family.path.name,

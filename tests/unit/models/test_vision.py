@@ -50,7 +50,7 @@ def test_embeddings_are_those_of_transformers(files: TowerFiles, implementation:
     assert np.abs(embeddings - expected).max() < 1e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("implementation", ["xla", "cpu"])
+@WITH_KERNELS
 @pytest.mark.parametrize("family", FAMILIES)
 def test_embeddings_of_each_family_are_those_of_transformers(family: str, implementation: Implementation) -> None:
     model = Pictured(family)
