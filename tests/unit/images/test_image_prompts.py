@@ -270,7 +270,7 @@ def test_a_template_without_a_place_for_an_image_is_named(template: str) -> None
         ([{"role": "user", "content": [{"type": "image"}]}], r"messages\[0\]: an image must be a PIL image"),
         ([{"role": "system", "content": [{"type": "image", "image": SQUARE}]}], r"messages\[0\]\['content'\]\[0\]"),
         ([{"role": "user", "content": [{"type": "image", "image": SQUARE, "detail": "most"}]}], "auto, low or high"),
-        ([{"role": "user", "content": [{"type": "video", "video": "x"}]}], "'type': 'image'"),
+        ([{"role": "user", "content": [{"type": "audio", "video": "x"}]}], "'type': 'image'"),
     ],
 )
 def test_malformed_parts_are_named(messages: list[Any], reason: str) -> None:

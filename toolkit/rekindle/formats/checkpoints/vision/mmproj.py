@@ -64,6 +64,7 @@ def open_tower(path: Path, output_size: int, tokenizer: Tokenizer | None = None)
     files = tower_files(config, _names(config, kind, file), *_tensors(file), source)
     further: dict[str, Mapping[str, Any]] = {name: {} for name in IMAGE_SETTINGS}
     further[IMAGE_SETTINGS[0]] = {**kind.images(file), **image_settings(file.metadata)}
+    further["video_preprocessor_config"] = kind.videos
     return OpenedTower(path, files, image_processor(tower_kind(settings), path, settings, further, tokenizer))
 
 

@@ -1,7 +1,7 @@
 """Types of projectors in llama.cpp's files of vision towers: settings, and names of tensors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rekindle.core.models.vision.config import Product, Scaling, Step, VisionConfig
@@ -19,11 +19,13 @@ class ProjectorType:
         settings: returns an equivalent `config.json` without a text model, given the file.
         stems: returns the names in the file of the projector's tensors, by the model's names.
         images: returns settings of an equivalent `preprocessor_config.json`, for a file without those of images.
+        videos: settings of an equivalent `video_preprocessor_config.json`, which no file has.
     """
 
     settings: Callable[[GGUFFile], Settings]
     stems: Callable[[VisionConfig], dict[str, str]]
     images: Callable[[GGUFFile], Settings] = lambda _: {}
+    videos: Mapping[str, Any] = field(default_factory=dict)
 
 
 def number(file: GGUFFile, name: str) -> Any:
@@ -227,6 +229,7 @@ def _large(file: GGUFFile) -> Settings:
     return {"min_pixels": 65_536, "max_pixels": 16_777_216}
 
 
+_VIDEOS: Final = {"size": {"shortest_edge": 4_096, "longest_edge": 25_165_824}}
 PROJECTORS: Final[Mapping[str, ProjectorType]] = {
     "gemma3": ProjectorType(_gemma3, _gemma3_stems),
     "gemma4v": ProjectorType(_gemma4, _gemma4_stems),
@@ -236,6 +239,6 @@ PROJECTORS: Final[Mapping[str, ProjectorType]] = {
     "pixtral": ProjectorType(_pixtral, _pixtral_stems),
     "qwen2.5vl_merger": ProjectorType(_qwen2_5, _qwen_stems, _small),
     "qwen2vl_merger": ProjectorType(_qwen2, _qwen_stems, _small),
-    "qwen3vl_merger": ProjectorType(_qwen3, _qwen_stems, _large),
+    "qwen3vl_merger": ProjectorType(_qwen3, _qwen_stems, _large, _VIDEOS),
 }
-"""Supported types of projectors by their names in files. Files of Qwen have no sizes of images: take the published."""
+"""Supported types of projectors by their names in files. Files of Qwen lack sizes of pictures: take the published."""
