@@ -10,6 +10,7 @@ from rekindle.client.requests import Requests
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Waits
+from rekindle.core.messages import PicturedTokens
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.notebook.progress.batch_progress import draw_progress
 from rekindle.results.facts.settings import SamplingParams
@@ -69,7 +70,7 @@ def wait_all(run: BatchRun, bar: ScoringBar) -> Waits[list[Handle]]:
 
 
 def compute_all(
-    requests: Requests, prompts: Sequence[tuple[tuple[int, ...], SamplingParams]], bar: ScoringBar
+    requests: Requests, prompts: Sequence[tuple[tuple[int, ...] | PicturedTokens, SamplingParams]], bar: ScoringBar
 ) -> Waits[list[Generation]]:
     """Submit a request for each (prompt, parameters); wait for all, and return their generations.
 
@@ -77,7 +78,7 @@ def compute_all(
     """
     __tracebackhide__ = True
     submits = [partial(requests.compute, prompt, params) for prompt, params in prompts]
-    labels = [prompt for prompt, _ in prompts]
+    labels = [prompt if isinstance(prompt, tuple) else prompt.ids for prompt, _ in prompts]
     run = yield from submit_each(submits, partial(BatchRun, labels, Shape(True, None), errors="raise"))
     return [handle.record.result() for handle in (yield from wait_all(run, bar))]
 

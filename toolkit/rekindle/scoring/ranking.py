@@ -1,8 +1,9 @@
 """Reranking of documents: by a head, by embeddings, or by the likelihood of "yes"."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +16,12 @@ from rekindle.core.request.accepted import LONGEST_SALT
 from rekindle.formats.checkpoints.uses import Activation, Classifier, Embedding
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.results.scores.classes import activated
-from rekindle.results.scores.ranking import Ranking
+from rekindle.results.scores.ranking import Content, Ranking
 from rekindle.scoring.classifying import logits_of
 from rekindle.scoring.computing import ScoringBar, compute_all
 from rekindle.scoring.embedding import EmbedOptions, last_states, normalized
 from rekindle.scoring.fitness import note_unfit
+from rekindle.scoring.ranking_contents import content, contents
 from rekindle.scoring.ranking_prompts import (
     DOCUMENT,
     fitted,
@@ -32,8 +34,8 @@ from rekindle.scoring.ranking_prompts import (
 
 def rerank(
     session: HasRequests,
-    query: str,
-    documents: Sequence[str],
+    query: str | Sequence[Mapping[str, Any]],
+    documents: Sequence[str | Sequence[Mapping[str, Any]]],
     *,
     instruction: str | None = None,
     activation: bool = True,
@@ -53,8 +55,9 @@ def rerank(
     The call waits for all documents, and for room in the waiting queue. Leaving the wait early cancels its requests.
 
     Args:
-        query: the search query.
-        documents: the texts to rank.
+        query: the search query: a text, or for a model such as Qwen3-VL-Reranker parts of a message, as
+            [{"type": "image", "image": ...}, {"type": "text", "text": ...}].
+        documents: the texts to rank, or parts of messages with images, as of `query`.
         instruction: the criterion of relevance; the default describes a web search. For an embedding model, the
             instruction of `embed` for the query; the default is the model's prompt "query", if it has one.
         activation: whether the model's activation gives the scores, by default probabilities. False gives their logits,
@@ -70,21 +73,22 @@ def rerank(
         A `rekindle.Ranking`, with the relevance of each document.
 
     Raises:
-        InvalidRequest: the query or a document is not a text, the model has no chat template or cannot answer in this
+        InvalidRequest: the query or a document is not a text or parts of a message, or has images for a model that
+            takes none or ranks by a head or by embeddings; the model has no chat template or cannot answer in this
             format, or its logits need a larger `max_logprobs` in `open`.
         SessionError: the session is closed or its engine failed.
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     requests = session._requests
-    checks.text("query", query, checks.LONGEST_LONG_TEXT)
     if not checks.is_sequence(documents):
         raise InvalidRequest(f"documents must be a list of texts, got {checks.preview(documents)}")
     checks.unless_none(checks.text)("instruction", instruction)
     checks.boolean("activation", activation)
     bar = ScoringBar("ranking", "documents", requests.draws_progress(progress))
     most = SamplingParams.from_options({"truncate_prompt_tokens": truncate_prompt_tokens}).truncate_prompt_tokens
-    texts, salt = checks.long_texts("documents", documents), checks.text("cache_salt", cache_salt, LONGEST_SALT)
-    call = _RankingCall(query, texts, instruction, activation, most, salt, adapter, bar)
+    asked, texts = content("query", query), contents("documents", documents)
+    salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
+    call = _RankingCall(asked, texts, instruction, activation, most, salt, adapter, bar)
     requests.check_engine()
     uses = requests.loaded_engine.checkpoint.uses
     if uses.classifier is not None:
@@ -104,8 +108,8 @@ class _RankingCall:
         bar: the progress bar.
     """
 
-    query: str
-    documents: tuple[str, ...]
+    query: Content
+    documents: tuple[Content, ...]
     instruction: str | None
     activation: bool
     most: int | None
@@ -127,6 +131,7 @@ class _RankingCall:
 def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) -> Waits[Ranking]:
     """Return the ranking by the cosine similarity of embeddings, which have no logits."""
     __tracebackhide__ = True
+    _check_texts(call)
     options = EmbedOptions.of(requests.loaded_engine, None, None, None, None)
     writers = writers_for_embedding(defaults, call.instruction, len(call.documents))
     prompts = yield from fitted(requests, writers, (call.query, *call.documents), call.most)
@@ -137,9 +142,19 @@ def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) 
     return replace(call, activation=True).ranking((vectors[1:] @ vectors[0]).tolist(), states.prompt_tokens)
 
 
+def _check_texts(call: _RankingCall) -> None:
+    if not all(isinstance(each, str) for each in (call.query, *call.documents)):
+        raise InvalidRequest.of(
+            "prompt",
+            "rerank() takes images for models that answer questions, such as Qwen3-VL-Reranker, and this one ranks by "
+            "a head or by embeddings: embed the query and the documents as messages, and compare the vectors",
+        )
+
+
 def _by_class(requests: Requests, call: _RankingCall, head: Classifier) -> Waits[Ranking]:
     """Return the ranking by the probability of a head's only class."""
     __tracebackhide__ = True
+    _check_texts(call)
     prompts = yield from _questions(requests, call, output=0)
     if (classes := len(head.labels)) > 1:
         raise InvalidRequest(
@@ -154,7 +169,7 @@ def _by_class(requests: Requests, call: _RankingCall, head: Classifier) -> Waits
 
 def _questions(requests: Requests, call: _RankingCall, output: int) -> Waits[list[Prompt]]:
     """Return the questions about the documents, with room for `output` tokens behind them."""
-    writer = question_writer(requests.loaded_engine.tokenizer, call.instruction, call.query)
+    writer = question_writer(requests.loaded_engine.preparer.prompts, call.instruction, call.query)
     return (yield from fitted(requests, [writer] * len(call.documents), call.documents, call.most, output))
 
 
@@ -185,7 +200,8 @@ def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
         logprobs_of="sampled",
         ignore_eos=True,
     )
-    answers = yield from compute_all(requests, [(each, params) for each in ids], call.bar)
+    questions = [(each if each.pictures else each.ids, params) for each in ids]
+    answers = yield from compute_all(requests, questions, call.bar)
     scores = []
     for answer in answers:
         assert answer.logprobs is not None
@@ -195,7 +211,7 @@ def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
         else:
             by_token = {each.token_id: each.logprob for each in answer.logprobs[0].top}
             scores.append(by_token[yes] - by_token[no])
-    return call.ranking(scores, sum(map(len, ids)))
+    return call.ranking(scores, sum(len(each.ids) for each in ids))
 
 
 def _query_or_document(index: int) -> str:

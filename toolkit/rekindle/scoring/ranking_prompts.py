@@ -4,33 +4,36 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from rekindle.assembly.preparing.prompt_reader import PromptReader
+from rekindle.assembly.preparing.prompt_reader import NO_IMAGES, PromptReader
 from rekindle.client.batches.batch import invalid_batch
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Conversation, Prompt
+from rekindle.core.messages import Conversation, PicturedTokens, Prompt
 from rekindle.core.request.request import check_length
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.uses import Embedding
 from rekindle.formats.rendering.template import template_variables
+from rekindle.results.scores.ranking import Content
+from rekindle.scoring import ranking_contents
 from rekindle.scoring.embedding import prompt_prefix
+from rekindle.scoring.ranking_contents import illustrated_question
 
 INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 """Default instruction of Qwen3-Reranker."""
 DOCUMENT: Final = "document {}"
 """Name of a document in errors, with its index."""
-_SYSTEM: Final = (
+SYSTEM: Final = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
     'answer can only be "yes" or "no".'
 )
 """System prompt of Qwen3-Reranker's training; other chat models follow it too."""
-Writer = Callable[[str], Prompt]
-"""Writer of the prompt with a text."""
+Writer = Callable[[Content], Prompt]
+"""Writer of the prompt with a text, or with parts of a message."""
 
 
 def fitted(
-    requests: Requests, writers: Sequence[Writer], texts: Sequence[str], most: int | None, output: int = 0
+    requests: Requests, writers: Sequence[Writer], texts: Sequence[Content], most: int | None, output: int = 0
 ) -> Waits[list[Prompt]]:
     """Return the prompts with texts, each without the end of its text if there are more than `most` tokens.
 
@@ -44,12 +47,16 @@ def fitted(
     return (yield from in_a_thread(lambda: [_fit(reader, write, text, length) for write, text in pairs], "rerank"))
 
 
-def _fit(reader: PromptReader, write: Writer, text: str, most: int) -> Prompt:
+def _fit(reader: PromptReader, write: Writer, text: Content, most: int) -> Prompt:
     """Return the prompt with a text, without the end of the text if there are more than `most` tokens.
 
     Raises:
-        InvalidRequest: the prompt has more tokens even without the text.
+        InvalidRequest: the prompt has more tokens even without the text, or an image, which is not cut.
     """
+    if not isinstance(text, str):
+        raise InvalidRequest.of(
+            "truncate_prompt_tokens", "truncate_prompt_tokens is for documents of text alone: leave it out for images"
+        )
     if reader.tokenizer is not None:
         text = reader.tokenizer.near(text, most, at_end=False)
     prompt = write(text)
@@ -76,25 +83,40 @@ def writers_for_embedding(defaults: Embedding, instruction: str | None, document
         prompt_prefix(defaults, name if own is None and name in defaults.prompts else own)
         for name, own in (("query", instruction), ("document", None))
     )
-    return [of_query.__add__, *([of_document.__add__] * documents)]
+
+    def behind(prefix: str, text: Content) -> str:
+        assert isinstance(text, str), "models for embeddings rank texts"
+        return prefix + text
+
+    return [partial(behind, of_query), *([partial(behind, of_document)] * documents)]
 
 
-def question_writer(tokenizer: Tokenizer | None, instruction: str | None, query: str) -> Writer:
-    """Return the writer of the question about a document."""
+def question_writer(reader: PromptReader, instruction: str | None, query: Content) -> Writer:
+    """Return the writer of the question about a document: in the form of Qwen3-VL-Reranker for a model with images."""
+    tokenizer = reader.tokenizer
     if tokenizer is not None and tokenizer.chat_template is None:
         raise InvalidRequest(
             "rerank() needs the model's chat template, and the model has none: pass chat_template= to open(), or write "
             "the texts yourself for classify() or score()"
         )
+    if reader.images is not None:
+        instruct = ranking_contents.INSTRUCTION if instruction is None else instruction
+        return partial(illustrated_question, SYSTEM, instruct, query)
     instruct = INSTRUCTION if instruction is None else instruction
     return partial(question, tokenizer, instruct, query)
 
 
-def question(tokenizer: Tokenizer | None, instruction: str, query: str, document: str) -> Conversation:
-    """Return the conversation for judging a document's relevance, with reasoning disabled."""
+def question(tokenizer: Tokenizer | None, instruction: str, query: Content, document: Content) -> Conversation:
+    """Return the conversation for judging a document's relevance, with reasoning disabled.
+
+    Raises:
+        InvalidRequest: the query or the document has images, and the model takes none.
+    """
+    if not isinstance(query, str) or not isinstance(document, str):
+        raise InvalidRequest.of("prompt", NO_IMAGES)
     thinks = tokenizer is not None and "enable_thinking" in template_variables(tokenizer.chat_template or "")
     content = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
-    messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": content}]
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
     return Conversation(messages, None, {"enable_thinking": False} if thinks else {})
 
 
@@ -110,16 +132,16 @@ def one_token(tokenizer: Tokenizer, word: str) -> int:
     return ids[0]
 
 
-def tokenize_questions(reader: PromptReader, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
+def tokenize_questions(reader: PromptReader, prompts: Sequence[Prompt]) -> list[PicturedTokens]:
     """Return the tokens of questions about documents.
 
     Raises:
         InvalidBatch: some questions are too long.
     """
-    sequences, bad = [reader.token_ids(prompt) for prompt in prompts], dict[int, Exception]()
-    for index, ids in enumerate(sequences):
+    sequences, bad = [reader.read(prompt) for prompt in prompts], dict[int, Exception]()
+    for index, tokens in enumerate(sequences):
         try:
-            check_length(ids, reader.capacity)
+            check_length(tokens.ids, reader.capacity)
         except InvalidRequest as error:
             bad[index] = error
     if bad:

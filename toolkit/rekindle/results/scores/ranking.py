@@ -1,12 +1,16 @@
 """Rankings of documents by relevance to a query."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from rekindle import markup
 from rekindle.core.request import checks
 from rekindle.core.words import one_line, percent, quantity
+
+Content: TypeAlias = str | tuple[Mapping[str, Any], ...]
+"""A text, or parts of a message with images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +20,12 @@ class Ranked:
     Attributes:
         index: the index of the document in the call.
         score: the relevance, as in `Ranking`.
-        document: the text.
+        document: the text, or the parts.
     """
 
     index: int
     score: float
-    document: str
+    document: Content
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Ranking:
     """Documents and their relevance to a query. Iteration yields `Ranked` items, most relevant first.
 
     Attributes:
-        query: the text of the query.
+        query: the query, a text or parts of a message with images.
         documents: the documents in the order of the call.
         scores: the relevance of each document in the same order: a probability from 0 to 1 (or its logit, without the
             activation), or for an embedding model a cosine from -1 to 1.
@@ -37,8 +41,8 @@ class Ranking:
         activation: whether the scores are probabilities or cosines, not logits.
     """
 
-    query: str
-    documents: tuple[str, ...]
+    query: Content
+    documents: tuple[Content, ...]
     scores: tuple[float, ...]
     prompt_tokens: int = 0
     activation: bool = True
@@ -49,7 +53,7 @@ class Ranking:
         return tuple(sorted(range(len(self.scores)), key=lambda place: -self.scores[place]))
 
     @property
-    def best(self) -> str:
+    def best(self) -> Content:
         """Most relevant document.
 
         Raises:
@@ -76,16 +80,25 @@ class Ranking:
 
     def __repr__(self) -> str:
         lines = [f"{rank:>4}  {score:>8}  {document}" for rank, score, document in self._rows()]
-        return "\n".join([f"<rekindle.Ranking of {quantity(len(self), 'document')} for {self.query!r:.80}>", *lines])
+        return "\n".join(
+            [f"<rekindle.Ranking of {quantity(len(self), 'document')} for {in_words(self.query)!r:.80}>", *lines]
+        )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         table = markup.table(self._rows(), ("rank", "relevance", "document"))
-        return markup.bundle(repr(self), markup.card("Ranking", self.query, table))
+        return markup.bundle(repr(self), markup.card("Ranking", in_words(self.query), table))
 
     def _rows(self) -> list[tuple[str, str, str]]:
         score = _relevance if self.activation else "{:.3f}".format
         ranked = enumerate(self.top(MOST_ROWS), 1)
-        return [(str(rank), score(r.score), one_line(r.document, 80)) for rank, r in ranked]
+        return [(str(rank), score(r.score), one_line(in_words(r.document), 80)) for rank, r in ranked]
+
+
+def in_words(content: Content) -> str:
+    """Return a text, or the texts of parts with "[image]" for each image."""
+    if isinstance(content, str):
+        return content
+    return " ".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in content)
 
 
 def _relevance(score: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rekindle.results.scores.classes import Classification
-from rekindle.results.scores.ranking import Ranking
+from rekindle.results.scores.ranking import Ranking, in_words
 from rekindle.server.common.events import Head
 from rekindle.server.judging.body import RankRequest
 from rekindle.server.judging.encoding_answer import vector_object
@@ -20,14 +20,15 @@ def ranking_object(head: Head, ranking: Ranking, request: RankRequest) -> Any:
     ranked = ranking.top(count)
     if request.plain:
         return [
-            {"index": each.index, "score": each.score, **({"text": each.document} if request.with_documents else {})}
+            {"index": each.index, "score": each.score}
+            | ({"text": in_words(each.document)} if request.with_documents else {})
             for each in ranked
         ]
     results = [
         {
             "index": each.index,
             "relevance_score": each.score,
-            **({"document": {"text": each.document}} if request.with_documents else {}),
+            **({"document": {"text": in_words(each.document)}} if request.with_documents else {}),
         }
         for each in ranked
     ]

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from rekindle.core.request.checks import preview
 from rekindle.formats.response import MessageForm
+from rekindle.results.scores.ranking import Content
 from rekindle.server.common.fields import Fields
+from rekindle.server.common.pictures import check_count, content_in
 from rekindle.server.judging.encoding_body import NEUTRAL, Inputs, encoding_in, inputs_in
 
 MAX_TOP = 2**31 - 1
@@ -38,8 +40,8 @@ class RankRequest:
     """A request to rank documents.
 
     Attributes:
-        query: the search query.
-        documents: the texts to rank.
+        query: the search query, a text or parts of a message with images.
+        documents: the texts or parts to rank.
         top: the number of documents in the answer; None for all.
         with_documents: whether the answer repeats the documents.
         plain: whether the answer is a list of scores, as in text-embeddings-inference.
@@ -47,8 +49,8 @@ class RankRequest:
         options: the other keywords of `session.rerank`.
     """
 
-    query: str
-    documents: Sequence[str]
+    query: Content
+    documents: Sequence[Content]
     top: int | None
     with_documents: bool
     plain: bool
@@ -67,7 +69,7 @@ class ScoreRequest:
         options: the other keywords of `session.rerank`.
     """
 
-    pairs: Sequence[tuple[str, str]]
+    pairs: Sequence[tuple[Content, Content]]
     fields: tuple[str, str]
     lengths: Lengths
     options: Mapping[str, Any]
@@ -96,7 +98,7 @@ class PoolRequest:
 
 def read_ranking(body: Fields, most: int) -> RankRequest:
     """Return the ranking requested by a body of at most `most` documents; raise ApiError if the body is invalid."""
-    query = body.require("query", str)
+    query = _query(body)
     plain = "documents" not in body.peek(("documents",)) and "texts" in body.peek(("texts",))
     name = "texts" if plain else "documents"
     documents = _documents(body, name, most)
@@ -104,7 +106,7 @@ def read_ranking(body: Fields, most: int) -> RankRequest:
     if top is not None and not 0 <= top <= MAX_TOP:
         body.refuse("top_n", f"must be at least 0, got {top}")
     with_documents = body.flag("return_text") if plain else body.flag("return_documents", True)
-    lengths, options = _lengths(body), _rank_options(body)
+    lengths, options = _lengths(body, [query, *documents]), _rank_options(body)
     body.finish(NEUTRAL_OF_RANKS)
     return RankRequest(query, documents, top or None, with_documents, plain, lengths, options)
 
@@ -118,7 +120,7 @@ def read_score(body: Fields, most: int) -> ScoreRequest:
         body.refuse(first, f"must be one text, or as many as {second} ({len(documents)}), got {len(queries)}")
     if len(queries) == 1:
         queries = queries * len(documents)
-    lengths, options = _lengths(body), _rank_options(body)
+    lengths, options = _lengths(body, [*queries, *documents]), _rank_options(body)
     body.finish(NEUTRAL_OF_RANKS)
     return ScoreRequest(list(zip(queries, documents, strict=True)), (first, second), lengths, options)
 
@@ -150,35 +152,54 @@ def read_pooling(body: Fields, most: int, form: MessageForm) -> PoolRequest:
     )
 
 
-def _documents(body: Fields, name: str, most: int) -> list[str]:
-    """Take a text or a list of texts, each a string or an object with the key "text"."""
+def _query(body: Fields) -> Content:
+    """Take a query: a text, or an object with parts of a message."""
+    value = body.any("query")
+    if value is None:
+        body.refuse_missing("query")
+    query = _content(value, "query", "query")
+    if query is None:
+        body.refuse("query", f"must be a text, or an object with a content, got {preview(value)}")
+    return query
+
+
+def _documents(body: Fields, name: str, most: int) -> list[Content]:
+    """Take a text or a list of texts: strings, objects with the key "text", or with parts of a message as "content"."""
     value = body.any(name)
     if value is None:
         body.refuse_missing(name)
     values = value if isinstance(value, list) else [value]
-    documents = [text for text in map(_text, values) if text is not None]
+    read = [_content(each, name, f"{name}[{index}]") for index, each in enumerate(values)]
+    documents = [each for each in read if each is not None]
     if not documents or len(documents) < len(values):
         body.refuse(name, f"must be a text or a list of texts (or objects with a text), got {preview(value)}")
     if len(documents) > most:
         body.refuse(name, f"must have at most {most} texts, got {len(documents)}")
+    check_count([{"content": list(each)} for each in documents if not isinstance(each, str)], name)
     return documents
 
 
-def _text(value: Any) -> str | None:
+def _content(value: Any, name: str, place: str) -> Content | None:
+    """Return a text, or parts of a message in vLLM's form; None for another value."""
     match value:
         case str(text) | {"text": str(text)}:
             return text
         case {"content": [{"type": "text", "text": str(text)}]}:
             return text
+        case {"content": [*parts]} if parts:
+            return tuple(content_in(parts, name, f"{place}.content"))
     return None
 
 
-def _lengths(body: Fields) -> Lengths:
+def _lengths(body: Fields, contents: Sequence[Content]) -> Lengths:
     bounds = []
+    is_plain = all(isinstance(each, str) for each in contents)
     for name in ("max_tokens_per_query", "max_tokens_per_doc"):
         bound = body.take(name, int)
         if bound is not None and not 0 <= bound <= MAX_TOP:
             body.refuse(name, f"must be at least 0, got {bound}")
+        if bound and not is_plain:
+            body.refuse(name, "is for texts alone: leave it out for images")
         bounds.append(bound or None)  # 0 means no bound, as in vLLM
     return Lengths(*bounds)
 

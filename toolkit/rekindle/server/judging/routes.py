@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from rekindle.core.errors import InvalidBatch
 from rekindle.results.scores.classes import Classification
-from rekindle.results.scores.ranking import Ranking
+from rekindle.results.scores.ranking import Content, Ranking
 from rekindle.server.common.errors import ApiError, api_error_of
 from rekindle.server.common.events import Head
 from rekindle.server.http.exchange import Exchange
@@ -49,14 +49,14 @@ async def rank(exchange: Exchange) -> ASGIApp:
 async def score_pairs(exchange: Exchange) -> ASGIApp:
     """Serve POST /score and /v1/score: the relevance of each document to its query."""
     request, session = await exchange.read(read_score, exchange.limits.prompts), exchange.model.session
-    by_query: dict[str, list[int]] = {}
+    by_query: dict[str | int, list[int]] = {}
     for index, (query, _) in enumerate(request.pairs):
-        by_query.setdefault(query, []).append(index)
+        by_query.setdefault(query if isinstance(query, str) else id(query), []).append(index)
 
     async def work() -> tuple[list[float], int]:
         scores, tokens = [0.0] * len(request.pairs), 0
-        for query, places in by_query.items():
-            texts = [query, *(request.pairs[place][1] for place in places)]
+        for places in by_query.values():
+            texts = [request.pairs[places[0]][0], *(request.pairs[place][1] for place in places)]
             cut_query, *documents = await run_sync(_cut, session, texts, request.lengths)
             try:
                 ranking = await session.rerank(
@@ -118,10 +118,13 @@ async def _classes(exchange: Exchange, request: PoolRequest) -> tuple[list[Class
     return await without_answers(exchange, request.inputs, classify)
 
 
-def _cut(session: ServedSession, texts: Sequence[str], lengths: Lengths) -> list[str]:
+def _cut(session: ServedSession, texts: Sequence[Content], lengths: Lengths) -> list[Content]:
     """Return a query and documents without their tokens above the bounds."""
     bounds = (lengths.query, *(lengths.document for _ in texts[1:]))
-    return [text if bound is None else _first(session, text, bound) for text, bound in zip(texts, bounds, strict=True)]
+    return [
+        _first(session, text, bound) if bound is not None and isinstance(text, str) else text
+        for text, bound in zip(texts, bounds, strict=True)
+    ]
 
 
 def _first(session: ServedSession, text: str, count: int) -> str:
