@@ -18,6 +18,7 @@ from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.images.parts import images_in
 from rekindle.formats.images.processors.arrays import in_squares
 from rekindle.formats.images.processors.processor import tokens_of
+from rekindle.formats.images.videos import Video
 from rekindle_kernels.api import Implementation
 from tests.engine.pictured import Pictured
 from tests.vision import SMOLVLM, Array, RunningTower, golden, padded, patches_of
@@ -61,6 +62,7 @@ def test_embeddings_of_each_family_are_those_of_transformers(family: str, implem
     for number in (0, 1):
         embeddings = []
         for image, _ in images_in(model.messages(number)):
+            assert not isinstance(image, Video)
             pixels = image.pixels()
             patches = checkpoint.images.patches(pixels)
             alone, longer = (
