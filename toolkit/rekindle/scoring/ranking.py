@@ -86,9 +86,9 @@ def rerank(
     checks.boolean("activation", activation)
     bar = ScoringBar("ranking", "documents", requests.draws_progress(progress))
     most = SamplingParams.from_options({"truncate_prompt_tokens": truncate_prompt_tokens}).truncate_prompt_tokens
-    asked, texts = content("query", query), contents("documents", documents)
+    question, texts = content("query", query), contents("documents", documents)
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
-    call = _RankingCall(asked, texts, instruction, activation, most, salt, adapter, bar)
+    call = _RankingCall(question, texts, instruction, activation, most, salt, adapter, bar)
     requests.check_engine()
     uses = requests.loaded_engine.checkpoint.uses
     if uses.classifier is not None:

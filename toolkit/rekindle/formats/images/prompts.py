@@ -97,14 +97,14 @@ class ImagePrompts:
         disguise = Disguise(self._texts)
         is_plain = disguise.is_needed(places)
         text = render(disguise.put_on(places) if is_plain else places)
-        found, pieces = self._place.findall(text), self._place.split(text)
-        if found != expected:
+        marks, pieces = self._place.findall(text), self._place.split(text)
+        if marks != expected:
             raise InvalidRequest.of(
                 "prompt",
-                f"the model's chat template wrote {len(found)} places for {len(expected)} images: put images into "
+                f"the model's chat template wrote {len(marks)} places for {len(expected)} images: put images into "
                 "messages of the user, or open the model with a chat_template that has a place for each",
             )
-        return CutText(tuple(map(disguise.take_off, pieces)) if is_plain else tuple(pieces), tuple(found), is_plain)
+        return CutText(tuple(map(disguise.take_off, pieces)) if is_plain else tuple(pieces), tuple(marks), is_plain)
 
     def _place_of(self, image: ImageSource | Video) -> str:
         """Return the text of the place of an image or a video.

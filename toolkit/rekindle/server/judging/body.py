@@ -169,8 +169,8 @@ def _documents(body: Fields, name: str, most: int) -> list[Content]:
     if value is None:
         body.refuse_missing(name)
     values = value if isinstance(value, list) else [value]
-    read = [_content(each, name, f"{name}[{index}]") for index, each in enumerate(values)]
-    documents = [each for each in read if each is not None]
+    contents = [_content(each, name, f"{name}[{index}]") for index, each in enumerate(values)]
+    documents = [each for each in contents if each is not None]
     if not documents or len(documents) < len(values):
         body.refuse(name, f"must be a text or a list of texts (or objects with a text), got {preview(value)}")
     if len(documents) > most:
