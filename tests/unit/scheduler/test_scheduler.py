@@ -56,6 +56,16 @@ def test_an_end_token_ends_the_request_and_what_was_sampled_after_it_is_dropped(
     assert engine.scheduler.stats.generated_tokens == 4
 
 
+def test_a_row_is_made_anew_only_for_another_page() -> None:
+    engine = ByHand(page_size=16, overlap=False)
+    engine.admit(0, PROMPT, max_tokens=20)
+    rows = []
+    while engine.in_flight:
+        rows += [row for plan in engine.settle() for row in plan.rows]
+    assert len(rows) == 19
+    assert len({id(row) for row in rows}) == len({row.page for row in rows}) == 2
+
+
 def test_a_request_ends_where_the_context_ends() -> None:
     engine = ByHand(page_size=16, max_context=20)
     engine.admit(0, PROMPT[:15], max_tokens=100)

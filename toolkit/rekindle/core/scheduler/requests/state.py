@@ -53,6 +53,7 @@ class RequestState:
         has_states: whether its model has layers with a state.
         marks: the marks of its images in the keys of its pages.
         shift: the position of a token behind its images minus the token's index.
+        last_row: the last row; the next ones are the same object as long as they are equal.
     """
 
     request: Request
@@ -68,6 +69,7 @@ class RequestState:
     has_states: bool = False
     marks: Marks = field(default_factory=dict)
     shift: int = 0
+    last_row: Row | None = None
     queued: Queued = field(default_factory=Queued)
     computed: int = 0
     prefill_end: int = 0
@@ -284,13 +286,13 @@ class RequestState:
     def next_row(self, slot: int) -> Row:
         """Return a row for its next token, which counts as computed from now on."""
         assert self.lease is not None
-        page = self.lease.pages[self.computed // self.lease.page_size]
-        logprobs, allowed = self.request.params.logprobs, self._next_mask
-        changes = self.request.changes
-        row = Row(
-            self.request.id, slot, page, logprobs, self.length, allowed,
-            adapter=self._adapter, changes=changes, shift=self.shift,
-        )  # fmt: skip
+        page, request = self.lease.pages[self.computed // self.lease.page_size], self.request
+        length, allowed, row = self.length, self._next_mask, self.last_row
+        if row is None or row.allowed is not allowed or (row.slot, row.page, row.length) != (slot, page, length):
+            self.last_row = row = Row(
+                request.id, slot, page, request.params.logprobs, length, allowed,
+                adapter=self._adapter, changes=request.changes, shift=self.shift,
+            )  # fmt: skip
         self.computed += 1
         self.pending += 1
         return row
