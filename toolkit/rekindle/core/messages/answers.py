@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rekindle.core.messages.message import Message, OfRequest
+from rekindle.core.messages.message import Message, OfRequest, part
 from rekindle.core.messages.words import end_suffix, first_of, join_items, quote
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
@@ -33,7 +33,7 @@ class Started(OfRequest):
         return f"Started: request {self.request_id}, {self.cached.total} of {prompt} cached"
 
 
-@dataclass(frozen=True, slots=True)
+@part
 class Output:
     """New tokens of one request, without surplus; a part of `Outputs`. The last `Output` has an end reason.
 
@@ -87,7 +87,7 @@ class Stopped(OfRequest):
         return f"Stopped: request {self.request_id}, after {quantity(self.tokens, 'token')}"
 
 
-@dataclass(frozen=True, slots=True)
+@part
 class Text:
     """An `Output` with its decoded text; a part of `Texts`.
 

@@ -1,6 +1,9 @@
 """Base classes of all messages."""
 
 from dataclasses import dataclass
+from typing import TypeVar, dataclass_transform
+
+Part = TypeVar("Part")
 
 
 class Message:
@@ -37,3 +40,12 @@ def wrong_receiver(actor: str, message: object) -> TypeError:
         f"the {actor} takes no {type(message).__name__}, got {message!r:.80}; "
         "rekindle.core.engine.wiring has the receiver of each message"
     )
+
+
+@dataclass_transform(frozen_default=True)
+def part(cls: type[Part]) -> type[Part]:
+    """Make a dataclass for parts of messages, with many instances in a tick.
+
+    Type checkers take the instances as frozen. At run time, frozen ones would take three to nine times as long to make.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rekindle.core.errors import RekindleError
-from rekindle.core.messages.message import Message
+from rekindle.core.messages.message import Message, part
 from rekindle.core.messages.pictures import Embedding
 from rekindle.core.messages.words import describe_error, first_of, join_items
 from rekindle.core.page import NULL_PAGE
@@ -212,7 +212,7 @@ class Plan(Message):
         return "; ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
+@part
 class SampleRow:
     """The place of a request's new token in the outputs of a tick.
 
