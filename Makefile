@@ -131,6 +131,7 @@ tutorials: $(VENV)/.tutorials
 	$(BEGINS)
 	@$(BIN)/python tutorials/build.py $(TUTORIALS)
 	@$(BIN)/python $(PYTEST) -m tutorial tests/notebook
+	$(if $(TUTORIALS),,@$(BIN)/python tutorials/build.py --marimo build/marimo 01 06 16)
 	$(if $(TUTORIALS),,$(PASSED))
 
 test-browser: $(VENV)-browser/.dev

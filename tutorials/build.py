@@ -1,9 +1,11 @@
-"""Run the tutorials: `python tutorials/build.py [NAMES] [--write]`.
+"""Run the tutorials: `python tutorials/build.py [NAMES] [--write | --marimo FOLDER]`.
 
 A tutorial is a pair: `NN_name.py` is its source, in jupytext's percent format, and `NN_name.ipynb` has the same cells
 with their outputs, for readers. Each runs in a kernel and with a cache directory of its own, so its outputs do not
 depend on what this machine has seen before. Where a cell tells the reader to restart the kernel and to run the cells
 above it again, this is done here too, and the outputs are those of the second time.
+
+With `--marimo`, the tutorials are written into a folder as notebooks of marimo and run there, each beside its HTML.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import as_marimo
 import jupytext
 import nbformat
 from jupyter_client.manager import KernelManager
@@ -57,13 +60,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="such as 01 or 01_first_words (default: all)")
     parser.add_argument("--write", action="store_true", help="write the notebooks, do not compare them")
+    parser.add_argument("--marimo", type=Path, metavar="FOLDER", help="write and run notebooks of marimo there")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one tutorial (default: %(default)s)")
     options = parser.parse_args()
     unfit = 0
     for source in chosen(options.names):
         wall, processor = time.monotonic(), children_seconds()
         try:
-            result = finish(source, options.write, options.limit)
+            if options.marimo is not None:
+                result = run_in_marimo(source, options.marimo, options.limit)
+            else:
+                result = finish(source, options.write, options.limit)
         except Unfit as error:
             unfit += 1
             result = f"UNFIT\n{error}"
@@ -113,6 +120,25 @@ def finish(source: Path, write: bool, limit: float) -> str:
     difference = first_difference(notebook, nbformat.read(target, as_version=4))
     if difference:
         raise Unfit(f"{target.name}: {difference}; make tutorials-write brings it up to date")
+    return "good"
+
+
+def run_in_marimo(source: Path, folder: Path, limit: float) -> str:
+    """Write a tutorial into a folder as a notebook of marimo, and run it.
+
+    Returns:
+        The result in a word.
+
+    Raises:
+        Unfit: a cell fails, or the limit is exceeded.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder.resolve() / source.name
+    as_marimo.write(source, target, f"{PROJECT['name']}[server]")
+    with tempfile.TemporaryDirectory(prefix="rekindle-tutorial-") as name:
+        errors = as_marimo.run(target, environment(Path(name).resolve()), limit)
+    if errors:
+        raise Unfit(errors)
     return "good"
 
 
