@@ -10,9 +10,11 @@ from tests.browser.driver import BROKEN, open_notebook
 from tests.browser.lab import Lab
 
 SHORT = "token_ids=PROMPT, max_tokens=12, ignore_eos=True"
+PAGED = SHORT.replace("12", "60")
+"""Arguments of a generation with a whole page."""
 DRAWINGS = {
-    f"with session.trace() as trace: await session.generate({SHORT})\ntrace.timeline()": "20 + 12",
-    "session.cache.draw()": "pages of 64 tokens",
+    f"with session.trace() as trace: await session.generate({PAGED})\ntrace.timeline()": "20 + 60",
+    "session.cache.draw()": "of 64 tokens",
 }
 CELLS = {
     "dashboard = session.dashboard(); dashboard": "running when the dashboard stopped",
