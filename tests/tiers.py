@@ -157,7 +157,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "test-notebook": (*FACES, *HELD, "tests/notebook/"),
     "tutorials": (*HELD, "toolkit/rekindle/results/", "tutorials/", "README.md"),
-    "test-browser": (*FACES, "tests/browser/", "toolkit/rekindle/marimo.py"),
+    "test-browser": (*FACES, "tests/browser/", "toolkit/rekindle/chats/", "toolkit/rekindle/marimo.py"),
     "test-clients": (
         *SERVED,
         "tests/clients/",

@@ -18,7 +18,7 @@ from comm.base_comm import BaseComm
 from IPython.core.events import EventManager
 
 from rekindle.core.errors import RequestCancelled, SessionClosed
-from rekindle.notebook import face, front_end
+from rekindle.notebook import face, front_end, marimo_cell
 from rekindle.notebook.board import live
 from rekindle.notebook.board.board import Board, Facts
 from rekindle.notebook.board.live import GRACE, Live
@@ -345,6 +345,17 @@ def test_where_there_are_no_widgets_it_is_drawn_once_with_a_note(
     assert cell_outputs == []
     dashboard.stop()
     assert "a picture of this moment" not in dashboard._repr_mimebundle_()["text/html"]
+
+
+def test_in_marimo_without_anywidget_it_is_drawn_once_with_a_note(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "marimo", SimpleNamespace(Html=str))
+    monkeypatch.setattr(marimo_cell, "context", object)
+    monkeypatch.setattr(face, "_kind", Mock(side_effect=ImportError))
+    shown = session.dashboard()._display_()
+    assert "a picture of this moment: install anywidget" in str(shown)
+    assert threads() == []
 
 
 def test_two_outputs_of_one_have_one_thread_and_both_stay(session: Session, cell_outputs: list[FakeOutput]) -> None:
