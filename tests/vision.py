@@ -77,6 +77,47 @@ CUT_TOWERS: Final[dict[str, tuple[dict[str, Any], int, int]]] = {
         2560,
         4096,
     ),
+    "gemma-4-31B": (
+        {
+            "model_type": "gemma4",
+            "vision_config": {
+                "hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16, "num_key_value_heads": 16,
+                "num_hidden_layers": 2, "head_dim": 72, "standardize": True,
+            },
+        },
+        5376,
+        2520,
+    ),
+    "InternVL3-8B": (
+        {
+            "model_type": "internvl",
+            "vision_config": {
+                "model_type": "internvl_vision", "hidden_size": 1024, "num_hidden_layers": 2,
+                "num_attention_heads": 16, "intermediate_size": 4096, "attention_bias": True,
+            },
+        },
+        3584,
+        1024,
+    ),
+    "LFM2-VL-1.6B": (
+        {
+            "model_type": "lfm2_vl",
+            "vision_config": {
+                "model_type": "siglip2_vision_model", "hidden_size": 1152, "num_hidden_layers": 2,
+                "num_attention_heads": 16, "intermediate_size": 4304,
+            },
+        },
+        2048,
+        1024,
+    ),
+    "Qwen2.5-VL-7B": (
+        {
+            "model_type": "qwen2_5_vl",
+            "vision_config": {"depth": 2, "fullatt_block_indexes": [1], "out_hidden_size": 3584},
+        },
+        3584,
+        2304,
+    ),
 }  # fmt: skip
 """Towers at published widths, cut to two layers: config, size of an embedding, and patches of an image."""
 

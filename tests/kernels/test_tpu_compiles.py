@@ -24,7 +24,7 @@ from rekindle_kernels.tpu import blocks, form, rows, tuning
 from tests.kernels import narrow_programs, state_programs
 from tests.kernels.topologies import KINDS, V5E, V5P, V6E, chip
 from tests.published import CONFIGS, published
-from tests.vision import published_program
+from tests.vision import CUT_TOWERS, cut_program, published_program
 
 Shape = jax.ShapeDtypeStruct
 INT32, FLOAT32, BFLOAT16 = jnp.dtype("int32"), jnp.dtype("float32"), jnp.dtype("bfloat16")
@@ -282,4 +282,10 @@ def test_every_step_compiles_with_all_of_its_layers(topology: str, config: Model
 )
 def test_the_tower_of_images_compiles_within_the_memory_of_a_few_tiles(topology: str, tiles: int) -> None:
     program = compiled(topology, *published_program("tpu", tiles))
+    assert program.memory_analysis().temp_size_in_bytes < 400 << 20
+
+
+@pytest.mark.parametrize("name", CUT_TOWERS)
+def test_the_tower_of_a_large_image_compiles_within_its_memory(name: str) -> None:
+    program = compiled(V5E, *cut_program("tpu", name))
     assert program.memory_analysis().temp_size_in_bytes < 400 << 20
