@@ -53,7 +53,9 @@ def facts_of(generation: rekindle.Generation) -> tuple[Any, ...]:
     return generation.token_ids, generation.text, generation.finish_reason, generation.logprobs
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize(
+    "prompt", [PROMPTS[0], *(pytest.param(prompt, marks=pytest.mark.wide) for prompt in PROMPTS[1:])]
+)
 def test_drafts_change_no_token_and_no_log_probability(session: rekindle.Session, prompt: str) -> None:
     before = session.stats.scheduler
 
@@ -76,6 +78,7 @@ def test_drafts_change_no_token_and_no_log_probability(session: rekindle.Session
     assert after.drafted_tokens - before.drafted_tokens > after.accepted_tokens - before.accepted_tokens
 
 
+@pytest.mark.wide
 def test_requests_together_keep_their_tokens(session: rekindle.Session) -> None:
     pairs = [(prompt, {k: v for k, v in options.items() if k != "n"}) for prompt in PROMPTS for options in OPTIONS]
     alone = [session.generate_sync(prompt, draft=False, max_tokens=40, **options) for prompt, options in pairs]

@@ -202,6 +202,7 @@ def other_model(directory: Path, arrays: Any) -> Path:
     return directory
 
 
+@pytest.mark.wide
 async def test_new_weights_bring_their_tower_and_may_leave_it_out(tmp_path: Path) -> None:
     arrays = load_file(GOLDEN / "model.safetensors")
     changed = {
