@@ -1,11 +1,13 @@
 """Runs failed tests once more, each alone: a pytest plugin.
 
-A test that passes then is FLAKY: it fails no run, but is named at the end, with its seconds, and in build/flaky.txt.
+A test that passes then is FLAKY: it fails no run, but is named at the end, with its seconds, and in build/flaky.txt. A
+run that ended before all of its tests is not forgiven.
 """
 
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,14 +26,26 @@ class Reruns:
         most: how many; if more failed, none is run again.
         failed: the seconds of each failed test, by its id.
         flaky: a line about each flaky test.
+        waiting: the ids of the tests without a result.
     """
 
     most: int
     failed: dict[str, float] = field(default_factory=dict)
     flaky: list[str] = field(default_factory=list)
+    waiting: set[str] = field(default_factory=set)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note the tests of this process."""
+        self.waiting.update(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Note the tests of a worker, which has all of them."""
+        self.waiting.update(ids)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a failed test, also in its set-up or its end."""
+        """Note the result of a test, and if it failed, also in its set-up or its end."""
+        self.waiting.discard(report.nodeid)
         if report.failed:
             self.failed[report.nodeid] = self.failed.get(report.nodeid, 0.0) + report.duration
 
@@ -39,6 +53,9 @@ class Reruns:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Run the failed tests again, and let the session pass if each of them does."""
         if session.exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < len(self.failed) <= self.most:
+            return
+        if self.waiting:
+            print(f"\nThe run is not forgiven: tests without a result: {len(self.waiting)}", flush=True)  # noqa: T201
             return
         for test, seconds in self.failed.items():
             began = time.monotonic()
