@@ -16,9 +16,8 @@ from rekindle.core.models.config import (
 from rekindle.core.models.vision.config import Activate, Merge, Product, Scaling, Step, Tap, VisionConfig
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.reading import activation_of
+from rekindle.formats.images.processors.qwen import FRAMES
 
-FRAMES: Final = 2
-"""Frames of a video with a common patch."""
 _ROOT: Final = "model.visual"
 _MOST_PATCHES: Final = 9216
 NAMES: Final = Names(

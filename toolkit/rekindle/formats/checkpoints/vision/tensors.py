@@ -12,7 +12,7 @@ from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.core.models.weights.requests import Shapes
 from rekindle.formats.checkpoints.checkpoint import LazyTensors, TowerFiles
-from rekindle.formats.families.qwen_vl import FRAMES
+from rekindle.formats.images.processors.qwen import FRAMES
 from rekindle_kernels.blocks import Tensor
 
 Loader = Callable[[], Tensor]
