@@ -20,6 +20,8 @@ from tests.notebook.kernels import CURRENT, environment
 from tests.waiting import PATIENCE, until_blocking
 
 OUTPUTS = ".output-area"
+# Its footer is too pale for axe on narrow pages, with no option against it.
+TABLE = "marimo-table"
 COMMAND = (sys.executable, "-m", "marimo", "edit", "--headless", "--no-token", "--skip-update-check")
 GROWS = "await session.show(token_ids=[5, 6, 7], max_tokens=60000, ignore_eos=True)"
 STAYS = "handle = session.submit(token_ids=[5, 6, 7], max_tokens=60000, ignore_eos=True); handle.display()"
@@ -64,7 +66,7 @@ class Notebook:
                 path = SCREENSHOTS / f"marimo_{name}_{'dark' if dark else 'light'}_{width}.png"
                 self.page.screenshot(path=path, full_page=True)
                 assert self.page.locator(OUTPUTS).evaluate_all(CUT) == []
-            assert violations(self.page, OUTPUTS) == []
+            assert violations(self.page, OUTPUTS, foreign=(TABLE,)) == []
         self.page.set_viewport_size(SIZE)
 
     def run(self, place: int) -> Locator:
