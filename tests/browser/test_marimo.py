@@ -75,8 +75,10 @@ class Notebook:
         return self.output(place)
 
     def interrupt(self) -> None:
-        """Interrupt the running cell."""
-        self.page.get_by_test_id("interrupt-button").click()
+        """Interrupt the running cell, once the button is yellow: marimo ignores clicks in a run's first 0.2 s."""
+        button = self.page.get_by_test_id("interrupt-button")
+        expect(button).not_to_have_class(re.compile("inactive"))
+        button.click()
 
 
 def source(cells: tuple[str, ...]) -> str:
