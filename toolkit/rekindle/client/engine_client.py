@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -12,6 +12,7 @@ from rekindle.client.adapters import AdapterTable
 from rekindle.client.handle import Handle, Post, RequestDrawer
 from rekindle.client.latencies import Latencies
 from rekindle.client.queue_gate import QueueGate
+from rekindle.client.record import Record
 from rekindle.client.submission import Submission
 from rekindle.client.weights import WeightsInUse
 from rekindle.core.concurrency.feed import Feed
@@ -131,8 +132,7 @@ class EngineClient:
         """Deliver a message of the engine to its handle or feed. Called on the engine's thread."""
         match message:
             case Texts(texts):
-                for text in texts:
-                    self._deliver(text)
+                self._deliver_texts(texts)
             case Started() | Rejected():
                 self._deliver(message)
             case WeightsReplaced(version, digest):
@@ -163,23 +163,31 @@ class EngineClient:
         for request_id in tuple(self._handles):
             self._end(request_id, error)
 
-    def _deliver(self, message: Started | Rejected | Text) -> None:
-        """Deliver a message to its request, and send the next queued request if this one left the queue."""
+    def _deliver_texts(self, texts: Sequence[Text]) -> None:
+        """Deliver the texts of a tick, all at one time. A woken caller sees them counted."""
+        now, deliveries = perf_counter(), list[tuple[Record, Text]]()
+        for text in texts:
+            handle = self._handles.get(text.request_id)
+            if text.end is not None:
+                self._handles.pop(text.request_id, None)
+                self._send(self._gate.leave(text.request_id))
+            if handle is not None:
+                deliveries.append((handle.record, text))
+        self.first_tokens += [(now, seconds) for seconds in self.latencies.take_texts(deliveries, now)]
+        for record, text in deliveries:
+            record.deliver(text)
+
+    def _deliver(self, message: Started | Rejected) -> None:
+        """Deliver the start or the failure of a request, and send the next one, as this one has left the queue."""
         handle = self._handles.get(message.request_id)
-        ended = isinstance(message, Rejected) or (isinstance(message, Text) and message.end is not None)
-        if ended:
+        if isinstance(message, Rejected):
             self._handles.pop(message.request_id, None)
-        if ended or isinstance(message, Started):
-            self._send(self._gate.leave(message.request_id))
+        self._send(self._gate.leave(message.request_id))
         if handle is None:
             return
-        record = handle.record
-        before, counts = record.first_token, not record.synthetic
-        if counts:
-            self.latencies.take(message, record)  # before delivery, so that a woken caller sees the count
-        record.deliver(message)
-        if counts and before is None and record.first_token is not None:
-            self.first_tokens.append((perf_counter(), record.first_token))
+        if not handle.record.synthetic:
+            self.latencies.take(message, handle.record)  # before delivery, so that a woken caller sees the count
+        handle.record.deliver(message)
 
     def _send(self, request_id: int | None) -> None:
         """Send a request admitted to the queue; if it was cancelled, admit and send the next one."""

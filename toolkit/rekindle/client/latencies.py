@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from rekindle.client.record import Record
@@ -56,24 +56,35 @@ class Latencies:
         self.between_tokens = Histogram(TOKEN_BOUNDS)
         self.ended = Counter[str]()
 
-    def take(self, message: Started | Rejected | Text, record: Record) -> None:
-        """Count a message of the engine about a request. Call this before the message changes the request's record."""
-        now = record.elapsed()
+    def take(self, message: Started | Rejected, record: Record) -> None:
+        """Count the start or the failure of a request."""
         match message:
             case Started():
-                self.queued.add(now)
+                self.queued.add(record.elapsed())
             case Rejected():
                 self.ended["failed"] += 1
-            case Text(token_ids=tokens, end=end):
-                if tokens and not record.repeats_prefix:
-                    self._count_tokens(len(tokens), now, record.last_token)
-                if end is not None:
-                    self.ended[end] += 1
-                    self.total.add(now)
 
-    def _count_tokens(self, count: int, now: float, previous: float | None) -> None:
-        """Count the time to the first token, or the times between tokens; `previous` is the time of the last token."""
-        if previous is None:
-            self.first_token.add(now)
-        else:
-            self.between_tokens.add((now - previous) / count, count)
+    def take_texts(self, texts: Iterable[tuple[Record, Text]], now: float) -> list[float]:
+        """Count texts, and tell their requests the time, by `perf_counter`; return the times to first tokens.
+
+        Call this before a text changes its request's record.
+        """
+        first_tokens: list[float] = []
+        between: dict[float, int] = {}  # few different times, as tokens of a tick arrive together
+        for record, text in texts:
+            output, count = record.output, len(text.token_ids)
+            gap = output.arrive(now) if count and not output.repeats_prefix else None
+            if record.synthetic:
+                continue
+            if gap is not None:
+                between[gap / count] = between.get(gap / count, 0) + count
+            elif count and not output.repeats_prefix:
+                first_tokens.append(now - output.submitted)
+            if text.end is not None:
+                self.ended[text.end] += 1
+                self.total.add(now - output.submitted)
+        for gap, times in between.items():
+            self.between_tokens.add(gap, times)
+        for seconds in first_tokens:
+            self.first_token.add(seconds)
+        return first_tokens

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from rekindle import markup
+from rekindle.client.output import GrowingOutput
 from rekindle.client.submission import Submission
-from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import RequestCancelled, WeightsChanged
 from rekindle.core.messages import Rejected, Started, Text
 from rekindle.core.request.activations.capture import Captured
 from rekindle.core.request.figures import CachedTokens
-from rekindle.core.request.tokens import EndReason, Piece, TokenLogprob, first_runs
+from rekindle.core.request.tokens import EndReason, TokenLogprob
 from rekindle.core.words import quantity, seconds
 from rekindle.formats.response import Reading
 from rekindle.results.facts.figures import Standing, Timings, Usage
@@ -32,47 +32,37 @@ class Record:
     The first reader of `outcome` parses the answer, so the engine's thread spends no time on parsing.
 
     Attributes:
-        pieces: the output so far; closed once the request has ended.
+        output: the output so far.
+        pieces: the pieces of the output; closed once the request has ended.
+        synthetic: whether it is a load to measure, which is in no statistics.
         cancelling: whether the caller has cancelled the request.
         capturing: whether the engine has finished the request, and `capture` is still to come.
-        first_token: seconds from submission to the first token; None before.
-        last_token: seconds from submission to the latest token; None before the first.
     """
 
     def __init__(self, submission: Submission):
         self._submission = submission
+        self.output = GrowingOutput(submission.params, submission.output_prefix)
         self._reading = threading.Lock()
-        self.pieces: Feed[Piece] = Feed()
+        self.pieces = self.output.pieces
+        self.synthetic = submission.synthetic
         self.cancelling = self.capturing = False
-        self._submitted = perf_counter()
         self._started: tuple[Started, float] | None = None
-        self.first_token: float | None = None
-        self.last_token: float | None = None
-        self._generated = 0
-        self._weights_version: tuple[tuple[int, int], ...] = ()
-        self._prompt_logprobs: list[TokenLogprob | None] = [None] * max(1, submission.params.prompt_logprobs_from)
-        self._states: tuple[int, np.ndarray[Any, np.dtype[np.float64]]] | None = None
         self._outcome: Generation | Exception | None = None
         self._raised_at: TracebackType | None = None
 
     def deliver(self, message: Started | Rejected | Text) -> None:
         """Record a message of the engine about the request."""
         match message:
+            case Text(end=end):
+                self.output.grow(message)
+                if end == "cancelled":
+                    self.fail(RequestCancelled("the request was cancelled"))
+                elif end is not None:
+                    self._finish(message)
             case Started():
                 self._started = (message, self.elapsed())
             case Rejected(_, error):
                 self.fail(error)
-            case Text():
-                self._prompt_logprobs += message.prompt_logprobs
-                if message.states is not None:
-                    count, total = self._states or (0, np.zeros(len(message.states.values)))
-                    self._states = count + message.states.count, total + message.states.values
-                if message.token_ids or message.text:
-                    self._grow(message)
-                if message.end == "cancelled":
-                    self.fail(RequestCancelled("the request was cancelled"))
-                elif message.end is not None:
-                    self._finish(message)
 
     def fail(self, error: Exception) -> None:
         """Fail the request with an error, if it has not ended."""
@@ -81,24 +71,14 @@ class Record:
             self.pieces.close()
 
     @property
-    def synthetic(self) -> bool:
-        """True for a load to measure, which is in no statistics."""
-        return self._submission.synthetic
-
-    @property
     def done(self) -> bool:
         """True if the request has ended: finished, failed or cancelled."""
         return self.pieces.closed
 
     @property
-    def repeats_prefix(self) -> bool:
-        """True if the next tokens repeat the output prefix of a branch, before any token is generated."""
-        return self._generated < len(self._submission.output_prefix.token_ids)
-
-    @property
     def generated(self) -> int:
         """Number of output tokens so far."""
-        return self._generated
+        return self.output.generated
 
     @property
     def cached(self) -> CachedTokens:
@@ -128,9 +108,7 @@ class Record:
 
     def mean_state(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return the mean hidden state of a finished request with pooling, shape (hidden,), float64."""
-        assert self._states is not None, "a finished request with pooling has hidden states"
-        count, total = self._states
-        return total / count
+        return self.output.mean_state()
 
     def so_far(self) -> Generation:
         """Return the generation, or the partial generation of an unfinished request with finish reason "cancelled"."""
@@ -144,7 +122,7 @@ class Record:
     @property
     def prompt_logprobs(self) -> tuple[TokenLogprob | None, ...]:
         """Log-probabilities of the prompt so far, as in `Generation`; complete with the first piece."""
-        return tuple(self._prompt_logprobs)
+        return tuple(self.output.prompt_logprobs)
 
     def reading(self) -> Reading | None:
         """Return a new parser of the answer; None before the request starts, or for an answer of plain text."""
@@ -164,7 +142,7 @@ class Record:
     def standing(self) -> Standing:
         """Current progress in numbers, at a cost independent of the request's length."""
         prompt_tokens = len(self._started[0].prompt) if self._started else None
-        return Standing(self._word(), prompt_tokens, self._generated, self.elapsed())
+        return Standing(self._word(), prompt_tokens, self.generated, self.elapsed())
 
     @property
     def state(self) -> str:
@@ -188,18 +166,18 @@ class Record:
         facts: dict[str, str | None] = {}
         if self._started:
             started, queued = self._started
-            usage = Usage(len(started.prompt), self._generated, image_tokens=started.image_tokens)
+            usage = Usage(len(started.prompt), self.generated, image_tokens=started.image_tokens)
             facts |= usage.said(started.cached, len(self._images))
             facts["queued"] = seconds(queued)
-        if self.first_token:
-            facts["first token after"] = seconds(self.first_token)
+        if self.output.first_token:
+            facts["first token after"] = seconds(self.output.first_token)
         return facts
 
     def preview(self) -> markup.Bundle:
         """Return the display of the request: its generation, or the output so far."""
         if (generation := self.generation) is not None:
             return generation._repr_mimebundle_()
-        text = self._so_far()[0]
+        text = self.pieces.joined()[0]
         return markup.bundle(f"{text}\n[{self.state}]" if text else f"[{self.state}]", self.card("Generation"))
 
     def card(self, kind: str) -> str:
@@ -208,13 +186,13 @@ class Record:
             return generation.card(kind)
         failure = self._failure()
         why = "" if failure is None else markup.passage(str(failure))
-        text, token_ids, logprobs = self._so_far()
+        text, token_ids, logprobs = self.pieces.joined()
         body = text_html(text, ids_in_words(token_ids), logprobs)
         prompt = markup.prompt_line(self.prompt) + images_html(self._images)
         return markup.card(kind, self._progress(), prompt, body, why, markup.facts(self.facts))
 
     def _progress(self) -> str:
-        generated = quantity(self._generated, "token")
+        generated = quantity(self.generated, "token")
         return f"{self._word()}, {generated}" if self._failure() is None else f"failed after {generated}"
 
     def _word(self) -> str:
@@ -236,15 +214,6 @@ class Record:
             case error:
                 return error
 
-    def _so_far(self) -> tuple[str, tuple[int, ...], tuple[TokenLogprob, ...]]:
-        """Return the text, the token ids and the log-probabilities so far."""
-        pieces = self.pieces.items
-        return (
-            "".join(piece.text for piece in pieces),
-            tuple(token for piece in pieces for token in piece.token_ids),
-            tuple(logprob for piece in pieces for logprob in piece.logprobs or ()),
-        )
-
     def _with_response(self, generation: Generation) -> Generation:
         """Return a generation with the response parsed from the pieces so far."""
         reading = self.reading()
@@ -260,30 +229,6 @@ class Record:
             return generation
         value, why = parse_response(answer, response, generation.finish_reason, generation.stopped_by)
         return replace(generation, constraint=answer.kind, parsed=value, unparsed=why)
-
-    def _grow(self, more: Text) -> None:
-        count, logprobs = len(more.token_ids), more.logprobs
-        if self.repeats_prefix:  # the tokens of a branch's prefix arrive in one message
-            prefix = self._submission.output_prefix
-            runs, logprobs = first_runs(prefix.weights_version, count), (prefix.logprobs or ())[:count]
-            for version, tokens in runs:
-                self._add_run(version, tokens)
-            self._add_run(more.weights_version, count - sum(tokens for _, tokens in runs))
-        else:
-            self.last_token = self.elapsed()
-            self.first_token = self.first_token or self.last_token
-            self._add_run(more.weights_version, count)
-        self._generated += count
-        wants_logprobs = self._submission.params.logprobs is not None
-        self.pieces.put(Piece(more.text, more.token_ids, logprobs if wants_logprobs else None))
-
-    def _add_run(self, version: int, count: int) -> None:
-        """Count tokens as drawn by the weights with a number."""
-        runs = self._weights_version
-        if runs and runs[-1][0] == version:
-            self._weights_version = (*runs[:-1], (version, runs[-1][1] + count))
-        elif count:
-            self._weights_version = (*runs, (version, count))
 
     def _finish(self, last: Text) -> None:
         assert last.end is not None
@@ -325,7 +270,7 @@ class Record:
         self.pieces.close()
 
     def _generation_so_far(self, end: EndReason) -> Generation:
-        (text, token_ids, logprobs), total = self._so_far(), self.elapsed()
+        (text, token_ids, logprobs), total = self.pieces.joined(), self.elapsed()
         params = self._submission.params
         started, queued = self._started or (Started(0, (), None, CachedTokens()), total)
         return Generation(
@@ -334,15 +279,15 @@ class Record:
             finish_reason=end,
             stopped_by=None,
             logprobs=None if params.logprobs is None else logprobs,
-            prompt_logprobs=None if params.prompt_logprobs is None else tuple(self._prompt_logprobs),
+            prompt_logprobs=None if params.prompt_logprobs is None else tuple(self.output.prompt_logprobs),
             prompt_token_ids=started.prompt,
             seed=started.seed if params.temperature > 0 else None,
             usage=Usage(len(started.prompt), len(token_ids), image_tokens=started.image_tokens),
-            timings=Timings(queued, self.first_token or total, total),
+            timings=Timings(queued, self.output.first_token or total, total),
             cached=started.cached,
             begun=min(len(self._submission.output_prefix.token_ids), len(token_ids)),
             origin=self._submission.origin,
-            weights_version=self._weights_version,
+            weights_version=self.output.weights_version,
             prompt=self._submission.label,
         )
 
@@ -356,4 +301,4 @@ class Record:
 
     def elapsed(self) -> float:
         """Return the seconds since submission."""
-        return perf_counter() - self._submitted
+        return perf_counter() - self.output.submitted

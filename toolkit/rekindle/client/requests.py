@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import ref
 
 from rekindle.client.batches.batch import Batch, check_errors, check_progress
+from rekindle.client.batches.drawing import Drawer, Report, until_over
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Shape
 from rekindle.client.branches import Branches
@@ -30,7 +31,6 @@ from rekindle.client.calls.prompts import (
     unanswered,
 )
 from rekindle.client.calls.tool_grammar import with_tool_grammar
-from rekindle.client.drawing import Drawer, Report, until_over
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.submission import Capturing, Submission, reader_of

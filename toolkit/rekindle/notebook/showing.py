@@ -5,9 +5,9 @@ from typing import Any
 
 from rekindle import markup
 from rekindle.client.batches.batch import Batch
+from rekindle.client.batches.drawing import Report, Watch
 from rekindle.client.batches.run import BatchRun, Errors
 from rekindle.client.calls.options import GenerateOptions
-from rekindle.client.drawing import Report, Watch
 from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.feed import Feed
@@ -22,7 +22,7 @@ from rekindle.results.generation import Generation
 
 @dataclass(frozen=True, slots=True)
 class NotebookDrawer:
-    """Drawer of a session's requests; it implements `rekindle.client.drawing.Drawer`.
+    """Drawer of a session's requests; it implements `rekindle.client.batches.drawing.Drawer`.
 
     Attributes:
         report: a function to get the progress of the compilation awaited by the engine; its result may be None.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rekindle.client.batches.drawing import Watch, until_over
 from rekindle.client.batches.run import BatchRun, Errors, Shape, submit_each
-from rekindle.client.drawing import Watch, until_over
 from rekindle.client.handle import Handle
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidBatch, InvalidRequest

@@ -42,7 +42,8 @@ class Feed(Generic[T]):
     def put(self, item: T) -> None:
         """Add an item and wake the waiting readers."""
         self._items.append(item)
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def close(self) -> None:
         """Close the feed and wake all waiting readers."""

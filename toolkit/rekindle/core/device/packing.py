@@ -256,10 +256,12 @@ def describe_outputs(
         completing = [(chunk, chunk.completes) for chunk in part.chunks if chunk.completes is not None]
         for at, (chunk, request) in enumerate(completing, first_sample):
             sample_rows.append(SampleRow(chunk.request_id, at, request.params.logprobs))
-        for at, row in enumerate(part.rows, first_sample + samples):
-            sample_rows.append(SampleRow(row.request_id, at, row.logprobs))
-            for step in range(1, row.steps):
-                sample_rows.append(SampleRow(row.request_id, at + step * bucket.decode_rows, row.logprobs))
+        places = enumerate(part.rows, first_sample + samples)
+        sample_rows += [
+            SampleRow(row.request_id, at + step * bucket.decode_rows, row.logprobs)
+            for at, row in places
+            for step in range(row.steps)
+        ]
         for index, chunk in enumerate(part.chunks, group * samples):
             if chunk.summing is not None:
                 sum_rows.append(SumRow(chunk.request_id, index, chunk.summing.count))

@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from rekindle.core.buckets import QUERY_BLOCK
 from rekindle.core.errors import PromptTooLong
-from rekindle.core.messages import Output, Started
+from rekindle.core.messages import Output, Row, Started
 from rekindle.core.request.picture import Picture
 from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.limits import EngineLimits
@@ -75,21 +75,34 @@ class Planner:
         Drafts need settled tokens, so a tick with a draft waits for the one before it.
         """
         builder.steps = steps = self._steps()
-        running = self._table.running
-        candidates = [state for state in running if state.wants_token or (state.drafting and state.awaits_draft)]
-        if self._table.drafter.waits(candidates):
+        candidates = [
+            state
+            for state in self._table.running
+            if state.computed < state.same_row_until or state.wants_token or (state.drafting and state.awaits_draft)
+        ]
+        drafter = self._table.drafter
+        if drafter.drafting and drafter.waits(candidates):
             return
-        reserving = [state for state in candidates if self._reserve_next(state, steps)]
+        reserving = [
+            state
+            for state in candidates
+            if (steps == 1 and state.computed < state.same_row_until) or self._reserve_next(state, steps)
+        ]
         states = [state for state in reserving if state.lease is not None]  # a later reservation may preempt it
-        drafts = {} if self._adds_chunks else self._table.drafter.choose(states)
-        for state in sorted(states, key=attrgetter("computed")):
-            slot = self._table.group_of(state).running.slots[state]
-            offered = drafts.get(state)
-            if offered and (draft := self._fitting(state, offered)):
-                builder.rows += state.drafted_rows(slot, draft)
+        drafts = drafter.choose(states) if drafter.drafting and not self._adds_chunks else {}
+        builder.decoding += sorted(states, key=attrgetter("computed"))
+        for state in builder.decoding:
+            if steps == 1 and state.computed < state.same_row_until:
+                builder.rows.append(state.same_row())
             else:
-                builder.rows.append(state.next_row(slot) if steps == 1 else state.next_rows(slot, steps))
-            builder.decoding.append(state)
+                builder.rows += self._rows_of(state, steps, drafts.get(state))
+
+    def _rows_of(self, state: RequestState, steps: int, offered: tuple[int, ...] | None) -> list[Row]:
+        """Return the rows of a request for its next token, and for the part of an offered draft that has room."""
+        slot = self._table.group_of(state).running.slots[state]
+        if offered and (draft := self._fitting(state, offered)):
+            return state.drafted_rows(slot, draft)
+        return [state.next_row(slot) if steps == 1 else state.next_rows(slot, steps)]
 
     @property
     def _adds_chunks(self) -> bool:
@@ -140,7 +153,7 @@ class Planner:
         """Add chunks of prompts within the token budget, those in progress first."""
         table = self._table
         for state in table.running:
-            if state.in_prefill and builder.budgets[state.group]:
+            if state.computed < state.prefill_end and builder.budgets[state.group]:
                 self._add_chunk(builder, state)
         with_slots = {group.number for group in table.groups if group.running.free_slots}
         able = {number for number in with_slots if builder.budgets[number]}

@@ -284,9 +284,20 @@ class Scheduler:
         table = self.table
         self._in_flight -= 1
         self._last_settled, self._overdue, self._waiting_at_overdue = message.tick, False, ()
-        verified = table.drafter.settle(message, list(table))
+        verified = table.drafter.settle(message, table)
         for finished in [state for state in table.running if state.held_at == message.tick]:
             table.hold(finished)
+        self._settle_prompts(message)
+        self._settle_tokens(message)
+        for drafted in verified:
+            self._keep_state(drafted, decoded=True)
+        for request_id, error in message.failures.items():
+            if state := table.get(request_id):
+                yield table.reject(state, error)
+
+    def _settle_prompts(self, message: Settled) -> None:
+        """Output the log-probabilities and the hidden states of slices of prompts."""
+        table = self.table
         for request_id, scores in message.prompt_logprobs.items():
             if state := table.get(request_id):
                 state.observed.scores_settled += len(scores)
@@ -295,30 +306,32 @@ class Scheduler:
             if state := table.get(request_id):
                 state.observed.sums_settled += states.count
                 table.outputs.append(Output(state.request, (), None, states=states))
+
+    def _settle_tokens(self, message: Settled) -> None:
+        """Add new tokens to their requests, and output them."""
+        table, version, count = self.table, self.table.exchanges, 0
+        get, output = table.get, table.outputs.append
         logprobs = {request_id: iter(scores) for request_id, scores in message.logprobs.items()}
         for request_id, token in message.tokens:
-            if state := table.get(request_id):
-                if state.final_length == len(state.tokens):  # only its prompt was requested
-                    table.end(state, "length")
-                    continue
-                end = state.take(token)
-                logprob = next(logprobs[request_id]) if request_id in logprobs else None
-                table.counts.generated_tokens += 1
-                scores = (logprob,) if logprob else ()
-                table.outputs.append(Output(state.request, (token,), end, scores, weights_version=table.exchanges))
-                if state.masking.is_pending:
-                    table.grammar_outbox.tokens.append((state.request, token))
-                if end is not None:
-                    table.leave(state)
-                elif state.thinking is not None and state.thinking.forced:
-                    self._force(state, state.thinking.forced[: state.final_length - len(state.tokens)])
-                elif state.lease is not None:
-                    state.place_states()
-        for state in verified:
-            self._keep_state(state, decoded=True)
-        for request_id, error in message.failures.items():
-            if state := table.get(request_id):
-                yield table.reject(state, error)
+            state = get(request_id)
+            if state is None:
+                continue
+            if state.final_length == len(state.tokens):  # only its prompt was requested
+                table.end(state, "length")
+                continue
+            end = state.take(token)
+            count += 1
+            scores = (next(logprobs[request_id]),) if request_id in logprobs else ()
+            output(Output(state.request, (token,), end, scores, (), None, version))
+            if state.masking.is_pending:
+                table.grammar_outbox.tokens.append((state.request, token))
+            if end is not None:
+                table.leave(state)
+            elif state.thinking is not None and state.thinking.forced:
+                self._force(state, state.thinking.forced[: state.final_length - len(state.tokens)])
+            elif state.keeping is not None and state.lease is not None:
+                state.place_states()
+        table.counts.generated_tokens += count
 
     def _advance(self, state: RequestState, outcome: Allowed | RekindleError) -> Iterator[Message]:
         """Continue a constrained request with its new mask, or fail it."""

@@ -51,9 +51,17 @@ class _ByteLevel:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._whole_texts = tokenizer.whole_texts
+        self._within = False  # whether the last character is incomplete
 
     def push(self, token_id: int) -> str:
-        return self._utf8.decode(byte_level_bytes(self._tokenizer, token_id))
+        if not self._within and (text := self._whole_texts.get(token_id)):
+            return text
+        before, text = self._within, self._utf8.decode(byte_level_bytes(self._tokenizer, token_id))
+        self._within = bool(self._utf8.getstate()[0])
+        if not before and not self._within:
+            self._whole_texts[token_id] = text
+        return text
 
     def finish(self) -> tuple[str, bytes]:
         pending = self._utf8.getstate()[0]

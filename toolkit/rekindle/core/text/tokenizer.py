@@ -74,6 +74,11 @@ class Tokenizer:
         return frozenset(token for token, entry in added.items() if entry.special)
 
     @cached_property
+    def whole_texts(self) -> dict[int, str]:
+        """Texts of tokens of whole characters, collected by decoders of byte-level BPE."""
+        return {}
+
+    @cached_property
     def added_ids(self) -> frozenset[int]:
         """Tokens added to the vocabulary. They are matched in a text before it is split."""
         return frozenset(self.backend.get_added_tokens_decoder())

@@ -3,7 +3,7 @@
 import threading
 from typing import Any, Final
 
-from rekindle.client.drawing import Report
+from rekindle.client.batches.drawing import Report
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Wait, Waits

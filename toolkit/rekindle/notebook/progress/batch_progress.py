@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from math import inf
 from time import perf_counter
 
+from rekindle.client.batches.drawing import Report
 from rekindle.client.batches.run import BatchRun
-from rekindle.client.drawing import Report
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress, duration_text
 from rekindle.core.concurrency.waits import Wait, Waits

@@ -29,6 +29,7 @@ class _GrowingText:
     Attributes:
         first_call: watcher for the end of the first tool call; None for an output without this end.
         repetition: watch for repetition; None for an output without a limit.
+        plain: whether only its tokens end the output: no stop string, no call and no repetition.
         stopped: whether a stop string or the first tool call is complete, or the output repeats itself.
     """
 
@@ -38,8 +39,14 @@ class _GrowingText:
     text_of: Callable[[int], str]
     first_call: CallWatcher | None = None
     repetition: RepetitionWatch | None = None
+    plain: bool = False
     tokens: int = 0
     stopped: bool = False
+
+    def push_plain(self, tokens: Sequence[int]) -> str:
+        """Return the text of the next tokens of a plain output."""
+        self.tokens += len(tokens)
+        return "".join(map(self.decoder.push, tokens))
 
     def push(self, token: int, min_tokens: int) -> tuple[str, str | None]:
         self.tokens += 1
@@ -118,27 +125,28 @@ class Detokenizer:
     def _text(self, output: Output, stopped: list[Message]) -> Text | None:
         """Return the text of an output; None if a stop string or a call ended the text before it."""
         if self._tokenizer is None:
-            return self._piece(output, "", len(output.token_ids))
-        request_id, params = output.request.id, output.request.params
-        growing_text = self._growing_texts.get(request_id)
-        if growing_text is None:
-            self._drop_failed()
-            decoder = IncrementalDecoder(self._tokenizer, params.skip_special_tokens, output.request.goes_on)
-            growing_text = self._growing_texts[request_id] = _GrowingText(
-                ref(output.request),
-                decoder,
-                self._matcher(output.request),
-                self._text_of,
-                self._first_call(output.request),
-                None if output.request.repetition is None else RepetitionWatch(output.request.repetition),
-            )
+            return _continued(output, "") if output.end is None else self._piece(output, "", len(output.token_ids))
+        growing_text = self._growing_texts.get(output.request.id) or self._begin(output.request)
         growing_text.request = ref(output.request)  # a request that moves to another lane is another object
+        if growing_text.plain and output.end is None:
+            return _continued(output, growing_text.push_plain(output.token_ids))
         text = None if growing_text.stopped else self._follow(output, growing_text)
         if text is not None and growing_text.stopped:
-            stopped.append(Stopped(request_id, growing_text.tokens))
+            stopped.append(Stopped(output.request.id, growing_text.tokens))
         if output.end is not None:
-            del self._growing_texts[request_id]
+            del self._growing_texts[output.request.id]
         return text
+
+    def _begin(self, request: Request) -> _GrowingText:
+        """Return the text of a new request, after those of failed requests are dropped."""
+        assert self._tokenizer is not None
+        self._drop_failed()
+        params, matcher, first_call = request.params, self._matcher(request), self._first_call(request)
+        repetition = None if request.repetition is None else RepetitionWatch(request.repetition)
+        decoder = IncrementalDecoder(self._tokenizer, params.skip_special_tokens, request.goes_on)
+        growing_text = _GrowingText(ref(request), decoder, matcher, self._text_of, first_call, repetition)
+        growing_text.plain = not params.stop and first_call is None and repetition is None
+        return self._growing_texts.setdefault(request.id, growing_text)
 
     def _first_call(self, request: Request) -> CallWatcher | None:
         """Return the watcher of an output that ends after its first call; None for another output."""
@@ -233,6 +241,14 @@ class Detokenizer:
     def _complete(self, logprob: TokenLogprob, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
         token = logprob.token_id
         return TokenLogprob(token, self._text_of(token), logprob.logprob, logprob.rank, top, self._bytes_of(token))
+
+
+def _continued(output: Output, text: str) -> Text:
+    """Return the text of an output without an end."""
+    return Text(
+        output.request.id, text, output.token_ids, None, None, output.logprobs, output.prompt_logprobs, b"", None,
+        output.states, output.weights_version,
+    )  # fmt: skip
 
 
 def _scores(text: Text) -> int:

@@ -1,6 +1,6 @@
 """Drafter: chooses the drafts of each tick, and measures them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from rekindle.core.messages import Settled
@@ -22,6 +22,9 @@ class Drafter:
     Args:
         limits: the sizes of decode buckets, and the default of requests.
         counts: the scheduler's counters.
+
+    Attributes:
+        drafting: the number of requests with drafts.
     """
 
     def __init__(self, limits: EngineLimits, counts: Counts):
@@ -29,6 +32,7 @@ class Drafter:
         self._unready: Collection[int] = ()
         self._outputs, self._chances, self._times = FinishedOutputs(), Chances(), Times()
         self._of_head = Chances()
+        self.drafting = 0
 
     def join(self, state: RequestState) -> None:
         """Let a new request have drafts, if wanted and possible."""
@@ -38,14 +42,19 @@ class Drafter:
             return
         if (name := obstacle(request, self._limits)) is not None:
             self._counts.add_undrafted(name)
-        elif choice == "mtp":
+            return
+        self.drafting += 1
+        if choice == "mtp":
             state.drafting = HeadDrafting(self._of_head)
         else:
             state.drafting = LookupDrafting(request, self._chances, self._outputs)
 
     def leave(self, state: RequestState) -> None:
         """Keep the output of an ended request for later drafts."""
-        if state.drafting is not None and not state.request.synthetic:
+        if state.drafting is None:
+            return
+        self.drafting -= 1
+        if not state.request.synthetic:
             self._outputs.add(state.request.namespace, state.tokens[len(state.request.prompt) :])
 
     def forget(self) -> None:
@@ -58,8 +67,6 @@ class Drafter:
         Args:
             states: the running requests that want a token, or have a draft in flight.
         """
-        if all(state.drafting is None for state in states):
-            return False
         return any(state.awaits_draft for state in states) or any(map(self._group_waits, _by_group(states)))
 
     def _group_waits(self, states: Sequence[RequestState]) -> bool:
@@ -71,8 +78,6 @@ class Drafter:
     def choose(self, states: Sequence[RequestState]) -> Mapping[RequestState, tuple[int, ...]]:
         """Return the tokens to draft for some of the requests in the next tick."""
         drafts: dict[RequestState, tuple[int, ...]] = {}
-        if all(state.drafting is None for state in states):
-            return drafts
         for of_group in _by_group(states):
             drafts |= self._choose(of_group)
         return drafts
@@ -127,7 +132,7 @@ class Drafter:
         chances = sorted((chance for offer in offers for chance in offer), reverse=True)
         return best_room(rows, chances, self._times, self._limits.decode_buckets, self._unready)
 
-    def settle(self, message: Settled, states: Sequence[RequestState]) -> list[RequestState]:
+    def settle(self, message: Settled, states: Iterable[RequestState]) -> list[RequestState]:
         """Take back the rejected tokens of drafts, and measure the tick.
 
         Args:
@@ -140,6 +145,8 @@ class Drafter:
         if message.rows:
             self._times.add(message.rows, message.seconds, message.gap)
             self._unready = message.unready
+        if not self.drafting:
+            return []
         verified = [state for state in states if state.drafting is not None and state.awaits_draft]
         news: dict[int, list[int]] = {}
         for request_id, token in message.tokens if verified or message.proposals else ():

@@ -54,6 +54,7 @@ class RequestState:
         marks: the marks of its images in the keys of its pages.
         shift: the position of a token behind its images minus the token's index.
         last_row: the last row; the next ones are the same object as long as they are equal.
+        same_row_until: the position before which each decode row is `last_row`, and needs no further check.
     """
 
     request: Request
@@ -70,6 +71,7 @@ class RequestState:
     marks: Marks = field(default_factory=dict)
     shift: int = 0
     last_row: Row | None = None
+    same_row_until: int = 0
     queued: Queued = field(default_factory=Queued)
     computed: int = 0
     prefill_end: int = 0
@@ -129,12 +131,9 @@ class RequestState:
     def wants_token(self) -> bool:
         """True if it is ready for a decode row."""
         is_ready = self.prefill_end <= self.computed < self.final_length - 1
-        return is_ready and not self.awaits_mask and self._has_room and not self.awaits_draft
-
-    @property
-    def _has_room(self) -> bool:
-        """True unless its next token depends on the budget of its thoughts, and so on a pending token."""
-        return self.thinking is None or self.pending < self.thinking.watch.room
+        # With a budget of its thoughts, the next token may depend on a pending one.
+        has_room = self.thinking is None or self.pending < self.thinking.watch.room
+        return is_ready and not self.awaits_mask and has_room and not self.awaits_draft
 
     @property
     def takes_masks(self) -> bool:
@@ -286,16 +285,25 @@ class RequestState:
     def next_row(self, slot: int) -> Row:
         """Return a row for its next token, which counts as computed from now on."""
         assert self.lease is not None
-        page, request = self.lease.pages[self.computed // self.lease.page_size], self.request
-        length, allowed, row = self.length, self._next_mask, self.last_row
+        size, request, row = self.lease.page_size, self.request, self.last_row
+        page, length, allowed = self.lease.pages[self.computed // size], self.length, self._next_mask
         if row is None or row.allowed is not allowed or (row.slot, row.page, row.length) != (slot, page, length):
             self.last_row = row = Row(
                 request.id, slot, page, request.params.logprobs, length, allowed,
                 adapter=self._adapter, changes=request.changes, shift=self.shift,
             )  # fmt: skip
+        if not (self.masking.constrained or self.thinking or self.drafting) and self.rope_rule.long_from is None:
+            self.same_row_until = min((self.computed // size + 1) * size, self.final_length - 1)
         self.computed += 1
         self.pending += 1
         return row
+
+    def same_row(self) -> Row:
+        """Return the last row again, for its next token, before `same_row_until`."""
+        assert self.last_row is not None
+        self.computed += 1
+        self.pending += 1
+        return self.last_row
 
     def next_rows(self, slot: int, most: int) -> Row:
         """Return a row for at most the next `most` tokens, all counted as computed from now on."""
@@ -338,8 +346,10 @@ class RequestState:
             self.queued.prefix_nodes = []  # the cached prefix is of another namespace
         if token in self.request.end_ids:
             return "stop"
-        self.masking.is_pending = self.masking.constrained  # it may be complete
-        return "length" if self.full and not self.masking.is_pending else None
+        if self.masking.constrained:
+            self.masking.is_pending = True  # it may be complete
+            return None
+        return "length" if len(self.tokens) >= self.final_length else None
 
     @property
     def full(self) -> bool:
@@ -356,6 +366,7 @@ class RequestState:
         if self.thinking is not None:
             for token in forced:
                 self.thinking.watch.push(token)
+        self.same_row_until = 0
         if self.lease is not None:
             self.prefill_end = len(self.tokens)
             self.computed -= self.computed % QUERY_BLOCK
@@ -404,7 +415,7 @@ class RequestState:
             self.keeping.end(self.publishable_end, self.lease)
         self.lease.release()
         self.lease = None
-        self.computed = self.prefill_end = 0
+        self.computed = self.prefill_end = self.same_row_until = 0
         self.held_at = None
 
 

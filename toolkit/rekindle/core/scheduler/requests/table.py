@@ -30,6 +30,7 @@ class RequestTable:
         outbox: receives the groups' messages to the host tier.
 
     Attributes:
+        get: function from an id to the request in progress, or None; stored, as a tick calls it for each token.
         groups: the groups, with the running requests.
         waiting: the queued requests.
         counts: counters without a current state.
@@ -43,6 +44,7 @@ class RequestTable:
     def __init__(self, limits: EngineLimits, outbox: HostTierOutbox):
         self._limits = limits
         self._states: dict[int, RequestState] = {}
+        self.get = self._states.get
         self.counts = Counts()
         self.drafter = Drafter(limits, self.counts)
         self.groups = [Group(limits, outbox, number) for number in range(limits.data)]
@@ -57,10 +59,6 @@ class RequestTable:
 
     def __iter__(self) -> Iterator[RequestState]:
         return iter(tuple(self._states.values()))
-
-    def get(self, request_id: int) -> RequestState | None:
-        """Return a request in progress, or None."""
-        return self._states.get(request_id)
 
     @property
     def running(self) -> list[RequestState]:
