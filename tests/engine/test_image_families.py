@@ -19,8 +19,8 @@ FAMILIES = pytest.mark.parametrize(
         *(
             pytest.param(Pictured(name), marks=pytest.mark.wide)
             for name in (
-                *("gemma4-dense", "gemma4-e", "internvl", "lfm2-vl", "mistral3", "paligemma", "pixtral"),
-                *("qwen2_5-vl", "qwen3_5", "smolvlm"),
+                *("gemma4-dense", "gemma4-e", "granite-vision", "internvl", "lfm2-vl", "llava", "llava-next"),
+                *("mistral3", "paligemma", "pixtral", "qwen2_5-vl", "qwen3_5", "smolvlm"),
             )
         ),
     ],

@@ -12,8 +12,8 @@ from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
-from rekindle.formats.images.processors.idefics3 import MOST_TILES, Idefics3Images
 from rekindle.formats.images.processors.processor import tokens_of
+from rekindle.formats.images.processors.tiled.idefics3 import MOST_TILES, Idefics3Images
 from rekindle.formats.images.sources import image_source
 from tests.unit.images.vision_goldens import PIXELS, SMOLVLM, SOURCES, sha256, smolvlm_images
 

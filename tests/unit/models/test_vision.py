@@ -26,6 +26,7 @@ from tests.vision import SMOLVLM, Array, RunningTower, golden, padded, patches_o
 FAMILIES = (
     *("gemma3", "gemma4-dense", "gemma4-e", "internvl", "lfm2-vl", "mistral3", "paligemma", "pixtral"),
     *("qwen2_5-vl", "qwen3-vl", "qwen3_5"),
+    *(pytest.param(name, marks=pytest.mark.wide) for name in ("granite-vision", "llava", "llava-next")),
 )
 """Tiny models beside SmolVLM."""
 WITH_KERNELS = pytest.mark.parametrize("implementation", [pytest.param("xla", marks=pytest.mark.wide), "cpu"])
@@ -51,6 +52,14 @@ def test_embeddings_are_those_of_transformers(files: TowerFiles, implementation:
     assert np.abs(embeddings - expected).max() < 1e-5 * np.abs(expected).max()
 
 
+def rows_of(patches: Patches, merge: int) -> Array:
+    """Return the rows of a tower's results for the tokens of an image, in their order."""
+    if patches.order is None:
+        return np.flatnonzero(patches.valid[:, :: merge**2])
+    order = patches.order.reshape(-1)
+    return np.argsort(order)[np.count_nonzero(order < 0) :]
+
+
 @WITH_KERNELS
 @pytest.mark.parametrize("family", FAMILIES)
 def test_embeddings_of_each_family_are_those_of_transformers(family: str, implementation: Implementation) -> None:
@@ -66,7 +75,7 @@ def test_embeddings_of_each_family_are_those_of_transformers(family: str, implem
             pixels = image.pixels()
             patches = checkpoint.images.patches(pixels)
             alone, longer = (
-                tower.embed(each)[each.valid[:, :: tower.config.merge**2].reshape(-1)]
+                tower.embed(each)[rows_of(each, tower.config.merge)]
                 for each in (patches, patches.padded(checkpoint.images.segments[-1]))
             )
             assert len(alone) == tokens_of(checkpoint.images, *pixels.shape[:2])

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from rekindle.assembly.preparing.request_checks import check_bans
 from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.accepted import check_draws
 from rekindle.core.request.params import SamplingParams, draws
-from rekindle.core.request.request import Request, check_bans
+from rekindle.core.request.request import Request
 
 VOCAB_SIZE = 10
 NOTHING = frozenset[int]()

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing.prompt_reader import PromptReader
+from rekindle.assembly.preparing.request_checks import check_bans, check_scored
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Continued, PicturedTokens, Prompt, Submit, goes_on
 from rekindle.core.request.activations.changes import changes_of
 from rekindle.core.request.constraint import Constrained, Constraint
 from rekindle.core.request.params import SamplingParams
-from rekindle.core.request.request import Request, check_bans, check_length, check_scored, namespace_of
+from rekindle.core.request.request import Request, check_length, namespace_of
 from rekindle.core.request.thoughts import ThoughtLimit
 from rekindle.core.text.grammar import Compiler
 from rekindle.core.text.masks import run_steps

@@ -163,10 +163,14 @@ def segment_of(patches: Any, segment: int, rows: Any, padding: int, request_id: 
         padding: the row for embeddings of padding.
         request_id: see `Embedding`.
     """
-    valid = patches.valid.sum(1) * len(rows) // patches.valid.sum()  # tokens of each segment
-    start, length = valid[:segment].sum(), patches.valid.shape[1] * len(rows) // patches.valid.sum()
-    own = np.full(length, padding, np.int32)
-    own[: valid[segment]] = rows[start : start + valid[segment]]
     part = slice(segment, segment + 1)
+    if patches.order is not None:
+        (order,) = patches.order[part]
+        own = np.where(order < 0, padding, rows[order]).astype(np.int32)
+    else:
+        valid = patches.valid.sum(1) * len(rows) // patches.valid.sum()  # tokens of each segment
+        start, length = valid[:segment].sum(), patches.valid.shape[1] * len(rows) // patches.valid.sum()
+        own = np.full(length, padding, np.int32)
+        own[: valid[segment]] = rows[start : start + valid[segment]]
     one = type(patches)(patches.values[part], patches.positions[part], patches.valid[part])
     return Embedding(request_id, own, one)

@@ -28,7 +28,15 @@ def names_of(tower: str) -> Names:
     )
 
 
-def read_encoder(keys: Keys, family: str, tower: str, rows: int, base: tuple[int, int, int, int]) -> ModelConfig:
+def read_encoder(
+    keys: Keys,
+    family: str,
+    tower: str,
+    rows: int,
+    base: tuple[int, int, int, int],
+    activation: str = "gelu_pytorch_tanh",
+    eps: float = 1e-6,
+) -> ModelConfig:
     """Read an encoder.
 
     Args:
@@ -37,6 +45,7 @@ def read_encoder(keys: Keys, family: str, tower: str, rows: int, base: tuple[int
         tower: the prefix of the tensors' names.
         rows: the rows of the table of positions.
         base: the values of transformers' code for a missing hidden size, inner size, number of layers and of heads.
+        activation, eps: the same for the activation and for the summand of a norm.
 
     Raises:
         UnsupportedModel: the activation is not implemented.
@@ -47,15 +56,15 @@ def read_encoder(keys: Keys, family: str, tower: str, rows: int, base: tuple[int
         raise keys.wrong("hidden_size", f"must be a multiple of {heads} heads", hidden)
     size = hidden // heads
     attention = AttentionConfig(heads, heads, size, size**-0.5, qkv_bias=True, out_bias=True)
-    activation = activation_of(keys, default="gelu_pytorch_tanh")
-    feed_forward = FeedForwardConfig(keys.size("intermediate_size", base[1]), activation, gated=False, bias=True)
+    applied, width = activation_of(keys, default=activation), keys.size("intermediate_size", base[1])
+    feed_forward = FeedForwardConfig(width, applied, gated=False, bias=True)
     return ModelConfig(
         family=family,
         vocab_size=0,
         hidden_size=hidden,
         max_context=rows,
         layers=(LayerConfig(attention, feed_forward),) * keys.size("num_hidden_layers", base[2]),
-        norm=Norm(keys.number("layer_norm_eps", 1e-6), centred=True, bias=True),
+        norm=Norm(keys.number("layer_norm_eps", eps), centred=True, bias=True),
         positions=LearnedPositions(rows),
         names=names_of(tower),
     )

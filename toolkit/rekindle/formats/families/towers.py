@@ -10,6 +10,7 @@ from rekindle.formats.families.idefics3 import read_tower as read_idefics3
 from rekindle.formats.families.internvl import read_tower as read_internvl
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.lfm2_vl import read_tower as read_lfm2_vl
+from rekindle.formats.families.llava import read_tower as read_llava
 from rekindle.formats.families.paligemma import read_tower as read_paligemma
 from rekindle.formats.families.pixtral import read_tower as read_pixtral
 from rekindle.formats.families.qwen_vl import read_qwen2, read_qwen2_5, read_qwen3
@@ -21,7 +22,11 @@ KINDS: Final[Mapping[str, str]] = {
     "internvl/internvl_vision": "internvl",
     "lfm2-vl/siglip2_vision_model": "lfm2_vl",
     "lfm2_vl/siglip2_vision_model": "lfm2_vl",
+    "llava/clip_vision_model": "llava",
     "llava/pixtral": "pixtral",
+    "llava/siglip_vision_model": "llava",
+    "llava_next/clip_vision_model": "llava",
+    "llava_next/siglip_vision_model": "llava",
     "mistral3/pixtral": "pixtral",
     "paligemma/siglip_vision_model": "paligemma",
     "qwen2_5_vl": "qwen2_5_vl",
@@ -39,6 +44,7 @@ TOWERS: Final[Mapping[str, Callable[[Keys, Keys, int], VisionConfig]]] = {
     "idefics3": read_idefics3,
     "internvl": read_internvl,
     "lfm2_vl": read_lfm2_vl,
+    "llava": read_llava,
     "paligemma": read_paligemma,
     "pixtral": read_pixtral,
     "qwen2_5_vl": read_qwen2_5,
@@ -48,8 +54,9 @@ TOWERS: Final[Mapping[str, Callable[[Keys, Keys, int], VisionConfig]]] = {
 """Readers of the keys of a config and of its "vision_config" by kind, given the size of the text model's embeddings."""
 # fmt: off
 _WITHOUT_EFFECT: Final = frozenset({
-    "head_dim", "hidden_dropout_prob", "image_size", "layer_scale_init_value", "max_image_size", "projection_dropout",
-    "size", "tie_word_embeddings", "use_base_siglip", "use_mask_token", "vision_use_head",
+    "head_dim", "hidden_dropout_prob", "image_size", "initializer_factor", "layer_scale_init_value", "max_image_size",
+    "projection_dim", "projection_dropout", "size", "tie_word_embeddings", "use_base_siglip", "use_mask_token",
+    "vision_use_head", "vocab_size",
 })
 # fmt: on
 """Keys of images' processing, of other models, and of sizes that others give."""

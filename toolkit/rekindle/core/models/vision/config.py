@@ -129,6 +129,9 @@ class VisionConfig:
             positions, and no embedding; None for none.
         branch_scales: the names in a layer of factors of the results of attention and of the feed-forward layer, which
             are multiplied into their last products when these are loaded; None for none.
+        features: the layers with joined results for the projector, by number from 1, or 0 for the input of the first
+            layer; empty for the last layer alone.
+        newline: the name of the embeddings of segments without patches; None for zeros.
     """
 
     encoder: ModelConfig
@@ -146,6 +149,8 @@ class VisionConfig:
     windowed: frozenset[int] = frozenset()
     class_token: str | None = None
     branch_scales: tuple[str, str] | None = None
+    features: tuple[int, ...] = ()
+    newline: str | None = None
 
     @property
     def width(self) -> int:

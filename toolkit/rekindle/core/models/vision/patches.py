@@ -1,6 +1,6 @@
 """The pixels of one image, cut into patches for a tower."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,14 +21,17 @@ class Patches:
         positions: row and column of each patch, in the tower's table of positions if it has one, (segments, length, 2)
             int32.
         valid: False for padding, (segments, length) bool.
+        order: for each embedding of a segment the index of its token among those of the image, -1 for none, (segments,
+            length // merge²) int32; None for tokens in the order of valid embeddings.
     """
 
     values: Any
     positions: Any
     valid: Any
+    order: Any = None
 
     def padded(self, length: int) -> "Patches":
         """Return segments of another length, with patches of zeros behind the others. For arrays of NumPy."""
         missing = [(0, 0), (0, length - self.valid.shape[1])]
         values, positions = (np.pad(each, [*missing, (0, 0)]) for each in (self.values, self.positions))
-        return Patches(values, positions, np.pad(self.valid, missing))
+        return replace(self, values=values, positions=positions, valid=np.pad(self.valid, missing))

@@ -15,7 +15,7 @@ from rekindle.core.models.layer import Layer
 from rekindle.core.models.layers import Linear, Table, norm_of
 from rekindle.core.models.mixing import LayerMemory, Mixer
 from rekindle.core.models.rope import Positions
-from rekindle.core.models.vision.config import VisionConfig
+from rekindle.core.models.vision.config import Multiply, VisionConfig
 from rekindle.core.models.vision.mixing import SegmentMixer
 from rekindle.core.models.vision.patches import Patches
 from rekindle.core.models.vision.projector import Projector
@@ -48,7 +48,9 @@ class Tower(nnx.Module, pytree=False):
         for i, layer in enumerate(encoder.layers):
             setattr(self, f"layer_{i}", Layer(encoder, layer, weights, f"{names.layers}.{i}"))
         self.norm = None if names.norm is None else norm_of(weights, names.norm, hidden, encoder.norm)
-        self.projector = Projector(config.projector, hidden, weights)
+        self.projector = Projector(config.projector, hidden * max(1, len(config.features)), weights)
+        newline = JoinedTensors({f"{config.newline}.weight": (config.width,)}, False)
+        self.newline = None if config.newline is None else nnx.Param(weights.get(newline))
         for i, tap in enumerate(config.taps):
             setattr(self, f"tap_{i}", Projector(tap.steps, hidden, weights))
 
@@ -73,11 +75,15 @@ class Tower(nnx.Module, pytree=False):
         return embeddings.reshape(-1, self.config.width)[: segments * length // self.config.merge**2]
 
     def _if_any(self, patches: Patches) -> jax.Array:
-        """Return the embeddings of a few segments; zeros if all of their patches are padding."""
+        """Return the embeddings of a few segments: of one without patches, newlines or zeros."""
         rows = patches.valid.size // self.config.merge**2
         empty = jnp.zeros((rows, self.config.width), jnp.float32)
+        if self.newline is not None:
+            factors = (step.factor for step in self.config.projector if isinstance(step, Multiply))
+            empty = empty + self.newline[...][None] * math.prod(factors)
         embeddings: jax.Array = lax.cond(patches.valid.any(), self._embed, lambda _: empty, patches)
-        return embeddings
+        has_any = jnp.repeat(patches.valid.any(1), rows // len(patches.valid))
+        return embeddings if self.newline is None else jnp.where(has_any[:, None], embeddings, empty)
 
     def _embed(self, patches: Patches) -> jax.Array:
         x = self.embedding(patches.values.reshape(-1, self.config.patch_width))
@@ -89,10 +95,14 @@ class Tower(nnx.Module, pytree=False):
         whole = SegmentMixer(valid, self.dtype)
         in_windows = replace(whole, windows=self._windows(patches)) if self.config.windowed else whole
         taps: dict[int, jax.Array] = {}
+        features = {0: x}
         for i in range(self.config.encoder.num_layers):
             mixer = cast(Mixer, in_windows if i in self.config.windowed else whole)  # no layer has a state
             x, _ = getattr(self, f"layer_{i}")(x, positions, memory, mixer)
             taps |= {at: getattr(self, f"tap_{at}")(x) for at, tap in enumerate(self.config.taps) if tap.layer == i}
+            features |= {i + 1: x} if i + 1 in self.config.features else {}
+        if self.config.features:
+            x = jnp.concatenate([features[number] for number in self.config.features], axis=1)
         x = x if self.norm is None else self.norm(x)
         if self.class_token is not None:
             x = x.reshape(*valid.shape, -1)[:, 1:].reshape(patches.valid.size, -1)

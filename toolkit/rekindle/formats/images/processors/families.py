@@ -7,14 +7,15 @@ from typing import Any, Final
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.images.processed import VideoRules
 from rekindle.formats.images.processors.gemma import read_gemma3, read_gemma4
-from rekindle.formats.images.processors.idefics3 import read_idefics3
-from rekindle.formats.images.processors.internvl import read_internvl
-from rekindle.formats.images.processors.lfm2_vl import read_lfm2_vl
 from rekindle.formats.images.processors.paligemma import read_paligemma
 from rekindle.formats.images.processors.pixtral import read_pixtral
 from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.images.processors.qwen import QwenImages, read_qwen, read_qwen3
 from rekindle.formats.images.processors.settings import Settings
+from rekindle.formats.images.processors.tiled.idefics3 import read_idefics3
+from rekindle.formats.images.processors.tiled.internvl import read_internvl
+from rekindle.formats.images.processors.tiled.lfm2_vl import read_lfm2_vl
+from rekindle.formats.images.processors.tiled.llava_next import read_llava
 
 IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_config", "video_preprocessor_config")
 """Names of the JSON files with settings of images."""
@@ -24,6 +25,7 @@ PROCESSORS: Final[Mapping[str, Callable[[Settings], ImageProcessor]]] = {
     "idefics3": read_idefics3,
     "internvl": read_internvl,
     "lfm2_vl": read_lfm2_vl,
+    "llava": read_llava,
     "paligemma": read_paligemma,
     "pixtral": read_pixtral,
     "qwen2_5_vl": read_qwen,

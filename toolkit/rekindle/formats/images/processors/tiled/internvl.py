@@ -10,7 +10,7 @@ from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
 from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
-from rekindle.formats.images.processors.tiles import cut, grids_between, nearest_grid, tiled_order
+from rekindle.formats.images.processors.tiled.tiles import cut, grids_between, nearest_grid, tiled_order
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from rekindle.formats.images.processors.arrays import (
 )
 from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import Settings
-from rekindle.formats.images.processors.tiles import Grid, cut, nearest_grid, tiled_order
+from rekindle.formats.images.processors.tiled.tiles import Grid, cut, nearest_grid, tiled_order
 
 BILINEAR: Final = 2
 """The filter, by its number in Pillow."""

@@ -13,7 +13,7 @@ from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
 from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import Settings
-from rekindle.formats.images.processors.tiles import cut, tiled_order
+from rekindle.formats.images.processors.tiled.tiles import cut, tiled_order
 
 LONGEST: Final = 4096
 """Most pixels of a side, whatever the settings."""
