@@ -253,6 +253,21 @@ def test_a_view_that_goes_before_it_was_looked_at_has_been_seen(messages: list[t
     assert (panel.was_viewed, panel.viewed) == (True, False)
 
 
+def test_a_panel_that_no_front_end_has_shown_keeps_its_widgets_but_not_its_engine(
+    messages: list[tuple[str, Mapping[str, Any]]],
+) -> None:
+    source = FakeSource()
+    panel, gone = Panel(source), weakref.ref(source)
+    panel.show(board())
+    panel.finish(board(has_ended=True))
+    panel.close()
+    del source
+    gc.collect()
+    assert not panel.closed
+    assert gone() is None
+    press(panel, "toggle")  # and acts no more
+
+
 def test_a_panel_is_closed_with_all_its_widgets_but_only_if_a_front_end_has_spoken_of_it(
     messages: list[tuple[str, Mapping[str, Any]]],
 ) -> None:

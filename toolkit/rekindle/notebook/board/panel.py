@@ -35,7 +35,8 @@ class Panel:
     def __init__(self, source: BoardSource, *, whole: bool = False):
         from ipywidgets import VBox
 
-        self._source, self._whole, self._is_paused = source, whole, False
+        self._source: BoardSource | None = source
+        self._whole, self._is_paused = whole, False
         self.face = Face(self._press)
         self._outputs: list[tuple[front_end.CellOutput, front_end.CellOutput]] = []
         self._lock = threading.RLock()
@@ -72,9 +73,9 @@ class Panel:
             self._copy_view_count()
 
     def finish(self, board: Board) -> None:
-        """Show the final snapshot, and remove the buttons."""
+        """Show the final snapshot, remove the buttons, and release the engine."""
         with self._lock:
-            self._is_final = True
+            self._is_final, self._source = True, None
             self._draw(board, "")
             for _, buttons in self._outputs:
                 buttons.draw(front_end.EMPTY)
@@ -102,11 +103,13 @@ class Panel:
         return f"<div>{toggle}{''.join(button(f'{number}', f'Cancel {number}') for number in old)}</div>"
 
     def _press(self, name: str) -> None:
+        if (source := self._source) is None:
+            return
         if name != "toggle":
-            self._source.cancel(int(name))
+            source.cancel(int(name))
             return
         with suppress(SessionError):  # the engine has ended, as the next snapshot will show
-            (self._source.resume if self._is_paused else self._source.pause)()
+            (source.resume if self._is_paused else source.pause)()
 
     def _on_view_count(self, change: Any) -> None:
         self.was_viewed = self.was_viewed or bool(change["new"])
