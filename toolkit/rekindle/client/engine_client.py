@@ -175,7 +175,10 @@ class EngineClient:
                 deliveries.append((handle.record, text))
         self.first_tokens += [(now, seconds) for seconds in self.latencies.take_texts(deliveries, now)]
         for record, text in deliveries:
-            record.deliver(text)
+            if text.end is None:
+                record.output.grow(text)
+            else:
+                record.deliver(text)
 
     def _deliver(self, message: Started | Rejected) -> None:
         """Deliver the start or the failure of a request, and send the next one, as this one has left the queue."""

@@ -43,11 +43,6 @@ class _GrowingText:
     tokens: int = 0
     stopped: bool = False
 
-    def push_plain(self, tokens: Sequence[int]) -> str:
-        """Return the text of the next tokens of a plain output."""
-        self.tokens += len(tokens)
-        return "".join(map(self.decoder.push, tokens))
-
     def push(self, token: int, min_tokens: int) -> tuple[str, str | None]:
         self.tokens += 1
         skipped = self.decoder.skips(token)
@@ -125,11 +120,12 @@ class Detokenizer:
     def _text(self, output: Output, stopped: list[Message]) -> Text | None:
         """Return the text of an output; None if a stop string or a call ended the text before it."""
         if self._tokenizer is None:
-            return _continued(output, "") if output.end is None else self._piece(output, "", len(output.token_ids))
+            return self._piece(output, "")
         growing_text = self._growing_texts.get(output.request.id) or self._begin(output.request)
         growing_text.request = ref(output.request)  # a request that moves to another lane is another object
         if growing_text.plain and output.end is None:
-            return _continued(output, growing_text.push_plain(output.token_ids))
+            growing_text.tokens += len(output.token_ids)
+            return self._piece(output, "".join(map(growing_text.decoder.push, output.token_ids)))
         text = None if growing_text.stopped else self._follow(output, growing_text)
         if text is not None and growing_text.stopped:
             stopped.append(Stopped(output.request.id, growing_text.tokens))
@@ -206,7 +202,7 @@ class Detokenizer:
         self,
         output: Output,
         text: str,
-        count: int,
+        count: int | None = None,
         stop: str | None = None,
         cut: bytes = b"",
         early: EndReason | None = None,
@@ -241,14 +237,6 @@ class Detokenizer:
     def _complete(self, logprob: TokenLogprob, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
         token = logprob.token_id
         return TokenLogprob(token, self._text_of(token), logprob.logprob, logprob.rank, top, self._bytes_of(token))
-
-
-def _continued(output: Output, text: str) -> Text:
-    """Return the text of an output without an end."""
-    return Text(
-        output.request.id, text, output.token_ids, None, None, output.logprobs, output.prompt_logprobs, b"", None,
-        output.states, output.weights_version,
-    )  # fmt: skip
 
 
 def _scores(text: Text) -> int:
