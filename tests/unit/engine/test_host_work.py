@@ -38,7 +38,9 @@ class Calls:
 
 def calls_of(running: int) -> Counter[str]:
     """Return the calls of some ticks in which a number of requests decode, without the checks of the fake engine."""
-    limits = fake_limits(max_running=running, num_pages=1 + 8 * running, page_size=PAGE, max_context=128, prefill_chunk=64)
+    limits = fake_limits(
+        max_running=running, num_pages=1 + 8 * running, page_size=PAGE, max_context=128, prefill_chunk=64
+    )
     engine, scheduler, calls = fake_loaded_engine(limits), Scheduler(limits), Calls()
     (lane,) = engine.lanes
     lane = replace(lane, scheduler=scheduler, actors=replace(lane.actors, scheduler=scheduler))

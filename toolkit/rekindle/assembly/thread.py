@@ -25,6 +25,39 @@ RELEASE_SECONDS = 0.5
 Build = Callable[[Report], LoadedEngine]
 
 
+class Ending:
+    """The end of one engine, as told to all callers: stopped, failed, or out of reach.
+
+    Args:
+        tell: called with the error for all waiting callers.
+    """
+
+    def __init__(self, tell: Callable[[Exception], None]):
+        self._tell, self._lock, self._process = tell, threading.Lock(), os.getpid()
+        self._error: Exception | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """True in a process forked from the engine's process. The engine is out of reach there."""
+        return os.getpid() != self._process
+
+    @property
+    def error(self) -> Exception | None:
+        """The reason for the end of the engine; None while it serves."""
+        if self._error is None and self.elsewhere:
+            return SessionClosed(
+                f"the engine is in process {self._process}, which this one was forked from: open a session here, or "
+                'start processes with multiprocessing\'s "spawn"'
+            )
+        return self._error
+
+    def come(self, error: Exception) -> None:
+        """Fail all callers; the first error is final."""
+        with self._lock:
+            self._error = self._error or error
+        self._tell(self._error)
+
+
 class EngineThread:
     """The daemon thread of one engine: builds the engine, serves until stopped, and frees the device memory.
 
@@ -46,15 +79,11 @@ class EngineThread:
     def __init__(self, build: Build, deliver: Deliver, ended: Callable[[Exception], None]):
         self.opening: Feed[Progress] = Feed()
         self.stopped: Feed[None] = Feed()
-        self._error: Exception | None = None
         self.loaded_engine: LoadedEngine | None = None
         self._engine: Engine | None = None
-        self._build, self._deliver, self._ended = build, deliver, ended
+        self._build, self._deliver, self._ending = build, deliver, Ending(ended)
         self._jax_settings = JaxSettings.here()
         self._stop: Mailbox[None] = Mailbox()
-        self._stopping = threading.Event()
-        self._ending = threading.Lock()
-        self._process = os.getpid()
         self._workers: list[threading.Thread] = []
         self._thread = Work(self._main, "engine", self.stop)
 
@@ -95,17 +124,12 @@ class EngineThread:
     @property
     def error(self) -> Exception | None:
         """The reason for the end of the engine; None while it serves."""
-        if self._error is None and self.elsewhere:
-            return SessionClosed(
-                f"the engine is in process {self._process}, which this one was forked from: open a session here, or "
-                'start processes with multiprocessing\'s "spawn"'
-            )
-        return self._error
+        return self._ending.error
 
     @property
     def elsewhere(self) -> bool:
-        """True in a process forked from the engine's process. The engine is out of reach there."""
-        return os.getpid() != self._process
+        """True in a process forked from the engine's process; see `Ending`."""
+        return self._ending.elsewhere
 
     @property
     def paused(self) -> bool:
@@ -136,7 +160,6 @@ class EngineThread:
 
     def stop(self) -> None:
         """Ask the engine to stop. Returns at once; thread-safe, and may be called repeatedly."""
-        self._stopping.set()
         self._stop.put(None)
 
     def abandon(self) -> str:
@@ -150,10 +173,8 @@ class EngineThread:
         return obstacle
 
     def _end(self, error: Exception) -> None:
-        """Fail all callers; the first error is final."""
-        with self._ending:
-            self._error = self._error or error
-        self._ended(self._error)
+        """Fail all callers, and those of the conductor."""
+        self._ending.come(error)
         if self._engine is not None:
             self._engine.conductor.close()
 
@@ -202,7 +223,7 @@ class EngineThread:
             self._workers = [thread for thread in threads if getattr(thread, "root_task", None) is mine]
 
     def _report(self, progress: Progress) -> None:
-        if self._stopping.is_set():
+        if self._stop:
             raise SessionClosed("the session was closed while it was being opened")
         self.opening.put(progress)
 
