@@ -14,6 +14,7 @@ from rekindle.core.scheduler.plan_builder import PlanBuilder
 from rekindle.core.scheduler.requests.lease import Lease
 from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.requests.table import RequestTable
+from rekindle.core.scheduler.requests.work import drafted_rows, next_chunk, next_row, next_rows
 from rekindle.core.scheduler.writeback import DiskWriteback
 
 
@@ -101,8 +102,8 @@ class Planner:
         """Return the rows of a request for its next token, and for the part of an offered draft that has room."""
         slot = self._table.group_of(state).running.slots[state]
         if offered and (draft := self._fitting(state, offered)):
-            return state.drafted_rows(slot, draft)
-        return [state.next_row(slot) if steps == 1 else state.next_rows(slot, steps)]
+            return drafted_rows(state, slot, draft)
+        return [next_row(state, slot) if steps == 1 else next_rows(state, slot, steps)]
 
     @property
     def _adds_chunks(self) -> bool:
@@ -186,7 +187,7 @@ class Planner:
             return
         if state.keeping is not None:
             state.keeping.add(self._table.waiting.departures(state), state.computed)
-        chunk = state.next_chunk(self._table.group_of(state).running.slots[state], most)
+        chunk = next_chunk(state, self._table.group_of(state).running.slots[state], most)
         if state.request.hold and not state.in_prefill:
             state.held_at = self._table.counts.ticks + 1
         if state.request.pictures:

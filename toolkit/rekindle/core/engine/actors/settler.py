@@ -1,7 +1,7 @@
 """The settler actor: reads back the outputs of dispatched ticks."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
 
@@ -46,23 +46,12 @@ def _read(tick: Dispatched) -> Settled:
     tokens = np.asarray(tick.outputs.tokens).tolist()
     sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sample_rows if tokens[sample.row] >= 0)
     logprobs, prompt_logprobs, sums = _logprobs(tick, tokens), dict(_prompt_logprobs(tick)), dict(_sums(tick))
-    failures = {
-        **{
-            sample.request_id: _failure_of(tokens[sample.row])
-            for sample in tick.sample_rows
-            if tokens[sample.row] in (NOT_FINITE, NONE_LEFT)
-        },
-        **{
-            request_id: _not_finite("log-probabilities of the prompt")
-            for request_id, scores in prompt_logprobs.items()
-            if _has_nan(scores)
-        },
-        **{
-            request_id: _not_finite("hidden states of the prompt")
-            for request_id, each in sums.items()
-            if np.isnan(each.values).any()
-        },
-    }
+    failed = [sample for sample in tick.sample_rows if tokens[sample.row] in (NOT_FINITE, NONE_LEFT)]
+    failures = {sample.request_id: _failure_of(tokens[sample.row]) for sample in failed}
+    unscored = [of for of, scores in prompt_logprobs.items() if any(math.isnan(score.logprob) for score in scores)]
+    failures |= {request_id: _not_finite("log-probabilities of the prompt") for request_id in unscored}
+    unsummed = [request_id for request_id, each in sums.items() if np.isnan(each.values).any()]
+    failures |= {request_id: _not_finite("hidden states of the prompt") for request_id in unsummed}
     return Settled(
         tick.tick, sampled, logprobs, prompt_logprobs, tick.losses, sums, failures, proposals=_proposals(tick, tokens)
     )
@@ -92,10 +81,6 @@ def _not_finite(numbers: str) -> LogitsNotFinite:
         "in training, a damaged checkpoint, and a logits_processor that divides by 0. The session goes on: give sound "
         "weights to update_weights, or open it anew"
     )
-
-
-def _has_nan(scores: Iterable[TokenLogprob]) -> bool:
-    return any(math.isnan(score.logprob) for score in scores)
 
 
 def _logprobs(tick: Dispatched, tokens: list[int]) -> dict[int, tuple[TokenLogprob, ...]]:

@@ -1,14 +1,14 @@
-"""State of one request in the scheduler, and its chunks."""
+"""State of one request in the scheduler."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rekindle.core.buckets import QUERY_BLOCK
-from rekindle.core.messages import Chunk, Onload, Row
-from rekindle.core.page import NULL_PAGE, Marks
+from rekindle.core.messages import Onload, Row
+from rekindle.core.page import Marks
 from rekindle.core.request.figures import CachedTokens
-from rekindle.core.request.picture import Picture, coordinates_of, page_marks, shift_behind
+from rekindle.core.request.picture import Picture, page_marks, shift_behind
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason
 from rekindle.core.scheduler.cache.nodes import Node
@@ -114,10 +114,6 @@ class RequestState:
         return self.rope_rule.namespace(self.request.namespace, self.length)
 
     @property
-    def _adapter(self) -> int | None:
-        return None if self.request.adapter is None else self.request.adapter.slot
-
-    @property
     def outgrown(self) -> bool:
         """True if the next token changes the rope of all its tokens."""
         return self.rope_rule.outgrown(self.computed)
@@ -141,7 +137,8 @@ class RequestState:
         return self.masking.constrained or (self.thinking is not None and self.thinking.masked)
 
     @property
-    def _next_mask(self) -> Any:
+    def next_mask(self) -> Any:
+        """The mask of its next token; None for all tokens."""
         return self.masking.bits if self.thinking is None else self.thinking.bits(self.pending)
 
     @property
@@ -235,38 +232,6 @@ class RequestState:
         """The start of its next chunk: of the first query block that is not computed as a whole."""
         return self.computed // QUERY_BLOCK * QUERY_BLOCK
 
-    def next_chunk(self, slot: int, most: int) -> Chunk:
-        """Return a chunk of at most `most` known tokens from `chunk_start` on; they count as computed from now on."""
-        assert self.lease is not None
-        request, start, lease = self.request, self.chunk_start, self.lease
-        end = min(self.prefill_end, start + most)
-        if self.keeping is not None:
-            end = self.keeping.end_of_chunk(start, end)
-        last = end == self.prefill_end and not request.hold
-        allowed = self._next_mask if last else None
-        if last:
-            self.pending += 1
-        self.computed = end
-        return Chunk(
-            request_id=request.id,
-            slot=slot,
-            start=start,
-            tokens=tuple(self.tokens[start:end]),
-            pages=tuple(_written_page(lease, at) for at in range(start, end, QUERY_BLOCK)),
-            table=tuple(lease.pages),
-            completes=request if last else None,
-            generated=tuple(self.tokens[len(request.prompt) :]) if last else (),
-            scoring=self.observed.scoring(start, end),
-            length=self.length,
-            group=self.group,
-            summing=self.observed.summing(start, end),
-            allowed=allowed,
-            adapter=self._adapter,
-            changes=request.changes,
-            following=self.tokens[end] if end < len(self.tokens) else 0,
-            coordinates=coordinates_of(request.pictures, start, end),
-        )
-
     def steps(self, most: int) -> int:
         """Return the number of tokens it can still decode in a tick, at most `most`.
 
@@ -282,53 +247,12 @@ class RequestState:
         assert self.lease is not None
         return max(0, -(-(self.computed + steps) // self.lease.page_size) - len(self.lease.pages))
 
-    def next_row(self, slot: int) -> Row:
-        """Return a row for its next token, which counts as computed from now on."""
-        assert self.lease is not None
-        size, request, row = self.lease.page_size, self.request, self.last_row
-        page, length, allowed = self.lease.pages[self.computed // size], self.length, self._next_mask
-        if row is None or row.allowed is not allowed or (row.slot, row.page, row.length) != (slot, page, length):
-            self.last_row = row = Row(
-                request.id, slot, page, request.params.logprobs, length, allowed,
-                adapter=self._adapter, changes=request.changes, shift=self.shift,
-            )  # fmt: skip
-        if not (self.masking.constrained or self.thinking or self.drafting) and self.rope_rule.long_from is None:
-            self.same_row_until = min((self.computed // size + 1) * size, self.final_length - 1)
-        self.computed += 1
-        self.pending += 1
-        return row
-
     def same_row(self) -> Row:
         """Return the last row again, for its next token, before `same_row_until`."""
         assert self.last_row is not None
         self.computed += 1
         self.pending += 1
         return self.last_row
-
-    def next_rows(self, slot: int, most: int) -> Row:
-        """Return a row for at most the next `most` tokens, all counted as computed from now on."""
-        assert self.lease is not None
-        after, more = self.lease.pages[self.computed // self.lease.page_size + 1 :], self.steps(most) - 1
-        row = replace(
-            self.next_row(slot),
-            steps=1 + more,
-            next_page=after[0] if after else NULL_PAGE,
-            end_ids=self.request.end_ids,
-        )
-        self.computed += more
-        self.pending += more
-        return row
-
-    def drafted_rows(self, slot: int, tokens: Sequence[int]) -> list[Row]:
-        """Return the row of its next token and those of drafted tokens, all counted as computed from now on."""
-        assert self.lease is not None
-        assert self.drafting is not None
-        rows = [self.next_row(slot)]
-        for offset, token in enumerate(tokens, 1):
-            row = replace(self.next_row(slot), offset=offset, draft=token)
-            rows.append(replace(row, allowed=self.masking.draft_bits[offset - 1]) if self.masking.constrained else row)
-        self.drafting.in_flight = len(tokens)
-        return rows
 
     def take_back(self, rejected: int) -> None:
         """Take back rejected tokens of a draft, which are pending no longer and not computed."""
@@ -422,8 +346,3 @@ class RequestState:
 def _last_block(tokens: int) -> int:
     """Return the first position of the query block with the last token, which is always computed."""
     return (tokens - 1) // QUERY_BLOCK * QUERY_BLOCK
-
-
-def _written_page(lease: Lease, position: int) -> int:
-    """Return the page to write at a position; published pages are never written again."""
-    return NULL_PAGE if position < lease.published else lease.pages[position // lease.page_size]
