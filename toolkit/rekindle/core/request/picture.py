@@ -23,12 +23,16 @@ class Picture:
         source: the pixels.
         grid: rows and columns of its tokens, which are adjacent, for positions by row and column; None for positions
             by index.
+        time: the position of its tokens in time, after its first one.
+        span: the number of positions before those of the next token; None for its longer side.
     """
 
     digest: bytes
     positions: Any = field(compare=False)
     source: PictureSource = field(compare=False, repr=False)
     grid: tuple[int, int] | None = None
+    time: int = 0
+    span: int | None = None
 
     def moved(self, by: int) -> "Picture":
         """Return the image with its tokens so many places later."""
@@ -65,8 +69,9 @@ class Picture:
 
 
 def shift_behind(pictures: Sequence[Picture]) -> int:
-    """Return the position of a token behind images minus its index: an image moves on by its longer side alone."""
-    return sum(max(picture.grid) - picture.tokens for picture in pictures if picture.grid is not None)
+    """Return the position of a token behind images minus its index: an image moves on by its span alone."""
+    placed = [picture for picture in pictures if picture.grid is not None]
+    return sum((max(each.grid) if each.span is None else each.span) - each.tokens for each in placed if each.grid)
 
 
 def coordinates_of(pictures: Sequence[Picture], start: int, end: int) -> Any:
@@ -89,6 +94,7 @@ def coordinates_of(pictures: Sequence[Picture], start: int, end: int) -> Any:
         first, last = np.clip((picture.positions[0], picture.positions[-1] + 1), start, end) - start
         index = np.arange(first, last) + start - picture.positions[0]
         coordinates[:, first:last] = picture.positions[0] + shift
+        coordinates[0, first:last] += picture.time
         coordinates[1:, first:last] += np.stack(divmod(index, picture.columns))
         moved = shift_behind([picture])
         coordinates[:, last:] += moved

@@ -67,7 +67,6 @@ def read_qwen3(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
     tower = _tower(keys, encoder, merge, patch=16, projector=steps("merger", joined=False))
     return replace(
         tower,
-        channels=FRAMES * tower.channels,
         stretched="corners",
         taps=tuple(Tap(at, steps(f"deepstack_merger_list.{i}", joined=True)) for i, at in enumerate(taps)),
     )
@@ -133,7 +132,7 @@ def _tower(keys: Keys, encoder: ModelConfig, merge: int, patch: int, projector: 
         keys.get(unused)
     channels = keys.size("in_channels", keys.get("in_chans", 3))
     keys.get("in_chans")
-    return VisionConfig(encoder, keys.size("patch_size", patch), channels, projector)
+    return VisionConfig(encoder, keys.size("patch_size", patch), FRAMES * channels, projector)
 
 
 def _output(keys: Keys, output_size: int) -> int:

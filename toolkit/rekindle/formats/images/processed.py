@@ -40,6 +40,10 @@ class ProcessedImage:
         """Return the text in place of an image of this size."""
         return self.processor.text(*size)
 
+    def extent(self, size: Size) -> tuple[int, int | None]:
+        """Return the position in time, and None for as many positions as the longer side has."""
+        return 0, None
+
     def grid(self, size: Size) -> tuple[int, int] | None:
         """Return rows and columns of the embeddings, for positions by both; None for positions by index."""
         return grid_of(self.processor, *size)
@@ -79,6 +83,13 @@ class VideoRules(Protocol):
     def patches(self, frames: tuple[np.ndarray, np.ndarray], count: int) -> Patches:
         """Return the patches of a pair, (height, width, 3) uint8 each, in a video of so many frames."""
 
+    def positions(self, times: tuple[float, ...]) -> tuple[int, ...] | None:
+        """Return the positions of pairs in time after the first one, given the times of the frames in seconds.
+
+        Returns:
+            None for pairs with text between, each like an image.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessedFrames:
@@ -90,6 +101,7 @@ class ProcessedFrames:
         time: the mean of their times in seconds.
         count: the number of frames of the video.
         processor: the rules of the model.
+        position: the position in time, and whether the pair is the last one; None for a pair like an image.
     """
 
     image: ImageSource
@@ -97,6 +109,7 @@ class ProcessedFrames:
     time: float
     count: int
     processor: VideoRules
+    position: tuple[int, bool] | None = None
 
     def identity(self, memory: ImageMemory) -> ImageIdentity:
         """Return the identity of the frames in their size, which depends on the number of frames.
@@ -105,8 +118,16 @@ class ProcessedFrames:
             InvalidRequest: a file is damaged.
         """
         first, second = (memory.identity(each, self.processor) for each in (self.image, self.second))
-        content = hashlib.sha256(f"frames of {self.grid(first.size)}\0".encode() + first.digest + second.digest)
+        at = "" if self.position is None else f" at {self.position}"
+        content = hashlib.sha256(f"frames of {self.grid(first.size)}{at}\0".encode() + first.digest + second.digest)
         return ImageIdentity(content.digest()[:DIGEST_BYTES], first.size)
+
+    def extent(self, size: Size) -> tuple[int, int | None]:
+        """Return the position in time, and the positions before that of the next token; see `Picture`."""
+        if self.position is None:
+            return 0, None
+        time, is_last = self.position
+        return time, max(*self.grid(size), time + 1) if is_last else 0
 
     def text(self, size: Size) -> str:
         """Return the text in the place of the frames."""

@@ -117,8 +117,8 @@ class ImagePrompts:
         if self._videos is None:
             raise InvalidRequest.of(
                 "prompt",
-                "the model takes no videos: only Qwen3-VL and Qwen3.5 do so here. Give single frames as images, or "
-                "open one of these",
+                "the model takes no videos: only Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 do so here. Give single "
+                "frames as images, or open one of these",
             )
         return self._videos.video
 
@@ -214,7 +214,7 @@ class ImagePrompts:
             return ()
         split = np.split(places, np.cumsum(counts)[:-1])
         return tuple(
-            Picture(identity.digest, where, each, each.grid(identity.size))
+            Picture(identity.digest, where, each, each.grid(identity.size), *each.extent(identity.size))
             for (each, identity), where in zip(units, split, strict=True)
         )
 
@@ -237,7 +237,9 @@ def _pairs(video: Video, rules: VideoRules) -> list[ProcessedFrames]:
     """Return each two successive frames of a video; the last frame counts twice in an odd number."""
     frames = [*zip(video.frames, video.times, strict=True)]
     frames += frames[-1:] * (len(frames) % 2)
+    count, positions = len(frames) // 2, rules.positions(video.times)
+    places = [None] * count if positions is None else [(each, at == count - 1) for at, each in enumerate(positions)]
     return [
-        ProcessedFrames(first, second, (start + end) / 2, len(video.frames), rules)
-        for (first, start), (second, end) in zip(frames[::2], frames[1::2], strict=True)
+        ProcessedFrames(first, second, (start + end) / 2, len(video.frames), rules, place)
+        for (first, start), (second, end), place in zip(frames[::2], frames[1::2], places, strict=True)
     ]

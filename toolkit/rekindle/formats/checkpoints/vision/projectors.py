@@ -194,7 +194,7 @@ def _qwen2_5(file: GGUFFile) -> Settings:
     tower = _qwen(file)
     pattern = number(file, "n_wa_pattern")
     full = list(range(pattern - 1, tower["depth"], pattern)) if pattern else None
-    further = present(fullatt_block_indexes=full, window_size=number(file, "window_size"))
+    further = present(fullatt_block_indexes=full, window_size=number(file, "window_size"), tokens_per_second=2)
     return {"model_type": "qwen2_5_vl", "vision_config": tower | further}
 
 
@@ -241,4 +241,5 @@ PROJECTORS: Final[Mapping[str, ProjectorType]] = {
     "qwen2vl_merger": ProjectorType(_qwen2, _qwen_stems, _small),
     "qwen3vl_merger": ProjectorType(_qwen3, _qwen_stems, _large, _VIDEOS),
 }
-"""Supported types of projectors by their names in files. Files of Qwen lack sizes of pictures: take the published."""
+"""Supported types of projectors by their names in files. Files of Qwen lack sizes of pictures, and the positions of a
+second of a video: take the published."""

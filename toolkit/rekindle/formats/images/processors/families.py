@@ -10,7 +10,8 @@ from rekindle.formats.images.processors.gemma import read_gemma3, read_gemma4
 from rekindle.formats.images.processors.paligemma import read_paligemma
 from rekindle.formats.images.processors.pixtral import read_pixtral
 from rekindle.formats.images.processors.processor import ImageProcessor
-from rekindle.formats.images.processors.qwen import QwenImages, read_qwen, read_qwen3
+from rekindle.formats.images.processors.qwen import QwenImages
+from rekindle.formats.images.processors.qwen_videos import read_qwen2, read_qwen3
 from rekindle.formats.images.processors.settings import Settings
 from rekindle.formats.images.processors.tiled.idefics3 import read_idefics3
 from rekindle.formats.images.processors.tiled.internvl import read_internvl
@@ -28,8 +29,8 @@ PROCESSORS: Final[Mapping[str, Callable[[Settings], ImageProcessor]]] = {
     "llava": read_llava,
     "paligemma": read_paligemma,
     "pixtral": read_pixtral,
-    "qwen2_5_vl": read_qwen,
-    "qwen2_vl": read_qwen,
+    "qwen2_5_vl": read_qwen2,
+    "qwen2_vl": read_qwen2,
     "qwen3_vl": read_qwen3,
 }
 """Readers of image processors by the kind of the tower."""
