@@ -18,7 +18,7 @@ from tests.bench.rounds import Record, Round
 from tests.bench.say import say, waiting
 
 WHAT = ["single", "batch", "shared", "step"]
-PEERS_HELP = f"{', '.join(PEERS)}, in float32 or as in llamacpp:bfloat16; '' for none"
+PEERS_HELP = f"{', '.join(PEERS)}, in float32 or as in llamacpp:bfloat16, llamacpp:packed; '' for none"
 
 
 def main() -> None:
@@ -51,7 +51,12 @@ def _arguments() -> argparse.Namespace:
         return text.split(",")
 
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--ours", type=words, default=["float32", "bfloat16"], help="our dtypes, or '' for none")
+    parser.add_argument(
+        "--ours",
+        type=words,
+        default=["float32", "bfloat16"],
+        help="our dtypes, packed for the file's blocks, or '' for none",
+    )
     parser.add_argument("--peers", type=words, default=["hf"], help=PEERS_HELP)
     parser.add_argument("--what", type=words, default=WHAT, help=f"what to measure, of {','.join(WHAT)}")
     parser.add_argument("--rounds", type=int, default=3)

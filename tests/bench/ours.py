@@ -1,6 +1,7 @@
-"""Run Rekindle through its public interface, with weights of one dtype, as the peers have."""
+"""Run Rekindle through its public interface, with weights of one dtype or, as its default, those of the file."""
 
 import argparse
+from functools import partial
 from typing import Literal
 
 import jax
@@ -12,12 +13,17 @@ from tests.bench.workload import MODEL
 
 
 class Ours:
-    """Rekindle as a `worker.Contender`."""
+    """Rekindle as a `worker.Contender`.
 
-    def __init__(self, dtype: Literal["float32", "bfloat16"]) -> None:
+    Args:
+        dtype: "packed" for the defaults of a session.
+    """
+
+    def __init__(self, dtype: Literal["float32", "bfloat16", "packed"]) -> None:
         self._dtype = dtype
         # "off" keeps no pages on disk either: the prompts of every run are the same, and would hit.
-        self._session = rekindle.open_sync(MODEL, dtype=dtype, weights="dequantized", precompile="all", restore="off")
+        open_model = partial(rekindle.open_sync, MODEL, precompile="all", restore="off")
+        self._session = open_model() if dtype == "packed" else open_model(dtype=dtype, weights="dequantized")
 
     def about(self) -> dict[str, str]:
         return {"rekindle": rekindle.__version__, "jax": jax.__version__}
@@ -31,11 +37,13 @@ class Ours:
         return [list(result.token_ids) for result in results]
 
     def step(self, prefill_tokens: int, decode_rows: int, context: int) -> list[float]:
+        if self._dtype == "packed":  # `python -m tests.bench.packed_steps` measures these
+            return []
         return step_seconds(self._dtype, prefill_tokens, decode_rows, context)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--dtype", required=True, choices=["float32", "bfloat16"])
+    parser.add_argument("--dtype", required=True, choices=["float32", "bfloat16", "packed"])
     args = parser.parse_args()
     serve(lambda: Ours(args.dtype))

@@ -161,6 +161,8 @@ def requantize(source: Path, target: Path, dtype: str) -> None:
 
 
 def _load(gguf: Path, dtype: str, threads: int) -> LlamaCpp:
+    if dtype == "packed":
+        return LlamaCpp(gguf, threads)
     dense = gguf.with_name(f"smollm2-{dtype}.gguf")
     if not dense.exists():
         requantize(gguf, dense, dtype)
@@ -170,7 +172,7 @@ def _load(gguf: Path, dtype: str, threads: int) -> LlamaCpp:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--gguf", type=Path, required=True)
-    parser.add_argument("--dtype", choices=FILE_TYPES, required=True)
+    parser.add_argument("--dtype", choices=[*FILE_TYPES, "packed"], required=True)
     parser.add_argument("--threads", type=int, required=True)
     args = parser.parse_args()
     serve(lambda: _load(args.gguf, args.dtype, args.threads))

@@ -101,7 +101,7 @@ def _against_limits(records: Sequence[Record], limits: Limits, contenders: Seque
     rates = ", ".join(f"{dtype} {limits[dtype] / 1e9:.0f} GFLOP/s" for dtype in costs.BYTES)
     rows = [["times what the machine needs at least", "takes, ms", "least, ms", "ratio"]]
     for name in contenders:
-        if name.startswith("ours:"):
+        if name.startswith("ours:") and name.partition(":")[2] in costs.BYTES:
             for title, taken_s, least_s in _comparisons(records, name, name.partition(":")[2], limits):
                 rows.append(
                     [f"{name} {title}", f"{1e3 * taken_s:.1f}", f"{1e3 * least_s:.1f}", f"{taken_s / least_s:.2f}"]

@@ -49,3 +49,16 @@ def test_a_crash_says_how_the_process_ended_and_what_it_wrote() -> None:
     with Contender("hf:float32", Command([sys.executable, "-c", script], {})) as contender, \
          pytest.raises(ContenderEnded, match=match):  # fmt: skip
         contender.wait_loaded()
+
+
+def test_packed_weights_have_speeds_and_no_limit_of_a_dtype() -> None:
+    speeds = {"ours:float32": 4.0, "ours:packed": 8.0, "llamacpp:packed": 2.0}
+    records = [
+        {"round": 1, "contender": name, "what": "single", "others": 0.0, "decode_tps": speed, "ttft_ms": 1.0}
+        for name, speed in speeds.items()
+    ]
+    text = tables(records, [LIMITS], list(speeds))
+    (ratio,) = [line for line in text.splitlines() if line.startswith("ours:packed / llamacpp:packed")]
+    assert "4.00" in ratio
+    assert "ours:float32 single, each token" in text
+    assert "ours:packed single, each token" not in text
