@@ -79,6 +79,7 @@ def test_rerank_compares_embeddings_after_the_dense_layers() -> None:
     assert_same(query[0], expected["query"][0])
 
 
+@pytest.mark.wide
 def test_a_gguf_file_of_embedding_gemma_gives_the_same_embeddings(tmp_path: Path) -> None:
     origin = MODELS / "gemma"
     config = json.loads((origin / "config.json").read_text(encoding="utf-8"))

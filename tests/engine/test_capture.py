@@ -67,6 +67,7 @@ def same_as_a_look(session: rekindle.Session, answer: rekindle.Generation, **cha
     np.testing.assert_array_equal(captured.embedding, look.embedding[len(answer.prompt_token_ids) :])
 
 
+@pytest.mark.wide
 def test_others_in_a_batch_keep_their_tokens_and_run_no_look(session: rekindle.Session) -> None:
     alone = [session.generate_sync(token_ids=ids, **OPTIONS) for ids in PROMPTS]
     assert looks(session) == 0

@@ -89,6 +89,7 @@ def test_some_guesses_are_right(model: Path, session: rekindle.Session, prompts:
     assert after.accepted_at[1] - before.accepted_at.get(1, 0) == after.accepted_tokens - before.accepted_tokens
 
 
+@pytest.mark.wide
 def test_a_session_without_the_head_gives_the_same_tokens(
     model: Path, session: rekindle.Session, prompts: list[list[int]]
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_session_without_the_head_gives_the_same_tokens(
         assert [facts[0] for facts in facts_of(without, prompts)] == [facts[0] for facts in facts_of(session, prompts)]
 
 
+@pytest.mark.wide
 def test_preemptions_and_chunks_change_no_token(
     model: Path, session: rekindle.Session, prompts: list[list[int]]
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_restart_compiles_nothing_and_finds_pages_with_those_of_the_head(
                 assert again.stats.scheduler.disk_hit_tokens > 0
 
 
+@pytest.mark.wide
 def test_looks_embeddings_and_steering_are_those_without_the_head(
     model: Path, session: rekindle.Session, prompts: list[list[int]]
 ) -> None:
@@ -158,6 +161,7 @@ def test_looks_embeddings_and_steering_are_those_without_the_head(
     assert steered[0] == steered[1] != facts_of(session, prompts)
 
 
+@pytest.mark.wide
 def test_guesses_change_no_token_of_an_adapter_with_or_without_the_head(
     model: Path, session: rekindle.Session, prompts: list[list[int]]
 ) -> None:

@@ -15,11 +15,10 @@ FAMILIES = pytest.mark.parametrize(
     "family",
     [
         Pictured("qwen3-vl"),  # positions by row and column
-        Pictured("gemma3"),  # tokens that see each other
         *(
             pytest.param(Pictured(name), marks=pytest.mark.wide)
             for name in (
-                *("gemma4-dense", "gemma4-e", "granite-vision", "internvl", "lfm2-vl", "llava", "llava-next"),
+                *("gemma3", "gemma4-dense", "gemma4-e", "granite-vision", "internvl", "lfm2-vl", "llava", "llava-next"),
                 *("mistral3", "paligemma", "pixtral", "qwen2_5-vl", "qwen3_5", "smolvlm"),
             )
         ),

@@ -24,7 +24,8 @@ def session() -> Iterator[Session]:
         yield session
 
 
-@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("number", [0, 1])
 async def test_the_lens_of_the_last_layer_is_the_prediction_of_the_golden(session: Session, number: int) -> None:
     before = session.stats.scheduler.pictures
     look = await session.look(messages_of(number), heads=HEADS)

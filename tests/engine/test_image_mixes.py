@@ -99,6 +99,7 @@ async def test_lanes_and_priorities_have_the_answers_of_each_alone(session: Sess
         assert [(await handle).token_ids for handle in handles] == alone
 
 
+@pytest.mark.wide
 async def test_a_chat_with_images_goes_on_after_its_first_images_are_cut(session: Session) -> None:
     chat = session.chat(truncate_prompt_tokens=220, **GREEDY)
     turns = [await chat.say(f"And {number}?", images=[IMAGES[0]]) for number in range(3)]

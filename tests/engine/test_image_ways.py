@@ -55,6 +55,7 @@ def session() -> Iterator[Session]:
         yield session
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("key", ["path", "url"])
 async def test_parts_for_transformers_name_the_image_by_path_and_url(session: Session, key: str) -> None:
     expected = await session.generate(question(IMAGES[0], "What is it?"), **GREEDY)

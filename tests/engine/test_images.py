@@ -33,6 +33,7 @@ async def test_many_questions_on_one_image_run_the_tower_once() -> None:
         assert stats.unexpected_compilations == 0
 
 
+@pytest.mark.wide
 async def test_a_raw_prompt_has_its_images_in_their_places_or_first(session: Session) -> None:
     image = GOLDEN / "image-0.png"
     placed = await session.generate("<image> What is it?", images=[image], **GREEDY)
@@ -56,6 +57,7 @@ async def test_samples_and_prefixes_have_the_image(session: Session) -> None:
     assert answer.prompt_token_ids == alone.prompt_token_ids
 
 
+@pytest.mark.wide
 async def test_a_text_model_and_a_small_buffer_say_why(families: Path) -> None:
     image = GOLDEN / "image-0.png"
     settings: Any = {"restore": "off", "progress": False}

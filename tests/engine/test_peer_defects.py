@@ -69,6 +69,7 @@ def test_2_logit_bias_and_repetition_penalty_are_applied(session: rekindle.Sessi
     assert not set(unrepeated.token_ids) & set(PROMPT)
 
 
+@pytest.mark.wide
 def test_9_a_greedy_row_beside_sampled_rows_takes_the_likeliest(session: rekindle.Session) -> None:
     alone = session.generate_sync(token_ids=PROMPT, max_tokens=20, ignore_eos=True).token_ids
     hot: dict[str, Any] = {"temperature": 2.0, "max_tokens": 40, "ignore_eos": True}

@@ -140,8 +140,9 @@ def test_states_come_back_after_a_restart_without_a_compilation(
     assert compilations == 0
 
 
+@pytest.mark.wide
 @FAMILIES
-@pytest.mark.parametrize("overlap", [True, pytest.param(False, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("overlap", [True, False])
 def test_drafts_have_the_bits_of_single_steps(
     families: Path, family: str, plain: dict[str, Bits], overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,6 +194,7 @@ async def test_it_can_be_awaited(session: rekindle.Session, others: dict[str, An
     assert (await session.generate(**ASKED)).token_ids == expected[0]
 
 
+@pytest.mark.wide
 def test_shared_arrays_are_used_where_they_are_and_outlive_the_session(
     model: Path, others: dict[str, Any], expected: tuple[Any, Any]
 ) -> None:

@@ -36,6 +36,7 @@ def test_classes_and_scores_are_those_of_the_session(families: Path, tmp_path: P
     llm.close()
 
 
+@pytest.mark.wide
 def test_a_reranker_scores_pairs_by_its_head(families: Path, tmp_path: Path) -> None:
     classifier(families / "llama-tied", tmp_path / "model", 1)
     settings = {"eos_token": "<end>", "chat_template": TEMPLATE}
@@ -69,6 +70,7 @@ def writing(families: Path, tmp_path: Path) -> Iterator[LLM]:
     llm.close()
 
 
+@pytest.mark.wide
 @pytest.mark.filterwarnings("ignore:LLM. enable_lora changes no answer")
 def test_each_prompt_may_have_its_adapter(writing: LLM, families: Path, tmp_path: Path) -> None:
     config = open_checkpoint(families / "llama-tied").config
@@ -84,6 +86,7 @@ def test_each_prompt_may_have_its_adapter(writing: LLM, families: Path, tmp_path
     assert again[0].outputs == adapted.outputs
 
 
+@pytest.mark.wide
 def test_images_give_the_tokens_of_transformers() -> None:
     llm = LLM(str(GOLDEN), dtype="float32", max_num_seqs=2)
     params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)

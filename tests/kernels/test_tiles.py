@@ -21,6 +21,7 @@ here = None if library.unavailable_reason() else library.instruction_set()
 by_tiles = pytest.mark.skipif(here not in build.TILES, reason="this instruction set has no tiles")
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(here != build.BELOW_TILES, reason="the tests of this file run here, or the reference does not")
 def test_the_reference_of_tiles_passes_these_tests() -> None:
     done = subprocess.run(
