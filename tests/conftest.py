@@ -136,7 +136,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"{mark}{said}", red=bool(mark))
 
 
-@pytest.fixture(scope="module", params=["xla", "cpu"])
+@pytest.fixture(scope="module", params=[pytest.param("xla", marks=pytest.mark.wide), "cpu"])
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     """Return each implementation of the kernels that serves here."""
     named: Implementation = request.param

@@ -131,6 +131,7 @@ def test_new_weights_bring_their_head(
     assert facts_of(session, prompts) == before
 
 
+@pytest.mark.wide
 def test_a_restart_compiles_nothing_and_finds_pages_with_those_of_the_head(
     model: Path, session: rekindle.Session, prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ async def test_pixels_reach_the_last_token_and_requests_keep_their_embeddings(se
     assert (await session.generate(messages_of(0), **salted)).token_ids == answer.token_ids
 
 
+@pytest.mark.wide
 async def test_attention_over_an_image_has_the_layout_of_its_tiles(session: Session) -> None:
     image = Image.open(GOLDEN / "image-0.png")
     look = await session.look("<image> What is it?", images=[image], heads=HEADS)

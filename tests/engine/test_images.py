@@ -21,6 +21,7 @@ def session() -> Iterator[Session]:
         yield session
 
 
+@pytest.mark.wide
 async def test_many_questions_on_one_image_run_the_tower_once() -> None:
     with rekindle.open_sync(GOLDEN, dtype="float32", page_size=16, restore="off", progress=False) as session:
         image = GOLDEN / "image-1.png"

@@ -50,6 +50,7 @@ def test_a_reranker_scores_pairs_by_its_head(families: Path, tmp_path: Path) -> 
     llm.close()
 
 
+@pytest.mark.wide
 def test_vectors_follow_their_parameters(families: Path, tmp_path: Path) -> None:
     llm = LLM(str(embedding_model(families / "qwen3-embed", tmp_path / "model")), **SMALL)
     expected = llm.session.embed_sync(TEXTS, instruction="", dimensions=8, normalize=False, progress=False)

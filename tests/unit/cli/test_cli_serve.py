@@ -60,6 +60,7 @@ def serving(
             process.kill()
 
 
+@pytest.mark.wide
 def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
     serving: tuple[subprocess.Popen[str], str],
 ) -> None:

@@ -170,6 +170,7 @@ def hub(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
     server.server_close()
 
 
+@pytest.mark.wide
 def test_a_model_is_downloaded_with_progress_and_then_cached(hub: str, tmp_path: Path) -> None:
     result = open_elsewhere(MODEL, tmp_path / "hub", endpoint=hub)
     assert result["tensors"] == 39

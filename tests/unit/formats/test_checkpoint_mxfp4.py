@@ -82,6 +82,7 @@ def test_a_model_with_them_answers_as_with_the_numbers(models: dict[str, Path]) 
     assert answers[0] == answers[1]
 
 
+@pytest.mark.wide
 def test_experts_stay_packed_with_the_products_of_their_numbers(models: dict[str, Path]) -> None:
     if reason := operations_of("cpu").unsupported_reason((1, 2, 1, 16, 8), np.dtype(np.float32)):
         pytest.skip(reason)

@@ -106,7 +106,11 @@ def unrounded(checkpoint: Checkpoint) -> dict[str, Array]:
 @pytest.mark.parametrize(
     ("version", "bits"), [("gptq", 4), pytest.param("gptq_v2", 8, marks=pytest.mark.wide)], ids=["4 bits", "8 bits"]
 )
-@pytest.mark.parametrize("shard", [WHOLE, Shard(0, 2), Shard(1, 2)], ids=["whole", "first", "second"])
+@pytest.mark.parametrize(
+    "shard",
+    [*(pytest.param(each, marks=pytest.mark.wide) for each in (WHOLE, Shard(0, 2))), Shard(1, 2)],
+    ids=["whole", "first", "second"],
+)
 def test_packed_weights_have_the_numbers_of_their_file(
     version: Version, bits: int, shard: Shard, families: Path, tmp_path: Path
 ) -> None:

@@ -94,7 +94,7 @@ FIRST = ("qwen2", "glm4", "granite-hybrid-moe")
 
 @pytest.mark.parametrize(
     "shard",
-    [WHOLE, pytest.param(Shard(0, 2), marks=pytest.mark.wide), Shard(1, 2)],
+    [*(pytest.param(each, marks=pytest.mark.wide) for each in (WHOLE, Shard(0, 2))), Shard(1, 2)],
     ids=["whole", "first", "second"],
 )
 @pytest.mark.parametrize(
