@@ -54,13 +54,13 @@ class Lab:
     def write(self, name: str, cells: Sequence[str]) -> None:
         """Write a notebook with these cells of code into the folder. None of them has been run."""
         blank: dict[str, object] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
-        made = {
+        content = {
             "cells": [blank | {"id": f"cell-{place}", "source": cell} for place, cell in enumerate(cells)],
             "metadata": {"kernelspec": KERNEL},
             "nbformat": 4,
             "nbformat_minor": 5,
         }
-        self.put(name, json.dumps(made))
+        self.put(name, json.dumps(content))
 
     def put(self, name: str, notebook: str) -> None:
         """Write a notebook's file into the folder. JupyterLab does not trust outputs that it has not seen made."""
@@ -74,24 +74,28 @@ class Lab:
         """Return the file of a notebook, as it was last saved."""
         return (self._root / name).read_text(encoding="utf-8")
 
-    def address(self, name: str) -> str:
-        """Return the address of a notebook's page. Each name has its own workspace, so no other one opens there."""
-        return f"http://127.0.0.1:{self._port}/doc/workspaces/{quote(Path(name).stem)}/tree/{quote(name)}?token={self._token}"
+    def address(self, name: str, *, seven: bool = False) -> str:
+        """Return the address of a notebook's page, in JupyterLab or in Notebook 7.
+
+        Each name has its own workspace, so no other one opens there.
+        """
+        page = "notebooks" if seven else f"doc/workspaces/{quote(Path(name).stem)}/tree"
+        return f"http://127.0.0.1:{self._port}/{page}/{quote(name)}?token={self._token}"
 
     def end_kernels(self) -> None:
         """End all kernels, as a user does who is done with their notebooks."""
         for session in self._ask("GET", "sessions"):
             self._ask("DELETE", f"sessions/{session['id']}")
 
-    def _ask(self, method: str, path: str, told: object = None) -> Any:
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
         """Ask the server's REST API for something, and return its answer."""
-        asked = Request(
+        request = Request(
             f"http://127.0.0.1:{self._port}/api/{path}",
-            data=None if told is None else json.dumps(told).encode(),
+            data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"token {self._token}", "Content-Type": "application/json"},
             method=method,
         )
-        with urlopen(asked, timeout=PATIENCE) as answer:
+        with urlopen(request, timeout=PATIENCE) as answer:
             return json.loads(answer.read() or "null")
 
 

@@ -34,6 +34,15 @@ EXPLORED = f"answer = {SHORT}\nexplorer = session.explore(answer)\nexplorer"
 MAP = "await session.map([{'n': f'{n}'} for n in range(60)], template='w{n}', max_tokens=3)"
 CHAT = "chat = session.chat(max_tokens=60000, ignore_eos=True)\nchat.widget()"
 SUBMITTED = "handle = session.submit(token_ids=[5, 6, 7], max_tokens=60000, ignore_eos=True)"
+LONG = "max_tokens=60000, ignore_eos=True"
+CALLS = {
+    "generate": f"await session.generate(token_ids=[5, 6, 7], {LONG})",
+    "generate_sync": f"session.generate_sync(token_ids=[5, 6, 7], {LONG})",
+    "map": f"await session.map([{{'n': 'w5'}}, {{'n': 'w6'}}], template='{{n}}', {LONG})",
+    "shows": f"import asyncio\nawait asyncio.gather(*(session.show(token_ids=[5, each], {LONG}) for each in (6, 7)))",
+}
+"""Cells that wait for a minute of tokens, by the call."""
+COUNT = "f'{len(session.requests)} unfinished'"
 TOKENS = re.compile(r"running, [\d,]+ tokens")
 
 
@@ -73,6 +82,10 @@ class Notebook:
         """Start a cell, and return its output."""
         self.cell(place).locator(".cm-content").first.press("Control+Enter")
         return self.output(place)
+
+    def end(self, place: int) -> None:
+        """Wait for the end of a cell."""
+        expect(self.cell(place).locator("[data-status=queued], [data-status=running]")).to_have_count(0)
 
     def interrupt(self) -> None:
         """Interrupt the running cell, once the button is yellow: marimo ignores clicks in a run's first 0.2 s."""
@@ -130,14 +143,14 @@ def notebook(
         page.goto(address)
         try:
             expect(notebook.run(0)).to_contain_text("opening the model")
-            expect(notebook.cell(0)).not_to_have_class(re.compile("running"))
+            notebook.end(0)
             yield notebook
         finally:
             page.screenshot(path=SCREENSHOTS / f"{request.node.originalname}.png", full_page=True)
             page.close()
 
 
-@pytest.mark.parametrize("notebook", [(GROWS, "f'{len(session.requests)} unfinished'")], indirect=True, ids=["cells"])
+@pytest.mark.parametrize("notebook", [(GROWS, COUNT)], indirect=True, ids=["cells"])
 def test_text_grows_while_its_cell_runs_and_the_stop_button_cancels_it(notebook: Notebook) -> None:
     output = notebook.run(1)
     expect(output).to_contain_text(TOKENS)
@@ -146,6 +159,18 @@ def test_text_grows_while_its_cell_runs_and_the_stop_button_cancels_it(notebook:
     notebook.interrupt()
     expect(output).to_contain_text("This cell was interrupted")
     expect(notebook.run(2)).to_contain_text("0 unfinished")
+
+
+@pytest.mark.parametrize("notebook", [(*CALLS.values(), COUNT)], indirect=True, ids=["cells"])
+def test_the_stop_button_cancels_what_any_call_waits_for(notebook: Notebook) -> None:
+    for place, call in enumerate(CALLS, 1):
+        output = notebook.run(place)
+        if call == "shows":
+            expect(output.get_by_text(TOKENS)).to_have_count(2)
+        notebook.interrupt()
+        expect(output).to_contain_text("This cell was interrupted")
+        notebook.end(place)
+        expect(notebook.run(len(CALLS) + 1)).to_contain_text("0 unfinished")
 
 
 @pytest.mark.parametrize("notebook", [(STAYS, "handle.cancel()")], indirect=True, ids=["cells"])

@@ -1,0 +1,71 @@
+"""Notebook 7 shows the same live faces as JupyterLab, in both themes, wide and narrow."""
+
+from contextlib import closing
+
+from playwright.sync_api import BrowserContext, expect
+
+from tests.browser.conftest import SCREENSHOTS
+from tests.browser.driver import BROKEN, Notebook
+from tests.browser.lab import Lab
+from tests.browser.test_accessible import CUT, violations
+
+OUTPUTS = ".jp-OutputArea-output"
+TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
+CELLS = (
+    f"session = await open_tiny(progress=False, chat_template={TEMPLATE!r})",
+    "await session.show(token_ids=PROMPT, **LONG)",
+    "board = session.dashboard()\nboard",
+    "session.explore(await session.generate(token_ids=PROMPT, max_tokens=12, logprobs=3))",
+    "chat = session.chat(max_tokens=8, ignore_eos=True)\nchat.widget()",
+)
+
+
+class Page7(Notebook):
+    """One notebook in a page of Notebook 7."""
+
+    def ready(self) -> None:
+        self.page.locator(".jp-NotebookPanel-toolbar [data-status='idle']").wait_for()
+
+    def look(self) -> None:
+        """Write screenshots; nothing is cut, and axe finds nothing in the outputs."""
+        for dark in (False, True):
+            self.use_theme(dark=dark)
+            for width in (1400, 500):
+                self.page.set_viewport_size({"width": width, "height": 3200})
+                name = f"notebook7_{'dark' if dark else 'light'}_{width}.png"
+                self.page.screenshot(path=SCREENSHOTS / name)
+                assert self.page.locator(OUTPUTS).evaluate_all(CUT) == []
+                assert violations(self.page, OUTPUTS) == []
+
+
+def test_faces_live_in_notebook_seven(context: BrowserContext, lab: Lab) -> None:
+    name = "seven.ipynb"
+    lab.write(name, CELLS)
+    lab.start_kernel(name)
+    page = context.new_page()
+    with closing(page):
+        notebook = Page7(page, name)
+        page.goto(lab.address(name, seven=True))
+        notebook.ready()
+        notebook.complaints.clear()  # Notebook 7 has one of its own while it starts
+        notebook.run(0)
+        text = notebook.start(1)
+        tokens = notebook.number(1, r"running, ([\d,]+) tokens")
+        notebook.number(1, r"running, ([\d,]+) tokens", above=tokens)
+        text.get_by_role("button", name="Cancel").click()
+        expect(notebook.end(1)).to_contain_text("cancelled")
+        board = notebook.run(2)
+        expect(board).to_contain_text("Dashboard")
+        board.get_by_role("button", name="Pause").click()
+        board.get_by_role("button", name="Resume").click()
+        explorer = notebook.run(3)
+        explorer.get_by_role("button").nth(4).press("Enter")
+        expect(explorer).to_contain_text("place 4, instead of")
+        chat = notebook.run(4)
+        chat.get_by_label("You").fill("w3 w4")
+        chat.get_by_label("You").press("Enter")
+        expect(chat).to_contain_text("from the cache")
+        notebook.look()
+        expect(page.get_by_text(BROKEN)).to_have_count(0)
+        assert notebook.complaints == []
+        lab.end_kernels()
