@@ -134,22 +134,15 @@ def _tick(
     positions = jnp.concatenate([block_positions.reshape(-1), row_positions])
     lengths = jnp.concatenate([jnp.repeat(inputs.block_length, QUERY_BLOCK), inputs.row_length])
     places = inputs.places(positions) if bucket.coordinates else positions
-    config, group_ends = decoder.config, None
-    if bucket.prefill_tokens and (config.both_ways or (bucket.pictures and config.images_both_ways)):
-        group_ends = group_ends_of(inputs, whole_texts=config.both_ways)
-    mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation, group_ends)
+    mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation, _group_ends(decoder, inputs, bucket))
     tap = None if interventions is None else _interventions(interventions, inputs, positions)
     pictures = None if embeddings is None else _embedded(embeddings, inputs, bucket.decode_rows)
     hidden, memory = decoder(tokens, places, LayerMemory(pages, slots.states), mixer, lengths, tap, pictures)
     pages, slots = memory.pages, replace(slots, states=memory.states)
 
     last_states = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
-
-    def logits(hidden: jax.Array, of_rows: jax.Array | None, *parts: int) -> jax.Array:
-        return decoder.logits_by_token(hidden, None if delta is None or of_rows is None else delta.of(of_rows, parts))
-
     of_samples = None if delta is None else jnp.concatenate([inputs.sample_adapter, inputs.row_adapter])
-    columns = logits(last_states, of_samples, len(inputs.sample_slot), bucket.decode_rows)
+    columns = _logits(decoder, delta, last_states, of_samples, len(inputs.sample_slot), bucket.decode_rows)
     slots, new_tokens, scores = _next_tokens(
         decoder,
         columns,
@@ -168,19 +161,41 @@ def _tick(
     outputs = TickOutputs(
         tokens=new_tokens,
         scores=scores,
-        prompt_scores=score_prompt(
-            hidden[: bucket.prefill_tokens],
-            inputs.targets,
-            lambda hidden, of_rows: logits(hidden, of_rows, len(hidden)),
-            max_logprobs,
-            decoder.implementation,
-            decoder.shard.anywhere,
-            None if delta is None else delta.slots[: bucket.prefill_tokens],
-        ),
+        prompt_scores=_prompt_scores(decoder, delta, hidden[: bucket.prefill_tokens], inputs, max_logprobs),
         sums=sum_states(hidden[: bucket.prefill_tokens], inputs.sum_first, inputs.sum_count),
         proposals=proposals,
     )
     return pages, slots, outputs
+
+
+def _group_ends(decoder: Decoder, inputs: TickInputs[jax.Array], bucket: Bucket) -> jax.Array | None:
+    """Return the ends of groups of tokens that see one another; None in a tick without any."""
+    config = decoder.config
+    if not bucket.prefill_tokens or not (config.both_ways or (bucket.pictures and config.images_both_ways)):
+        return None
+    return group_ends_of(inputs, whole_texts=config.both_ways)
+
+
+def _logits(
+    decoder: Decoder, delta: AdapterDelta | None, hidden: jax.Array, of_rows: jax.Array | None, *parts: int
+) -> jax.Array:
+    """Return the logits of hidden states, with the summands of the adapters of their rows."""
+    return decoder.logits_by_token(hidden, None if delta is None or of_rows is None else delta.of(of_rows, parts))
+
+
+def _prompt_scores(
+    decoder: Decoder, delta: AdapterDelta | None, hidden: jax.Array, inputs: TickInputs[jax.Array], max_logprobs: int
+) -> jax.Array:
+    """Return the scores of the prompts' next tokens."""
+    return score_prompt(
+        hidden,
+        inputs.targets,
+        lambda hidden, of_rows: _logits(decoder, delta, hidden, of_rows, len(hidden)),
+        max_logprobs,
+        decoder.implementation,
+        decoder.shard.anywhere,
+        None if delta is None else delta.slots[: len(hidden)],
+    )
 
 
 def _interventions(
