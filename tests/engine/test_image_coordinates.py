@@ -1,6 +1,7 @@
 """Answers behind images with positions by row and column: several steps, drafts, preemption, and text beside them."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 from safetensors.numpy import load_file
 
 import rekindle
+from rekindle.core.scheduler.drafts.gain import Chances
 from rekindle.server import app
+from tests.draft_heads import with_draft_head
 from tests.engine.pictured import GREEDY, Pictured
 from tests.unit.asgi import ask
 
@@ -37,6 +40,21 @@ async def test_greedy_tokens_are_those_of_transformers(way: str) -> None:
             repeated = await session.generate(QWEN.messages(0), **options, logit_bias={20: 100.0})
             assert set(alone.token_ids) == set(repeated.token_ids) == {20}
             assert session.stats.scheduler.accepted_tokens > 0
+
+
+async def test_guesses_of_the_own_head_leave_answers_to_images_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Chances, "of", lambda self, match: 0.9)
+    family = Pictured("qwen3_5")
+    model = with_draft_head(family.path, tmp_path / "qwen3_5", "echo")
+    with rekindle.open_sync(model, **SETTINGS, draft="mtp", precompile="lazy", progress=False) as session:
+        prompts: Any = [family.messages(0), TEXT, family.messages(1), family.messages(0, is_flipped=True)]
+        answers: Any = await session.generate(prompts, **GREEDY)
+        assert list(answers[0].token_ids) == family.tokens(0, "greedy_new")
+        assert list(answers[2].token_ids) == family.tokens(1, "greedy_new")
+        assert list(answers[3].token_ids) == family.tokens(0, "flipped_new")
+        assert session.stats.scheduler.drafted_tokens > 0
 
 
 async def test_a_request_goes_on_after_its_preemption() -> None:
