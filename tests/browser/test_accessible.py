@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,20 @@ def test_cards_pass_axe_and_fit_a_narrow_page(
             assert page.locator(OUTPUTS).evaluate_all(CUT) == []
             assert violations(page) == []
         assert_contrasts(page.locator("main"))
+
+
+def test_a_card_in_a_dark_vs_code_can_be_read_although_its_widgets_bring_variables_of_a_light_jupyterlab(
+    context: BrowserContext,
+) -> None:
+    style = (
+        ":root { --jp-layout-color1: white; --jp-border-color2: #e0e0e0; --vscode-editorWidget-background: #202020 }"
+    )
+    with closing(context.new_page()) as page:
+        page.set_content(
+            f"<style>{style} body {{ background: #1f1f1f; color: #ccc }}</style><p class=jp-OutputArea-output></p>"
+        )
+        page.locator("p").evaluate("(at, html) => at.innerHTML = html", markup.card("Dashboard", "running"))
+        assert_contrasts(page.locator("p"))
 
 
 def violations(page: Page, outputs: str = OUTPUTS, foreign: tuple[str, ...] = ()) -> list[str]:

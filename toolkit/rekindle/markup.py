@@ -26,9 +26,9 @@ BACK = 80
 """Most characters by which the fold moves back to the end of a word."""
 LONGEST_PASSAGE = 20_000
 """Most characters of a passage in the page."""
-LINE = "var(--jp-border-color2,var(--vscode-panel-border,var(--colab-border-color,rgba(128,128,128,0.35))))"
+LINE = "var(--vscode-panel-border,var(--jp-border-color2,var(--colab-border-color,rgba(128,128,128,0.35))))"
 """Colour of frames and of lines between rows."""
-SURFACE = "var(--jp-layout-color1,var(--vscode-editorWidget-background,transparent))"
+SURFACE = "var(--vscode-editorWidget-background,var(--jp-layout-color1,transparent))"
 """Background of a card."""
 INSET = "rgba(128,128,128,0.1)"
 """Background of a text."""
