@@ -384,7 +384,7 @@ def test_a_flat_config_has_the_same_tower_and_coordinates(tmp_path: Path) -> Non
     rope = text.pop("rope_parameters")
     text |= {"rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]}, "rope_theta": 10000.0}
     vision["in_chans"] = vision.pop("in_channels")
-    vision |= {"spatial_patch_size": 4, "tokens_per_second": 2, "model_type": "qwen2_5_vl"}
+    vision |= {"spatial_patch_size": 4, "tokens_per_second": 4, "model_type": "qwen2_5_vl"}
     del vision["rope_parameters"]
     flat = {key: each for key, each in text.items() if key not in ("model_type", "layer_types")} | settings
     (copy / "config.json").write_text(json.dumps(flat))
