@@ -1,6 +1,6 @@
 """Open notebooks with the tiny model, each in a page and on a kernel of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -31,14 +31,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab(shared_caches: dict[str, Path], prelude: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Start the server. Its kernels have the names of the prelude, and a cache with only the entries of all tests."""
-    home, cache = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("cache")
-    cache.chmod(0o700)
-    for name, path in shared_caches.items():
-        (cache / name).symlink_to(path)
-    variables = {**environment(CURRENT, home / "ipython"), "REKINDLE_CACHE": str(cache)}
-    with open_lab(home, variables, prelude) as lab:
+def start_lab(
+    shared_caches: dict[str, Path], prelude: str, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[], AbstractContextManager[Lab]]:
+    """Return a function that starts a server.
+
+    Its kernels have the names of the prelude, and a cache with only the entries of all tests.
+    """
+
+    def start() -> AbstractContextManager[Lab]:
+        home, cache = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("cache")
+        cache.chmod(0o700)
+        for name, path in shared_caches.items():
+            (cache / name).symlink_to(path)
+        variables = {**environment(CURRENT, home / "ipython"), "REKINDLE_CACHE": str(cache)}
+        return open_lab(home, variables, prelude)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def lab(start_lab: Callable[[], AbstractContextManager[Lab]]) -> Iterator[Lab]:
+    """Return the server of JupyterLab."""
+    with start_lab() as lab:
         yield lab
 
 

@@ -1,7 +1,9 @@
 """Notebook 7 shows the same live faces as JupyterLab, in both themes, wide and narrow."""
 
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
 
+import pytest
 from playwright.sync_api import BrowserContext, expect
 
 from tests.browser.conftest import SCREENSHOTS
@@ -38,14 +40,21 @@ class Page7(Notebook):
                 assert violations(self.page, OUTPUTS) == []
 
 
-def test_faces_live_in_notebook_seven(context: BrowserContext, lab: Lab) -> None:
+@pytest.fixture
+def server(start_lab: Callable[[], AbstractContextManager[Lab]]) -> Iterator[Lab]:
+    """Return a server of its own: one server gives JupyterLab the files of Notebook 7 with the same names, as 403."""
+    with start_lab() as lab:
+        yield lab
+
+
+def test_faces_live_in_notebook_seven(context: BrowserContext, server: Lab) -> None:
     name = "seven.ipynb"
-    lab.write(name, CELLS)
-    lab.start_kernel(name)
+    server.write(name, CELLS)
+    server.start_kernel(name)
     page = context.new_page()
     with closing(page):
         notebook = Page7(page, name)
-        page.goto(lab.address(name, seven=True))
+        page.goto(server.address(name, seven=True))
         notebook.ready()
         notebook.complaints.clear()  # Notebook 7 has one of its own while it starts
         notebook.run(0)
@@ -68,4 +77,4 @@ def test_faces_live_in_notebook_seven(context: BrowserContext, lab: Lab) -> None
         notebook.look()
         expect(page.get_by_text(BROKEN)).to_have_count(0)
         assert notebook.complaints == []
-        lab.end_kernels()
+        server.end_kernels()
