@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -10,9 +9,7 @@ from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, full_patches, resize_as_torch
 from rekindle.formats.images.processors.qwen import FRAMES, QwenImages, check_aspect, down, read_images, size_within
-from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
-
-HALF: Final = (0.5, 0.5, 0.5)
+from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, HALF, Settings
 
 
 @dataclass(frozen=True, slots=True)

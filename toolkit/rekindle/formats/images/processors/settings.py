@@ -14,6 +14,8 @@ from rekindle.formats.images.processors.arrays import Normalization
 CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)
 """Mean and deviation of the pixels of CLIP's training, by channel."""
+HALF: Final = (0.5, 0.5, 0.5)
+"""Mean and deviation for numbers from -1 to 1."""
 _PLACES: Final = ("extra_special_tokens", "model_specific_special_tokens")
 """Keys of tokenizer_config.json with tokens by name; older files have the tokens beside the other keys."""
 

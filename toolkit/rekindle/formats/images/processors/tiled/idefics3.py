@@ -12,7 +12,7 @@ from rekindle.core.errors import CheckpointError
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
 from rekindle.formats.images.processors.processor import ImageWords
-from rekindle.formats.images.processors.settings import Settings
+from rekindle.formats.images.processors.settings import HALF, Settings
 from rekindle.formats.images.processors.tiled.tiles import cut, tiled_order
 
 LONGEST: Final = 4096
@@ -209,7 +209,7 @@ def read_idefics3(settings: Settings) -> Idefics3Images:
         tile=tile,
         splits=bool(settings.image.get("do_image_splitting", True)),
         resample=settings.integer(settings.image, "resample", 1),
-        normalization=settings.normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+        normalization=settings.normalization(HALF, HALF),
         patch=patch,
         side=settings.integer(tower, "image_size", 224) // patch,
         merge=merge,

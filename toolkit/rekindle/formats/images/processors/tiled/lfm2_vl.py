@@ -15,7 +15,7 @@ from rekindle.formats.images.processors.arrays import (
     resize_as_torch,
 )
 from rekindle.formats.images.processors.processor import ImageWords
-from rekindle.formats.images.processors.settings import Settings
+from rekindle.formats.images.processors.settings import HALF, Settings
 from rekindle.formats.images.processors.tiled.tiles import Grid, cut, nearest_grid, tiled_order
 
 BILINEAR: Final = 2
@@ -192,7 +192,7 @@ def read_lfm2_vl(settings: Settings) -> Lfm2Images:
         CheckpointError: a setting is malformed, or settings do not fit together.
         UnsupportedModel: a setting is not implemented.
     """
-    image, half = settings.image, (0.5, 0.5, 0.5)
+    image = settings.image
     settings.require("do_resize")
     return Lfm2Images(
         tile=settings.integer(image, "tile_size", 512),
@@ -203,7 +203,7 @@ def read_lfm2_vl(settings: Settings) -> Lfm2Images:
         least=settings.integer(image, "min_image_tokens", 64),
         most=settings.integer(image, "max_image_tokens", 256),
         tolerance=float(image.get("max_pixels_tolerance", 2.0)),
-        normalization=settings.normalization(half, half).fused(),
+        normalization=settings.normalization(HALF, HALF).fused(),
         patch=settings.integer(image, "encoder_patch_size", settings.side("patch_size", 16)),
         merge=settings.integer(image, "downsample_factor", settings.integer(settings.config, "downsample_factor", 2)),
         special=bool(settings.processor.get("use_image_special_tokens", True)),

@@ -9,9 +9,10 @@ import numpy as np
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
-from rekindle.formats.images.processors.llava import LlavaImages, read_squares, square_size
+from rekindle.formats.images.processors.llava import read_squares, square_size
 from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
+from rekindle.formats.images.processors.squares import SquareImages
 from rekindle.formats.images.processors.tiled.tiles import cut, tiled_order
 
 GRIDS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
@@ -147,7 +148,7 @@ def _inside(size: Size, outer: Size) -> Size:
     return most_height, min(math.ceil(width * by_height), most_width)
 
 
-def read_llava(settings: Settings) -> LlavaImages | LlavaNextImages:
+def read_llava(settings: Settings) -> SquareImages | LlavaNextImages:
     """Read the rules of a LLaVA or a LLaVA-NeXT. Missing settings have the values of transformers' classes.
 
     Raises:
