@@ -70,8 +70,7 @@ class Picture:
 
 def shift_behind(pictures: Sequence[Picture]) -> int:
     """Return the position of a token behind images minus its index: an image moves on by its span alone."""
-    on_grid = [picture for picture in pictures if picture.grid is not None]
-    return sum((max(each.grid) if each.span is None else each.span) - each.tokens for each in on_grid if each.grid)
+    return sum((max(each.grid) if each.span is None else each.span) - each.tokens for each in pictures if each.grid)
 
 
 def coordinates_of(pictures: Sequence[Picture], start: int, end: int) -> Any:
