@@ -1,12 +1,14 @@
 """Measure a whole engine: cold and warm starts, memory, tokens a second, and the device's waits for the host."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 from tests.device.parts import ROOT, Rows, main
@@ -26,18 +28,25 @@ print(json.dumps({"opened, s": opened - began, "first token, s": first - began, 
 session.close_sync()
 """
 BATCH = """
-import json, sys, time
+import json, statistics, sys, time
 import jax
 import rekindle
 from rekindle.core.messages import Settled
 session = rekindle.open_sync(sys.argv[1], progress=False, **json.loads(sys.argv[2]))
 session.precompiled_sync(progress=False)
 memory = session.memory
+firsts = []
+for number in range(6):
+    began = time.perf_counter()
+    session.generate_sync(token_ids=[300 + number] * int(sys.argv[3]), max_tokens=1, ignore_eos=True)
+    firsts.append(1e3 * (time.perf_counter() - began))
 ticks = []
 for running in map(int, sys.argv[4].split(",")):
     prompts = [[2 + number] * int(sys.argv[3]) for number in range(running)]
     options = dict(max_tokens=int(sys.argv[5]), ignore_eos=True)
+    began = time.perf_counter()
     session.generate_sync(token_ids=prompts, **options)
+    whole = time.perf_counter() - began
     seen = []
     with session.watch(lambda record: seen.append(record.message) if isinstance(record.message, Settled) else None):
         began = time.perf_counter()
@@ -46,19 +55,26 @@ for running in map(int, sys.argv[4].split(",")):
     full = [each for each in seen if each.rows]
     ticks.append({
         "running": running,
-        "tokens/s": running * int(sys.argv[5]) / seconds,
+        "tokens/s": running * int(sys.argv[5]) / whole,
+        "tokens/s, cached": running * int(sys.argv[5]) / seconds,
         "tick, ms": 1e3 * sum(each.seconds for each in full) / max(1, len(full)),
         "wait for the host, ms": 1e3 * sum(each.gap for each in full) / max(1, len(full)),
     })
 used = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
-print(json.dumps({"ticks": ticks, "planned": memory.weights + memory.workspace + memory.pool, "used": used}))
+first, planned = statistics.median(firsts[1:]), memory.weights + memory.workspace + memory.pool
+print(json.dumps({"ticks": ticks, "first": first, "planned": planned, "used": used}))
 """
 
 
-def child(program: str, *arguments: str, limit: float) -> Mapping[str, Any]:
-    """Run a program in a process of its own; return its last line as JSON."""
+def child(
+    program: str, *arguments: str, limit: float, environment: Mapping[str, str] = MappingProxyType({})
+) -> Mapping[str, Any]:
+    """Run a program in a process of its own, with variables added; return its last line as JSON."""
     command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=max(1.0, limit), check=False)
+    variables = {**os.environ, **environment}
+    done = subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=max(1.0, limit), check=False
+    )
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
     figures: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -84,9 +100,11 @@ def measure(rows: Rows) -> None:
             figures.update(
                 child(BATCH, model, json.dumps(settings), str(prompt), counts, str(new), limit=rows.seconds_left)
             )
-            return {"planned, GiB": figures["planned"] / 2**30, "used, GiB": figures["used"] / 2**30}
+            return {f"first token of {prompt}, ms": figures["first"]} | {
+                f"{name}, GiB": figures[name] / 2**30 for name in ("planned", "used")
+            }
 
-        rows.attempt("memory", batches)
+        rows.attempt("prepared", batches)
     for tick in figures.get("ticks", ()):
         rows.add(**{"": f"{tick.pop('running')} running", **tick})
 

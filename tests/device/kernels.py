@@ -3,11 +3,17 @@
 This process does not touch the device, since JAX takes most of its memory.
 """
 
+import importlib.util
+import os
 import re
 import subprocess
 import sys
+from collections import Counter
 
 from tests.device.parts import ROOT, Rows, main
+
+WORKERS = 10
+"""Processes of the suite, of which each compiles on a core of its own."""
 
 
 def measure(rows: Rows) -> None:
@@ -17,22 +23,27 @@ def measure(rows: Rows) -> None:
 
 def run_suite(rows: Rows, suite: str, *options: str) -> None:
     """Run a file of tests, with options of pytest, until the limit."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist", suite]
-    command += ["-o", "addopts=", *options]
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=max(1.0, rows.seconds_left), check=False
-        )
-    except subprocess.TimeoutExpired:
-        rows.add(**{"": "cut at the limit", "tests": 0})
-        return
-    for outcome in ("passed", "failed", "skipped"):
-        if count := re.search(rf"(\d+) {outcome}", done.stdout):
-            rows.add(**{"": outcome, "tests": int(count.group(1))})
-    for failure in re.findall(r"^FAILED (.*)$", done.stdout, re.MULTILINE)[:20]:
+    workers = ["-n", str(WORKERS)] if importlib.util.find_spec("xdist") and not rows.tiny else []
+    command = [sys.executable, "-m", "pytest", "-v", "-m", "", "-p", "no:cacheprovider", "-W", "default", suite]
+    command += ["-o", "addopts=", *workers, *options]
+    variables = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # the workers share the device's memory
+    with rows.log.open("w") as log:
+        try:
+            subprocess.run(
+                command, cwd=ROOT, env=variables, stdout=log, timeout=max(1.0, rows.seconds_left), check=False
+            )
+        except subprocess.TimeoutExpired:
+            rows.add(**{"": "cut at the limit"})
+    output = rows.log.read_text()
+    outcomes = Counter(
+        re.findall(r"\b(PASSED|FAILED|SKIPPED)\b", re.split(r"^=+ short test summary", output, flags=re.M)[0])
+    )
+    for outcome, count in outcomes.items():
+        rows.add(**{"": outcome.lower(), "tests": count})
+    for failure in sorted(set(re.findall(r"FAILED (tests/\S+)", output)))[:20]:
         rows.add(**{"": failure[:200], "error": "failed"})
-    if not re.search(r"\d+ (passed|failed)", done.stdout):
-        rows.add(**{"": suite, "error": done.stdout.strip()[-300:]})
+    if not outcomes:
+        rows.add(**{"": suite, "error": output.strip()[-300:]})
 
 
 if __name__ == "__main__":

@@ -35,13 +35,16 @@ class Part:
 
 PARTS: Final = (
     Part("limits", "Limits of the device", 20),
-    Part("kernels", "Kernels against the reference", 80),
+    Part("kernels", "Kernels against the reference", 110),
     Part("greedy", "Greedy tokens of twelve families, against transformers on a CPU", 90),
     Part("engine", "A whole engine, 1B widths in bfloat16", 130),
-    Part("steps", "Steps against the limits", 150),
-    Part("prompts", "Attention of prompts", 40),
+    Part("steps", "Steps against the limits", 170),
+    Part("prompts", "Attention of prompts", 60),
+    Part("trace", "Kernels of decode steps, 1B widths", 60),
+    Part("flags", "Options of XLA, steps of 1B widths", 90),
+    Part("peer", "transformers on PyTorch, 1B widths in bfloat16", 60),
 )
-"""The parts in order of importance, 510 seconds together: a run takes at most nine minutes."""
+"""The parts in order of importance. One that would end after nine minutes is left for the next run."""
 
 
 class Rows:
@@ -54,10 +57,12 @@ class Rows:
 
     Attributes:
         tiny: as above.
+        log: a file for what the part prints.
     """
 
     def __init__(self, out: Path, limit: float, *, tiny: bool):
         self._out, self._deadline, self.tiny = out, time.monotonic() + limit, tiny
+        self.log = out.with_suffix(".log")
         self._rows: list[dict[str, Any]] = []
         self._write(done=False)
 

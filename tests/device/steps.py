@@ -49,7 +49,11 @@ CASES = (
     Case("1B, int8 pages", LLAMA_1B, None, "int8"),
     Case("8B, int8 weights", LLAMA_8B, "int8"),
 )
-ROWS, CONTEXTS, PROMPTS = (1, 8, 32, 128, 256), (512, 4096), (128, 512, 2048, 8192)
+SIZES = {
+    False: ((1, 8, 32, 128, 256), (512, 4096), (128, 512, 2048, 8192)),
+    True: ((1, 32, 256), (512, 4096), (512, 8192)),  # on an H200, nine programs took two minutes to compile
+}
+"""The rows, contexts and prompts: of models of 1B, and of 8B."""
 
 
 class Model:
@@ -69,7 +73,7 @@ class Model:
             quantized_kinds(self.config, case.quantize, [WHOLE], is_accelerator=is_accelerator) if case.quantize else ()
         )
         form = WeightForm(BFLOAT16, kinds, "bfloat16", case.quantize)
-        self._per_row = pages_for(max(*contexts, *prompts))
+        self._per_row = pages_for(max((*contexts, *prompts)))
         room = POOL_BYTES // (self.config.numbers_per_token * PAGE_SIZE * jnp.dtype(case.kv_dtype).itemsize)
         most = min(max(rows) * pages_for(max(contexts)), room)
         self.sizes = Sizes(1 + most, PAGE_SIZE, self._per_row, max(rows), 5)
@@ -81,11 +85,22 @@ class Model:
         self._pages = empty_pages(self.config, self.sizes.num_pages, PAGE_SIZE, kv_dtype, self.kernels)
         self.kv_bytes = programs.shapes.state.page_bytes / PAGE_SIZE
         self._slots = empty_slots(max(rows), self._per_row, self.config.vocab_size)
-        buckets = [*(Bucket(0, count) for count in rows), *(Bucket(tokens, 0) for tokens in prompts)]
-        with ThreadPoolExecutor(8) as pool:  # XLA compiles without the interpreter's lock
-            self._programs: Mapping[Bucket, Program] = dict(
-                zip(buckets, pool.map(programs.compile, buckets), strict=True)
+        self._lower, self._compile = programs.lower, programs.compile
+        self._buckets = [*(Bucket(0, count) for count in rows), *(Bucket(tokens, 0) for tokens in prompts)]
+        self.compile(None)
+
+    def compile(self, options: Mapping[str, str | bool] | None) -> None:
+        """Compile all steps, with options of XLA; None takes those of sessions."""
+
+        def compiled(bucket: Bucket) -> Program:
+            return (
+                self._compile(bucket)
+                if options is None
+                else self._lower(bucket).compile(compiler_options=dict(options))
             )
+
+        with ThreadPoolExecutor(8) as pool:  # XLA compiles without the interpreter's lock
+            self._programs = dict(zip(self._buckets, pool.map(compiled, self._buckets), strict=True))
 
     def decode_seconds(self, rows: int, context: int) -> float:
         """Return the median seconds of a decode step; one step is in flight while the next is dispatched."""
@@ -168,7 +183,7 @@ def measure(rows: Rows) -> None:
 
 def measure_case(rows: Rows, case: Case, copy: float, matrix: float) -> None:
     """Measure the steps of one case. Its memory is free again at the end."""
-    counts, contexts, prompts = ((1, 2), (32,), (32,)) if rows.tiny else (ROWS, CONTEXTS, PROMPTS)
+    counts, contexts, prompts = ((1, 2), (32,), (32,)) if rows.tiny else SIZES[case.name.startswith("8B")]
     try:
         model = Model(case, counts, contexts, prompts)
     except Exception as error:

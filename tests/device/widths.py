@@ -1,6 +1,7 @@
 """Models by their widths alone, with random weights: they are as fast as trained ones."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +62,19 @@ def config_of(widths: dict[str, Any]) -> ModelConfig:
 
 def random_arrays(shapes: Any, device: jax.Device) -> Any:
     """Return small random numbers for a tree of shapes, made on the device, one array after another."""
-
-    def array(place: int, shape: jax.ShapeDtypeStruct) -> jax.Array:
-        key = jax.random.key(place)
-        if jnp.issubdtype(shape.dtype, jnp.integer):
-            wide = jnp.int8 if shape.dtype.itemsize <= 1 else shape.dtype
-            make = jax.jit(lambda: jax.random.randint(key, shape.shape, -7, 8, wide).astype(shape.dtype))
-        else:
-            make = jax.jit(lambda: (0.02 * jax.random.normal(key, shape.shape, jnp.float32)).astype(shape.dtype))
-        with jax.default_device(device):
-            made: jax.Array = make()
-        return made
-
     leaves, form = jax.tree.flatten(shapes)
-    return jax.tree.unflatten(form, [array(place, shape) for place, shape in enumerate(leaves)])
+    with jax.default_device(device):
+        arrays = [random_array(jax.random.key(place), each.shape, each.dtype) for place, each in enumerate(leaves)]
+    return jax.tree.unflatten(form, arrays)
+
+
+@partial(jax.jit, static_argnums=(1, 2))  # one program for all arrays of a shape
+def random_array(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Return small random numbers."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        wide = jnp.int8 if dtype.itemsize <= 1 else dtype
+        return jax.random.randint(key, shape, -7, 8, wide).astype(dtype)
+    return (0.02 * jax.random.normal(key, shape, jnp.float32)).astype(dtype)
 
 
 def write_checkpoint(widths: dict[str, Any], directory: Path) -> Path:

@@ -40,7 +40,7 @@ class Instructions:
             return jnp.dot(a[...], b[...].T, preferred_element_type=jnp.float32)
 
         def multiply(sums: Any) -> jax.Array:
-            mgpu.wgmma(sums, a, mgpu.transpose_ref(b, (1, 0)))
+            mgpu.wgmma(sums, a, b.T)
             result: jax.Array = sums[...]
             return result
 

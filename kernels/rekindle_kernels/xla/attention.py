@@ -5,6 +5,7 @@ against the cache footprint of the gathered keys, small for a single sequence. T
 so that short contexts do not pay for the longest one.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -119,6 +120,10 @@ def _online_softmax(
     visible = visible if until is None else until
     first_of_all, last_of_all = jnp.where(visible > 0, first, visible.max()).min(1), visible.max(1)
 
+    # By default a GPU rounds float32 products to TF32.
+    precision = lax.Precision.HIGHEST if pages.dtype == jnp.float32 else None
+    multiply = partial(jnp.einsum, precision=precision, preferred_element_type=jnp.float32)
+
     def gather(ids: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """Return numbers (sequences, kv_heads, tile, head_dim), and the factor of each position, or None."""
         tiles = jnp.moveaxis(halves.at[ids].get(mode="promise_in_bounds"), 1, 2)
@@ -129,7 +134,7 @@ def _online_softmax(
         ids = sides * lax.dynamic_slice_in_dim(page_table, step * tile_pages, tile_pages, 1)
         positions = step * tile + jnp.arange(tile, dtype=jnp.int32)
         keys, factors = gather(ids)
-        scores = jnp.einsum("nhmd,nhsd->nhms", q, keys, preferred_element_type=jnp.float32)
+        scores = multiply("nhmd,nhsd->nhms", q, keys)
         if factors is not None:
             scores *= factors[:, :, None]
         if rules.soft_cap is not None:
@@ -149,7 +154,7 @@ def _online_softmax(
         values, sums = jnp.where(valid[:, None, :, None], values, 0), weights.sum(-1)
         if factors is not None:
             weights *= jnp.where(valid[:, None, None], factors[:, :, None], 0.0)
-        part = jnp.einsum("nhms,nhsd->nhmd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
+        part = multiply("nhms,nhsd->nhmd", weights.astype(values.dtype), values)
         return new_peak, total * shrink + sums, weighted * shrink[..., None] + part
 
     start = (

@@ -1,11 +1,12 @@
 """Programs of a model, compiled from shapes alone, without weights and without a device."""
 
+import os
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import wraps
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,10 @@ from rekindle_kernels.api import Implementation
 
 Program = Callable[..., Any]
 """A compiled function. Arguments returned in updated form are donated."""
+
+GRAPHS: Final = "xla_gpu_enable_command_buffer"
+COMMANDS: Final = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
+"""What a CUDA graph of XLA holds: its defaults, and conditions and loops, at which the host waits for the device."""
 
 
 def temporary_bytes(program: Program) -> int | None:
@@ -140,8 +145,11 @@ class Programs:
 
     def compile(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
         """Lower a program and compile it, which can take many seconds; see `lower`."""
+        is_gpu = self.shapes.place.first.platform in ("gpu", "cuda")
+        takes_conditions = is_gpu and GRAPHS not in os.environ.get("XLA_FLAGS", "")
+        options: dict[str, str | bool] | None = {GRAPHS: COMMANDS} if takes_conditions else None
         with self.jax_settings.apply():
-            return self.lower(key, arguments).compile()
+            return self.lower(key, arguments).compile(compiler_options=options)
 
     def _jit(self, key: Key) -> jax.stages.Wrapped:
         spec = self._function(key)
