@@ -16,10 +16,14 @@ import collections, gc, os, pathlib, shutil, sys, tempfile, jax
 FOLDER = pathlib.Path(tempfile.mkdtemp())
 MODEL = shutil.copytree(open_tiny()._model, FOLDER / "m")
 sys.path.insert(0, str(FOLDER))
+# ipykernel closes the sockets of ended threads every ten seconds; here sooner, before they are counted.
+sys.stdout.pub_thread._event_pipe_gc_seconds = 0.5
 
 def counts():
     "Count threads, open files, live arrays, open widgets, and objects of ours by type."
-    from ipywidgets.widgets.widget import _instances
+    from ipywidgets.widgets import widget
+    widgets = getattr(widget, "_instances", None)  # of ipywidgets 8
+    widgets = widget.Widget.widgets if widgets is None else widgets
     for _ in range(3):
         gc.collect()
     names = collections.Counter(f"thread {each.name}" for each in threading.enumerate())
@@ -28,7 +32,14 @@ def counts():
     objects = collections.Counter(f"object {each.__module__}.{each.__qualname__}" for each in ours)
     links = [each for each in pathlib.Path("/proc/self/fd").iterdir() if os.path.lexists(each)]
     files = collections.Counter(f"file {os.readlink(each)}" for each in links)
-    return {**names, **objects, **files, "arrays": len(jax.live_arrays()), "widgets": len(_instances)}
+    return {**names, **objects, **files, "arrays": len(jax.live_arrays()), "widgets": len(widgets)}
+
+def reset_values():
+    "Drop what IPython keeps of the cells' values; the reset of IPython 7 leaves a second reference to each."
+    get_ipython().run_line_magic("reset", "-f out")
+    hidden = get_ipython().user_ns_hidden
+    for name in [each for each in hidden if each[1:].isdigit()]:
+        del hidden[name]
 """
 OPENS = "import helper; mine = await rekindle.open(MODEL, **(SETTINGS | {'precompile': 'lazy'}))"
 USES = (
@@ -40,7 +51,7 @@ USES = (
     "board._panel._root._view_count = 1\nboard.stop()",  # as a front end reports it
     "chat = mine.chat(max_tokens=3); box = chat.widget(); box",
     "box.close(); explorer = mine.explore(answer); explorer",
-    "explorer.close(); %reset -f out",  # what IPython keeps of the cells' values
+    "explorer.close(); reset_values()",
 )
 DELETES = "del mine, answer, rows, board, chat, box, explorer, _"
 """Deletes all names of a round."""
@@ -59,7 +70,7 @@ def test_a_round_of_cells_leaves_nothing_behind(fresh: Notebook, ends: tuple[str
     def run_cells(number: int) -> None:
         fresh.run(f"_ = (FOLDER / 'helper.py').write_text({MODULE.format(number='x' * number)!r})")
         for code in (OPENS, *USES, *ends):
-            cell = fresh.start(code.replace("; %", "\n%")).end()
+            cell = fresh.start(code).end()
             assert cell.error == "", cell.traceback
         fresh.run("time.sleep(1.5)")  # threads of drawings end
 

@@ -78,6 +78,6 @@ def test_a_session_without_a_name_is_gone_and_leaves_no_thread(opened: Notebook)
         open_again(opened)
         opened.run("del mine; gc.collect()")
     opened.run(
-        "import time\nfor _ in range(200):\n    if threading.active_count() < threads: break\n    time.sleep(0.05)"
+        "import time\nfor look in range(200):\n    if threading.active_count() < threads: break\n    time.sleep(0.05)"
     )
     assert opened.run("print(threading.active_count() < threads)") == "True\n"
