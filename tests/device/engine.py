@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -44,6 +45,8 @@ ticks = []
 for running in map(int, sys.argv[4].split(",")):
     prompts = [[2 + number] * int(sys.argv[3]) for number in range(running)]
     options = dict(max_tokens=int(sys.argv[5]), ignore_eos=True)
+    warm_up = [[2 + number] * 16 for number in range(running)]  # the first call of a program takes longer
+    session.generate_sync(token_ids=warm_up, **options | {"max_tokens": 4})
     began = time.perf_counter()
     session.generate_sync(token_ids=prompts, **options)
     whole = time.perf_counter() - began
@@ -83,7 +86,7 @@ def child(
 
 def measure(rows: Rows) -> None:
     """Start twice, then run batches."""
-    most, prompt, counts, new = (2, 20, "1,2", 8) if rows.tiny else (256, 512, "1,8,32,128,256", 128)
+    most, prompt, counts, few, new = (2, 20, "1,2", "1", 8) if rows.tiny else (256, 512, "1,8,32,128,256", "1,32", 128)
     settings: dict[str, Any] = {"dtype": "bfloat16", "max_running": most}
     with TemporaryDirectory() as directory:
         model = str(write_checkpoint(TINY if rows.tiny else LLAMA_1B, Path(directory) / "model"))
@@ -94,19 +97,27 @@ def measure(rows: Rows) -> None:
                     START, str(time.time()), model, json.dumps(settings), str(prompt), limit=rows.seconds_left
                 ),
             )
-        figures: dict[str, Any] = {}
+        for steps, running in ((1, counts), (4, few)):
+            figures: dict[str, Any] = {}
+            work = partial(batches, figures, model, settings | {"decode_steps": steps}, prompt, running, new, rows)
+            rows.attempt(f"prepared, decode_steps={steps}", work)
+            for tick in figures.get("ticks", ()):
+                rows.add(**{"": f"{tick.pop('running')} running, decode_steps={steps}", **tick})
 
-        def batches() -> dict[str, Any]:
-            figures.update(
-                child(BATCH, model, json.dumps(settings), str(prompt), counts, str(new), limit=rows.seconds_left)
-            )
-            return {f"first token of {prompt}, ms": figures["first"]} | {
-                f"{name}, GiB": figures[name] / 2**30 for name in ("planned", "used")
-            }
 
-        rows.attempt("prepared", batches)
-    for tick in figures.get("ticks", ()):
-        rows.add(**{"": f"{tick.pop('running')} running", **tick})
+def batches(
+    figures: dict[str, Any],
+    model: str,
+    settings: Mapping[str, Any],
+    prompt: int,
+    running: str,
+    new: int,
+    rows: Rows,
+) -> dict[str, Any]:
+    """Run batches of some sizes; put their figures into a dictionary, and return those of the session."""
+    figures |= child(BATCH, model, json.dumps(settings), str(prompt), running, str(new), limit=rows.seconds_left)
+    sizes = {f"{name}, GiB": figures[name] / 2**30 for name in ("planned", "used")}
+    return {f"first token of {prompt}, ms": figures["first"]} | sizes
 
 
 if __name__ == "__main__":

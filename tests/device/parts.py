@@ -37,7 +37,7 @@ PARTS: Final = (
     Part("limits", "Limits of the device", 20),
     Part("kernels", "Kernels against the reference", 110),
     Part("greedy", "Greedy tokens of twelve families, against transformers on a CPU", 90),
-    Part("engine", "A whole engine, 1B widths in bfloat16", 130),
+    Part("engine", "A whole engine, 1B widths in bfloat16", 160),
     Part("steps", "Steps against the limits", 170),
     Part("prompts", "Attention of prompts", 60),
     Part("trace", "Kernels of decode steps, 1B widths", 60),
