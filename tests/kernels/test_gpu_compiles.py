@@ -224,15 +224,26 @@ def test_the_step_of_a_llama_3_8b_shape_compiles_and_updates_its_pages_in_place(
     _check_step(replace(LLAMA_3_8B, layers=LLAMA_3_8B.layers[:2]), bucket)
 
 
+def launches_of(bucket: Bucket, folder: Path) -> list[str]:
+    """Return XLA's list of launches of a step, which it dumps; those within others are indented."""
+    options: dict[str, str | bool] = {"xla_dump_to": str(folder), GRAPHS: COMMANDS}
+    _check_step(replace(LLAMA_3_8B, layers=LLAMA_3_8B.layers[:2]), bucket, options=options)
+    (dumped,) = folder.glob("*thunk_sequence_after_thunk_passes.txt")
+    return dumped.read_text().splitlines()
+
+
 def test_a_decode_step_is_one_cuda_graph_for_which_the_host_never_waits(tmp_path: Path) -> None:
-    """Read XLA's list of launches, which it dumps: the choice of tokens, with its conditions, is in the graph too."""
-    options: dict[str, str | bool] = {"xla_dump_to": str(tmp_path), GRAPHS: COMMANDS}
-    _check_step(replace(LLAMA_3_8B, layers=LLAMA_3_8B.layers[:2]), Bucket(0, 8), options=options)
-    (dumped,) = tmp_path.glob("*thunk_sequence_after_thunk_passes.txt")
-    launches = dumped.read_text().splitlines()
+    """Find the choice of tokens, with its conditions, in the graph too."""
+    launches = launches_of(Bucket(0, 8), tmp_path)
     assert [launch.split()[1] for launch in launches if re.match(r"\d", launch)] == ["kCommandBuffer"]
-    kernels = Counter(re.findall(r"\] (write|attend_rows|join_rows) ", dumped.read_text()))
+    kernels = Counter(re.findall(r"\] (write|attend_rows|join_rows) ", "\n".join(launches)))
     assert kernels == {"write": 2, "attend_rows": 2, "join_rows": 2}
+
+
+def test_the_host_waits_once_in_a_step_of_a_prompt_for_no_log_probabilities(tmp_path: Path) -> None:
+    outer = [launch.split()[1] for launch in launches_of(Bucket(256, 0), tmp_path) if re.match(r"\d", launch)]
+    assert outer.count("kConditional") == 1
+    assert "kWhile" not in outer
 
 
 @pytest.mark.parametrize("bucket", [Bucket(256, 0), pytest.param(Bucket(0, 1), marks=pytest.mark.deep)])

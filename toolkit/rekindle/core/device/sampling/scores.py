@@ -131,7 +131,9 @@ def score_prompt(
             anywhere(group_targets >= 0), logits, jnp.maximum(group_targets, 0), max_logprobs, implementation
         )
 
-    scores: jax.Array = lax.map(one, groups)
+    # Without a target, no group is visited: a GPU would wait for its host at each.
+    nothing = jnp.zeros((len(groups[0]), GROUP, score_columns(max_logprobs)), jnp.int32)
+    scores: jax.Array = lax.cond(anywhere(targets >= 0).any(), lambda: lax.map(one, groups), lambda: nothing)
     return scores.reshape(-1, score_columns(max_logprobs))[: len(hidden)]
 
 
