@@ -12,7 +12,6 @@ from rekindle.core.device.inputs import NO_ADAPTER, InputLayout, TickInputs, sam
 from rekindle.core.device.sampling.adjustments import RECENT, PackedSlot, no_adjustments
 from rekindle.core.device.sampling.constraints import MASKS_PER_CALL, no_masks
 from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, PROCESSED, SOURCES
-from rekindle.core.device.step import TickOutputs
 from rekindle.core.layer_parts import PARTS
 from rekindle.core.messages import Chunk, Dispatched, Plan, Row, SampleRow, ScoreRow, SumRow
 from rekindle.core.models.taps.interventions import Interventions
@@ -243,23 +242,18 @@ def pack_changes(changes: Changes | None, hidden: int) -> Interventions:
     return interventions
 
 
-def describe_outputs(
-    plan: Plan, parts: Sequence[GroupPart], bucket: Bucket, max_running: int, outputs: TickOutputs
-) -> Dispatched:
-    """Return the requests with outputs of a tick in this bucket, each with its indices into the output arrays."""
-    sample_rows: list[SampleRow] = []
-    score_rows: list[ScoreRow] = []
-    sum_rows: list[SumRow] = []
+def describe_outputs(plan: Plan, parts: Sequence[GroupPart], bucket: Bucket, max_running: int) -> Dispatched:
+    """Return the requests with outputs of a tick in this bucket, each with its indices into the arrays to come."""
+    sample_rows, score_rows, sum_rows = list[SampleRow](), list[ScoreRow](), list[SumRow]()
     samples = samples_of(bucket, max_running)
     for group, part in enumerate(parts):
         first_token, first_sample = group * bucket.prefill_tokens, group * (samples + bucket.decode_rows * bucket.steps)
         completing = [(chunk, chunk.completes) for chunk in part.chunks if chunk.completes is not None]
         for at, (chunk, request) in enumerate(completing, first_sample):
             sample_rows.append(SampleRow(chunk.request_id, at, request.params.logprobs))
-        places = enumerate(part.rows, first_sample + samples)
         sample_rows += [
             SampleRow(row.request_id, at + step * bucket.decode_rows, row.logprobs)
-            for at, row in places
+            for at, row in enumerate(part.rows, first_sample + samples)
             for step in range(row.steps)
         ]
         for index, chunk in enumerate(part.chunks, group * samples):
@@ -268,7 +262,7 @@ def describe_outputs(
             if chunk.scoring is not None:
                 score_rows.append(ScoreRow(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
             first_token += len(chunk.pages) * QUERY_BLOCK
-    return Dispatched(plan.tick, tuple(sample_rows), tuple(score_rows), outputs, plan.losses, tuple(sum_rows))
+    return Dispatched(plan.tick, tuple(sample_rows), tuple(score_rows), None, plan.losses, tuple(sum_rows))
 
 
 def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:

@@ -145,8 +145,8 @@ class Programs:
 
     def compile(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
         """Lower a program and compile it, which can take many seconds; see `lower`."""
-        is_gpu = self.shapes.place.first.platform in ("gpu", "cuda")
-        takes_conditions = is_gpu and GRAPHS not in os.environ.get("XLA_FLAGS", "")
+        platform, flags = self.shapes.place.first.platform, os.environ.get("XLA_FLAGS", "")
+        takes_conditions = platform in ("gpu", "cuda") and GRAPHS not in flags
         options: dict[str, str | bool] | None = {GRAPHS: COMMANDS} if takes_conditions else None
         with self.jax_settings.apply():
             return self.lower(key, arguments).compile(compiler_options=options)

@@ -99,6 +99,7 @@ class Stepper:
         self._losses = 0  # number of losses of the device state
         self._changes: dict[int, Changes] = {}  # in the slots of the device
         self._asleep, self._version = False, 0
+        self._packed: tuple[tuple[Bucket, tuple[Row, ...]] | None, Any, Dispatched] | None = None
 
     async def handle(self, message: Message) -> list[Message]:
         """Turn Plan into Dispatched, Offload into Gathered, Collect into Collected, UseWeights into WeightsUsed.
@@ -179,19 +180,28 @@ class Stepper:
         parts = parts_of(plan, limits.data, limits.max_running, limits.pool.num_pages)
         await self._allow(parts)
         if plan.steered:
-            await self._steer((*plan.chunks, *plan.rows))
+            await self._steer(plan.items)
         if not plan.chunks and not plan.rows:
             return Dispatched(plan.tick, (), (), None, plan.losses, awaited=awaited)
         smallest = _bucket(parts, limits, plan)
         bucket, step = await self._programs.for_step(smallest)
         began = perf_counter()
-        packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pool.pages_per_request))
+        packed, described = self._pack(plan, parts, bucket)
         outputs = await self._run(TickOrder(bucket, packed), step)
         outputs.tokens.copy_to_host_async()
-        dispatched = describe_outputs(plan, parts, bucket, limits.max_running, outputs)
+        dispatched = replace(described, tick=plan.tick, outputs=outputs, losses=plan.losses)
         rows = 0 if bucket.prefill_tokens or bucket.steps > 1 else bucket.decode_rows
         sizes = [each for each in limits.decode_buckets if self._programs.is_pending(bucket._replace(decode_rows=each))]
         return replace(dispatched, rows=rows, began=began, unready=tuple(sizes) if rows else ())
+
+    def _pack(self, plan: Plan, parts: Sequence[GroupPart], bucket: Bucket) -> tuple[Any, Dispatched]:
+        """Return the input array of a plan and its outputs without their arrays, for the same rows again the same."""
+        rows, limits = (bucket, plan.rows), self._limits
+        if plan.chunks or self._packed is None or self._packed[0] != rows:
+            layout = InputLayout(bucket, limits.max_running, limits.pool.pages_per_request)
+            described = describe_outputs(plan, parts, bucket, limits.max_running)
+            self._packed = None if plan.chunks else rows, pack_plan(parts, layout), described
+        return self._packed[1:]
 
     async def _gather(self, offload: Offload) -> Gathered:
         orders = [StateOrder(GATHER, page) for page in offload.pages]
