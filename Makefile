@@ -11,7 +11,7 @@ TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.
 GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
 VERSIONS_TESTS := $(if $(DEEP),tests/engine/test_jax_settings.py,-m "not deep") tests/engine/test_open.py tests/unit/store/test_program_store.py
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
-NEWEST_PYTHON ?= $(shell for python in python3.14 $$(ls -d ~/.pyenv/versions/3.14*/bin/python 2>/dev/null) python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
+NEWEST_PYTHON ?= $(shell for python in $$(for minor in 14 13 12; do echo python3.$$minor; ls -d ~/.pyenv/versions/3.$$minor.*/bin/python 2>/dev/null; done) $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
 # A test that ended its process would be run again in the next, and end that: the first is enough.
 WORKERS := --numprocesses auto --maxprocesses 4 --max-worker-restart 0
