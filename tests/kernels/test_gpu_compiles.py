@@ -29,7 +29,7 @@ from rekindle.core.models.shard import WHOLE
 from rekindle.core.models.weights.form import Quantize, WeightForm
 from rekindle_kernels import api
 from rekindle_kernels.gpu.target import Target, tracing_for
-from rekindle_kernels.gpu.tuning import Tuning
+from rekindle_kernels.gpu.tuning import Tuning, tuning
 from tests.device.widths import LLAMA_8B, config_of
 from tests.kernels import narrow_programs, state_programs
 from tests.kernels.warpgroups import HOPPER as HOPPER_KIND
@@ -167,7 +167,7 @@ def test_attention_of_blocks_by_warpgroups_compiles(
     """Compile the kernel. Calls with options, with wider heads, or without tiles for it have the other kernel."""
     q, blocks = Shape((128, 16, 8 * group, head_dim), jnp.float32), Shape((128,), INT32)
     shapes = (q, pool(head_dim, "bfloat16", page_size), Shape((9, 256), INT32), blocks, blocks)
-    trial = with_warpgroups(HOPPER_KIND) if has_tiles else None
+    trial = with_warpgroups(HOPPER_KIND) if has_tiles else tuning("NVIDIA A100")
     function = partial(api.attend_blocks, scale=0.125, **options, implementation="gpu")
     text = compiled(HOPPER_KIND, function, *shapes, trial=trial).as_text()
     assert ("mosaic_gpu" in text) == (has_tiles and not options and head_dim <= 128)

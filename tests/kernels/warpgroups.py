@@ -1,4 +1,4 @@
-"""The tiles of the kernel by warpgroups, which no device has until one was measured; and its interpreter."""
+"""Tiles of the kernel by warpgroups, for heads that no device was measured with too; and its interpreter."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
