@@ -1,7 +1,6 @@
-"""Measure a whole engine: cold and warm starts, memory, tokens a second, and the device's waits for the host."""
+"""Measure a whole engine: cold and warm starts, memory, and tokens a second."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -9,7 +8,6 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any
 
 from tests.device.parts import ROOT, Rows, main
@@ -61,7 +59,6 @@ for running in map(int, sys.argv[4].split(",")):
         "tokens/s": running * int(sys.argv[5]) / whole,
         "tokens/s, cached": running * int(sys.argv[5]) / seconds,
         "tick, ms": 1e3 * sum(each.seconds for each in full) / max(1, len(full)),
-        "wait for the host, ms": 1e3 * sum(each.gap for each in full) / max(1, len(full)),
     })
 used = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
 first, planned = statistics.median(firsts[1:]), memory.weights + memory.workspace + memory.pool
@@ -69,15 +66,10 @@ print(json.dumps({"ticks": ticks, "first": first, "planned": planned, "used": us
 """
 
 
-def child(
-    program: str, *arguments: str, limit: float, environment: Mapping[str, str] = MappingProxyType({})
-) -> Mapping[str, Any]:
-    """Run a program in a process of its own, with variables added; return its last line as JSON."""
+def child(program: str, *arguments: str, limit: float) -> Mapping[str, Any]:
+    """Run a program in a process of its own; return its last line as JSON."""
     command = [sys.executable, "-c", program, *arguments]
-    variables = {**os.environ, **environment}
-    done = subprocess.run(
-        command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=max(1.0, limit), check=False
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=max(1.0, limit), check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
     figures: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -35,9 +35,8 @@ def run_suite(rows: Rows, suite: str, *options: str) -> None:
         except subprocess.TimeoutExpired:
             rows.add(**{"": "cut at the limit"})
     output = rows.log.read_text()
-    outcomes = Counter(
-        re.findall(r"\b(PASSED|FAILED|SKIPPED)\b", re.split(r"^=+ short test summary", output, flags=re.M)[0])
-    )
+    of_tests, *_ = re.split(r"^=+ short test summary", output, flags=re.MULTILINE)
+    outcomes = Counter(re.findall(r"\b(PASSED|FAILED|SKIPPED)\b", of_tests))
     for outcome, count in outcomes.items():
         rows.add(**{"": outcome.lower(), "tests": count})
     for failure in sorted(set(re.findall(r"FAILED (tests/\S+)", output)))[:20]:
