@@ -27,13 +27,18 @@ print(json.dumps({"opened, s": opened - began, "first token, s": first - began, 
 session.close_sync()
 """
 BATCH = """
-import json, statistics, sys, time
+import json, statistics, sys, threading, time
 import jax
 import rekindle
+from rekindle.core.buckets import Bucket
 from rekindle.core.messages import Settled
+from tests.bench.host_work import Timed, cpu_seconds
+from tests.compilations import programs_of
 session = rekindle.open_sync(sys.argv[1], progress=False, **json.loads(sys.argv[2]))
 session.precompiled_sync(progress=False)
 memory = session.memory
+engine = next(thread for thread in threading.enumerate() if thread.name == "rekindle-engine")
+ready = programs_of(session._loaded_engine).executables[0]._ready
 firsts = []
 for number in range(6):
     began = time.perf_counter()
@@ -48,16 +53,21 @@ for running in map(int, sys.argv[4].split(",")):
     began = time.perf_counter()
     session.generate_sync(token_ids=prompts, **options)
     whole = time.perf_counter() - began
-    seen = []
+    bucket = Bucket(0, running, json.loads(sys.argv[2])["decode_steps"])
+    step = Timed(ready.get(bucket), 0.0)
+    ready |= {bucket: step} if bucket in ready else {}
+    seen, cpu = [], cpu_seconds(engine)
     with session.watch(lambda record: seen.append(record.message) if isinstance(record.message, Settled) else None):
         began = time.perf_counter()
         session.generate_sync(token_ids=prompts, **options)
         seconds = time.perf_counter() - began
-    full = [each for each in seen if each.rows]
+    full = [each for each in seen if each.rows] or seen  # of several steps, no tick has its rows
     ticks.append({
         "running": running,
         "tokens/s": running * int(sys.argv[5]) / whole,
         "tokens/s, cached": running * int(sys.argv[5]) / seconds,
+        "host, ms": 1e3 * (cpu_seconds(engine) - cpu) / max(1, len(seen)),
+        "call of it, ms": 1e3 * step.seconds / max(1, len(seen)),
         "tick, ms": 1e3 * sum(each.seconds for each in full) / max(1, len(full)),
     })
 used = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
