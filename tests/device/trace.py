@@ -23,10 +23,10 @@ def measure(rows: Rows) -> None:
     case, counts, context = (replace(CASES[0], widths=TINY), (1,), 32) if rows.tiny else (CASES[0], (1, 32), 512)
     model = Model(case, counts, [context], [])
     for count in counts:
-        kernels: Counter[str] = Counter()
+        kernels = Counter[str]()
         rows.attempt(f"{count} rows", partial(traced, model, count, context, kernels))
-        for name, calls in kernels.most_common(KERNELS):
-            rows.add(**{"": f"{count} rows: {name}", "us": calls / STEPS})
+        for name, microseconds in kernels.most_common(KERNELS):
+            rows.add(**{"": f"{count} rows: {name}", "us": microseconds / STEPS})
 
 
 def traced(model: Model, count: int, context: int, kernels: Counter[str]) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ against the cache footprint of the gathered keys, small for a single sequence. T
 so that short contexts do not pay for the longest one.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -100,6 +101,12 @@ def _attend(
     return jnp.moveaxis(out, 1, 2).reshape(sequences, queries, heads, head_dim)
 
 
+def _product_over(pages: jax.Array) -> Callable[..., jax.Array]:
+    """Return an einsum with sums in float32; over float32 pages a GPU would round its operands to TF32 by default."""
+    precision = lax.Precision.HIGHEST if pages.dtype == jnp.float32 else None
+    return partial(jnp.einsum, precision=precision, preferred_element_type=jnp.float32)
+
+
 def _online_softmax(
     q: jax.Array,
     page_table: jax.Array,
@@ -120,9 +127,7 @@ def _online_softmax(
     visible = visible if until is None else until
     first_of_all, last_of_all = jnp.where(visible > 0, first, visible.max()).min(1), visible.max(1)
 
-    # By default a GPU rounds float32 products to TF32.
-    precision = lax.Precision.HIGHEST if pages.dtype == jnp.float32 else None
-    multiply = partial(jnp.einsum, precision=precision, preferred_element_type=jnp.float32)
+    multiply = _product_over(pages)
 
     def gather(ids: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """Return numbers (sequences, kv_heads, tile, head_dim), and the factor of each position, or None."""
