@@ -18,7 +18,7 @@ from tests.kernels.test_stored import stored as stored_weight
 PAGE, HEADS = 16, 4
 INTEGERS = "integers"
 """The beginning of the names of products with inputs rounded to integers."""
-KINDS = ("Q4_1", "Q5_0", "Q6_K", "Q8_0", "4:64:-8:zeros", "8:64:0:biases", "float4:16", "mixed")
+KINDS = ("Q4_1", "Q5_0", "Q6_K", "Q8_0", "4:64:-8:zeros", "8:32:0:biases", "float4:16", "mixed")
 
 
 def weight_of(rows: NDArray[np.float32]) -> jax.Array:
