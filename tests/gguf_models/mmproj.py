@@ -22,7 +22,7 @@ def write_mmproj(
         kinds: the kinds of numbers of some tensors, by their names in the file.
     """
     config = json.loads((directory / "config.json").read_text())
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.MMPROJ])
+    writer = _begun(path)
     _write_metadata(writer, config["vision_config"], config["text_config"]["hidden_size"], config["scale_factor"])
     library = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, config["vision_config"]["num_hidden_layers"])
     for name, values in load_file(directory / "model.safetensors").items():
@@ -37,6 +37,20 @@ def write_mmproj(
             writer.add_tensor(own, np.ascontiguousarray(values, np.float32))
     if change is not None:
         change(writer)
+    return _finished(writer, path)
+
+
+def _begun(path: Path) -> gguf.GGUFWriter:
+    """Return a writer of a tower in float32."""
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.MMPROJ])
+    writer.add_type(gguf.GGUFType.MMPROJ)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_clip_has_vision_encoder(True)
+    return writer
+
+
+def _finished(writer: gguf.GGUFWriter, path: Path) -> Path:
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -45,17 +59,19 @@ def write_mmproj(
 
 
 def write_qwen_mmproj(directory: Path, path: Path) -> Path:
-    """Write the tower of a Qwen in float32: two weights of a patch, and queries, keys and values apart in Qwen2.5."""
+    """Write the tower of a Qwen in float32: two weights of a patch, and queries, keys and values apart in Qwen2.5.
+
+    The converter writes no sizes of pictures and no size of windows.
+    """
     config = json.loads((directory / "config.json").read_text())
     processor = json.loads((directory / "preprocessor_config.json").read_text())
     tower, is_old = config["vision_config"], config["model_type"] in ("qwen2_vl", "qwen2_5_vl")
     text = config.get("text_config", config)
     hidden = tower.get("embed_dim", tower["hidden_size"])
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.MMPROJ])
-    writer.add_type(gguf.GGUFType.MMPROJ)
-    writer.add_clip_has_vision_encoder(True)
+    writer = _begun(path)
     writer.add_vision_projection_dim(text["hidden_size"])
-    writer.add_vision_image_size(560)
+    rows = tower.get("num_position_embeddings")
+    writer.add_vision_image_size(560 if rows is None else int(rows**0.5 * tower["patch_size"]))
     writer.add_vision_patch_size(tower["patch_size"])
     writer.add_vision_embedding_length(hidden)
     writer.add_vision_feed_forward_length(tower.get("intermediate_size", tower["hidden_size"]))
@@ -63,14 +79,11 @@ def write_qwen_mmproj(directory: Path, path: Path) -> Path:
     writer.add_vision_head_count(tower["num_heads"])
     writer.add_vision_image_mean(processor["image_mean"])
     writer.add_vision_image_std(processor["image_std"])
-    writer.add_vision_attention_layernorm_eps(text["rms_norm_eps"])
-    writer.add_uint32(gguf.Keys.ClipVision.IMAGE_MIN_PIXELS, processor["size"]["shortest_edge"])
-    writer.add_uint32(gguf.Keys.ClipVision.IMAGE_MAX_PIXELS, processor["size"]["longest_edge"])
+    writer.add_vision_attention_layernorm_eps((config if is_old else text).get("rms_norm_eps", 1e-6))
     if config["model_type"] == "qwen2_5_vl":
         writer.add_clip_projector_type(gguf.VisionProjectorType.QWEN25VL)
         writer.add_vision_use_silu(True)
         writer.add_vision_n_wa_pattern(tower["fullatt_block_indexes"][0] + 1)
-        writer.add_uint32(gguf.Keys.ClipVision.WINDOW_SIZE, tower["window_size"])
     elif is_old:
         writer.add_clip_projector_type(gguf.VisionProjectorType.QWEN2VL)
     else:
@@ -85,11 +98,7 @@ def write_qwen_mmproj(directory: Path, path: Path) -> Path:
         if stem.startswith("visual."):
             for own, part in _qwen_parts(stem, kind, values, tower, library, is_old=is_old):
                 writer.add_tensor(own, np.ascontiguousarray(part, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return _finished(writer, path)
 
 
 def write_further_mmproj(directory: Path, path: Path) -> Path:
@@ -97,9 +106,7 @@ def write_further_mmproj(directory: Path, path: Path) -> Path:
     config = json.loads((directory / "config.json").read_text())
     processor = json.loads((directory / "preprocessor_config.json").read_text())
     tower, kind = config["vision_config"], config["model_type"]
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.MMPROJ])
-    writer.add_type(gguf.GGUFType.MMPROJ)
-    writer.add_clip_has_vision_encoder(True)
+    writer = _begun(path)
     writer.add_vision_projection_dim(config["text_config"]["hidden_size"])
     writer.add_vision_image_size(256 if kind == "lfm2_vl" else _first(tower["image_size"]))
     writer.add_vision_patch_size(_first(tower["patch_size"]))
@@ -118,19 +125,15 @@ def write_further_mmproj(directory: Path, path: Path) -> Path:
     if kind in types:
         factor = config["downsample_factor"] if kind == "lfm2_vl" else int(1 / config["downsample_ratio"])
         writer.add_vision_projector_scale_factor(factor)
-    if kind == "internvl":
-        writer.add_uint32(gguf.Keys.ClipVision.PREPROC_MIN_TILES, processor["min_patches"])
-        writer.add_uint32(gguf.Keys.ClipVision.PREPROC_MAX_TILES, processor["max_patches"])
+    for key, bound in (("min_dynamic_patch", "min"), ("max_dynamic_patch", "max")):
+        if kind == "internvl" and config.get(key):
+            writer.add_uint32(f"clip.vision.preproc_{bound}_tiles", config[key])
     library = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 4)
     for name, values in load_file(directory / "model.safetensors").items():
         if "vision_tower" in name or "projector" in name:
             own, part = _further_part(name.removeprefix("model."), values, tower, kind, library)
             writer.add_tensor(own, np.ascontiguousarray(part, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return _finished(writer, path)
 
 
 def _first(value: Any) -> int:
@@ -148,7 +151,7 @@ def _further_part(name: str, values: Any, tower: Mapping[str, Any], kind: str, l
         if ".lambda_" in name or "position_embedding" in name:
             stem, end = name, "weight"
         if "cls_token" in name:
-            return str(library.get_name(f"model.{name}")), values.reshape(-1)
+            return str(library.get_name(f"model.{name}")), values
         return f"{library.get_name(f'model.{stem}')}.{end}", values
     if kind == "lfm2_vl" and "patch_embedding.weight" in name:
         side = tower["patch_size"]
@@ -182,8 +185,6 @@ def _qwen_parts(
 
 
 def _write_metadata(writer: gguf.GGUFWriter, config: Mapping[str, Any], output_size: int, scale_factor: int) -> None:
-    writer.add_type(gguf.GGUFType.MMPROJ)
-    writer.add_clip_has_vision_encoder(True)
     writer.add_vision_projection_dim(output_size)
     writer.add_vision_image_size(config["image_size"])
     writer.add_vision_patch_size(config["patch_size"])
@@ -204,9 +205,7 @@ def write_gemma_mmproj(directory: Path, path: Path) -> Path:
     """Write the tower of a Gemma 3 or a Gemma 4 in float32."""
     config = json.loads((directory / "config.json").read_text())
     tower, is_old = config["vision_config"], config["model_type"] == "gemma3"
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.MMPROJ])
-    writer.add_type(gguf.GGUFType.MMPROJ)
-    writer.add_clip_has_vision_encoder(True)
+    writer = _begun(path)
     writer.add_vision_projection_dim(config["text_config"]["hidden_size"])
     writer.add_vision_image_size(tower["image_size"] if is_old else 224)
     writer.add_vision_patch_size(tower["patch_size"])
@@ -221,7 +220,8 @@ def write_gemma_mmproj(directory: Path, path: Path) -> Path:
         writer.add_clip_projector_type(gguf.VisionProjectorType.GEMMA3)
         writer.add_vision_use_gelu(True)
         side = tower["image_size"] // tower["patch_size"]
-        writer.add_vision_projector_scale_factor(side // int(config["mm_tokens_per_image"] ** 0.5))
+        if (merge := side // int(config["mm_tokens_per_image"] ** 0.5)) not in (0, 4):
+            writer.add_vision_projector_scale_factor(merge)
     else:
         writer.add_clip_vision_projector_type(gguf.VisionProjectorType.GEMMA4V)
     library = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, tower["num_hidden_layers"])
@@ -232,12 +232,9 @@ def write_gemma_mmproj(directory: Path, path: Path) -> Path:
         own, numbers = _gemma_part(name, values, is_old=is_old)
         stored = library.get_name(own, try_suffixes=kinds)
         assert stored is not None, own
-        writer.add_tensor(stored, np.ascontiguousarray(numbers, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        kind = np.float16 if "input_projection" in own and is_old else np.float32  # in each file
+        writer.add_tensor(stored, np.ascontiguousarray(numbers, kind))
+    return _finished(writer, path)
 
 
 def _gemma_part(name: str, values: Any, *, is_old: bool) -> tuple[str, Any]:

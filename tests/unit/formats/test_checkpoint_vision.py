@@ -290,6 +290,11 @@ def test_towers_of_other_kinds_are_for_text_unless_asked_for(text_gguf: Path) ->
             open_gguf(text_gguf, path)
 
 
+def edit(path: Path, **settings: Any) -> None:
+    """Write a file of settings anew, with others."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
 @pytest.mark.parametrize(
     "family", [pytest.param("qwen2-vl", marks=pytest.mark.wide), "qwen2_5-vl", "qwen3-vl", "qwen3_5"]
 )
@@ -298,17 +303,20 @@ def test_towers_of_qwen_are_the_same_from_llama_cpp(family: str, tmp_path: Path)
     checkpoint = open_checkpoint(model.path)
     path = write_qwen_mmproj(model.path, tmp_path / "mmproj-f32.gguf")
     tower = open_tower(path, checkpoint.config.hidden_size, checkpoint.tokenizer)
-    published = {"size": {"shortest_edge": 4096, "longest_edge": 25_165_824}}
     directory = tmp_path / "published"
     shutil.copytree(model.path, directory, copy_function=shutil.copyfile)
-    videos, config = directory / "video_preprocessor_config.json", json.loads((directory / "config.json").read_text())
-    if family.startswith("qwen2"):  # the older two take the sizes of images, and two positions a second
+    is_old = family.startswith("qwen2")
+    least, most = (3136, 12_845_056) if is_old else (65_536, 16_777_216)
+    edit(directory / "preprocessor_config.json", size={"shortest_edge": least, "longest_edge": most})
+    videos, config = directory / "video_preprocessor_config.json", directory / "config.json"
+    if is_old:  # the older two take the sizes of images, and two positions a second
         videos.unlink()
-        config["vision_config"]["tokens_per_second"] = 2
-        (directory / "config.json").write_text(json.dumps(config))
+        own = json.loads(config.read_text())["vision_config"] | {"tokens_per_second": 2, "window_size": 112}
+        edit(config, vision_config={key: own[key] for key in own if key != "window_size" or family == "qwen2_5-vl"})
     else:
-        videos.write_text(json.dumps(published))
-    assert tower.images == open_checkpoint(directory).images, "llama.cpp's files have no sizes of videos"
+        edit(videos, size={"shortest_edge": 4096, "longest_edge": 25_165_824})
+    checkpoint = open_checkpoint(directory)
+    assert tower.images == checkpoint.images, "llama.cpp's files have no sizes of images and videos"
     expected, other = tower_of(checkpoint), tower.files
     assert replace(other.config, encoder=expected.config.encoder) == expected.config
     pixels = image_source(model.path / "image-0.png").pixels()
@@ -321,7 +329,10 @@ def test_towers_of_qwen_are_the_same_from_llama_cpp(family: str, tmp_path: Path)
 def test_further_towers_are_the_same_from_llama_cpp(family: str, tmp_path: Path) -> None:
     model = Pictured(family)
     checkpoint = open_checkpoint(model.path)
-    path = write_further_mmproj(model.path, tmp_path / "mmproj-f32.gguf")
+    directory = Path(shutil.copytree(model.path, tmp_path / "model", copy_function=shutil.copyfile))
+    if family == "internvl":  # as published: the converter takes the numbers of tiles from there
+        edit(directory / "config.json", min_dynamic_patch=1, max_dynamic_patch=4)
+    path = write_further_mmproj(directory, tmp_path / "mmproj-f32.gguf")
     opened = open_tower(path, checkpoint.config.hidden_size, checkpoint.tokenizer)
     assert checkpoint.images is not None
     assert opened.images is not None
@@ -370,8 +381,12 @@ def test_towers_of_gemma_are_the_same_from_llama_cpp(family: str, tmp_path: Path
     assert type(tower.images) is type(checkpoint.images)
     for name, tensor in own.tensors.items():
         stored = np.asarray(tower.files.tensors[name], np.float32)
-        shift = 1 if "soft_emb_norm" in name else 0  # llama.cpp's files have the 1 added
-        np.testing.assert_allclose(stored, np.asarray(tensor, np.float32) + shift, rtol=0, atol=1e-7, err_msg=name)
+        expected = np.asarray(tensor, np.float32)
+        if "soft_emb_norm" in name:  # llama.cpp's files have the 1 added
+            expected = expected + 1
+        elif "mm_input_projection" in name:  # in float16 in every file
+            expected = expected.astype(np.float16).astype(np.float32)
+        np.testing.assert_allclose(stored, expected, rtol=0, atol=1e-7, err_msg=name)
 
 
 def test_a_flat_config_has_the_same_tower_and_coordinates(tmp_path: Path) -> None:
