@@ -57,6 +57,25 @@ def test_embeddings_are_those_of_sentence_transformers(name: str) -> None:
         assert session.stats.unexpected_compilations == 0
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("name", ["qwen3", "mistral"])
+def test_an_embedding_may_be_the_state_of_the_first_token(name: str, tmp_path: Path) -> None:
+    texts, expected = golden(name)
+    path = tmp_path / "model"
+    shutil.copytree(MODELS / name, path)
+    with rekindle.open_sync(path, progress=False, **FEW) as session:
+        assert_same(session.embed_sync(texts, instruction="", pooling="cls"), expected["cls"])
+        assert_same(session.embed_sync(texts, instruction=""), expected["plain"])
+    pooling = path / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps({"word_embedding_dimension": 32, "pooling_mode_cls_token": True}))
+    with rekindle.open_sync(path, progress=False, **FEW) as session:
+        assert_same(session.embed_sync(texts * 2, instruction=""), np.tile(expected["cls"], (2, 1)))
+        assert_same(
+            session.embed_sync(texts[0], instruction="", pooling="last" if name == "qwen3" else "mean"),
+            expected["plain"][0],
+        )
+
+
 def test_what_such_a_model_cannot_do_is_refused_by_name() -> None:
     with rekindle.open_sync(MODELS / "gemma", progress=False, **FEW) as session:
         for call in (session.generate_sync, session.prefix_sync, session.perplexity_sync):
@@ -80,7 +99,8 @@ def test_rerank_compares_embeddings_after_the_dense_layers() -> None:
 
 
 @pytest.mark.wide
-def test_a_gguf_file_of_embedding_gemma_gives_the_same_embeddings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pooling", [PoolingType.MEAN, PoolingType.CLS])
+def test_a_gguf_file_of_embedding_gemma_gives_the_same_embeddings(tmp_path: Path, pooling: PoolingType) -> None:
     origin = MODELS / "gemma"
     config = json.loads((origin / "config.json").read_text(encoding="utf-8"))
     directory = tmp_path / "model"
@@ -90,7 +110,7 @@ def test_a_gguf_file_of_embedding_gemma_gives_the_same_embeddings(tmp_path: Path
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
     def complete(writer: GGUFWriter) -> None:
-        writer.add_pooling_type(PoolingType.MEAN)
+        writer.add_pooling_type(pooling)
         for number, folder in ((2, "2_Dense"), (3, "3_Dense")):
             weight = load_file(origin / folder / "model.safetensors")["linear.weight"]
             writer.add_tensor(f"dense_{number}.weight", weight)
@@ -102,4 +122,5 @@ def test_a_gguf_file_of_embedding_gemma_gives_the_same_embeddings(tmp_path: Path
         rekindle.open_sync(path, progress=False, **FEW) as session,
         rekindle.open_sync(directory, progress=False, **FEW) as other,
     ):
-        assert_same(session.embed_sync(token_ids=ids), other.embed_sync(token_ids=ids, instruction=""))
+        way: Any = pooling.name.lower()
+        assert_same(session.embed_sync(token_ids=ids), other.embed_sync(token_ids=ids, instruction="", pooling=way))

@@ -111,8 +111,14 @@ def test_an_instruction_is_put_before_by_its_name_or_as_it_is(session: rekindle.
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"pooling": "cls"}, 'pooling must be "last" or "mean", got \'cls\''),
-        ({"pooling": 1}, 'pooling must be "last" or "mean", got 1'),
+        (
+            {"pooling": "cls"},
+            'the pooling "cls" is the first token, which sees nothing of the text behind it in a causal',
+        ),
+        (
+            {"pooling": 1},
+            'pooling must be "last", "mean", or "cls" for a model that reads texts in both directions, got 1',
+        ),
         ({"normalize": "yes"}, "normalize must be True or False, got 'yes'"),
         ({"dimensions": 0}, "dimensions must be an integer from 1 to 32, got 0"),
         ({"dimensions": 33}, "dimensions must be an integer from 1 to 32, got 33"),
@@ -163,7 +169,7 @@ def test_pooling_and_length_are_those_of_the_files(families: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"pooling": {"pooling_mode_cls_token": True}}, "its pooling is cls_token"),
+        ({"pooling": {"pooling_mode_cls_token": True}}, 'the pooling "cls" is the first token'),
         (
             {"pooling": {"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": True}},
             "its pooling is lasttoken, m",

@@ -38,6 +38,8 @@ def test_a_directory_of_sentence_transformers_says_how_it_embeds(families: Path,
     assert (without.pooling, without.normalize) == ("mean", False)
     newer = open_checkpoint(embedding_model(origin, tmp_path / "new", MODULES, {"pooling_mode": "lasttoken"}))
     assert newer.uses.embedding.pooling == "last"
+    first = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    assert open_checkpoint(embedding_model(origin, tmp_path / "cls", MODULES, first)).uses.embedding.pooling == "cls"
     bare = embedding_model(origin, tmp_path / "bare")
     (bare / "modules.json").unlink()
     assert open_checkpoint(bare).uses.embedding == Embedding("last", None, PROMPTS["prompts"], None)
@@ -61,7 +63,7 @@ def test_files_of_another_form_are_refused(
         open_checkpoint(path)
 
 
-@pytest.mark.parametrize(("number", "pooling"), [(None, None), (0, None), (1, "mean"), (3, "last")])
+@pytest.mark.parametrize(("number", "pooling"), [(None, None), (0, None), (1, "mean"), (2, "cls"), (3, "last")])
 def test_a_gguf_file_says_its_pooling_by_a_number(
     families: Path, tmp_path: Path, number: int | None, pooling: str | None
 ) -> None:
@@ -76,9 +78,9 @@ def test_a_gguf_file_says_its_pooling_by_a_number(
 def test_a_pooling_of_a_gguf_file_that_is_not_served_is_named(families: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_gguf(
-        open_checkpoint(families / "llama-tied"), path, lambda writer: writer.add_uint32("llama.pooling_type", 2)
+        open_checkpoint(families / "llama-tied"), path, lambda writer: writer.add_uint32("llama.pooling_type", 4)
     )
-    assert "its pooling has the number 2" in open_checkpoint(path).uses.embedding.unsupported_reason
+    assert "its pooling has the number 4" in open_checkpoint(path).uses.embedding.unsupported_reason
 
 
 def test_a_base_model_opens_without_a_head_and_predicts_nothing(families: Path, tmp_path: Path) -> None:

@@ -41,6 +41,14 @@ def test_a_text_waits_for_a_tick_with_room_for_all_of_it() -> None:
     assert sorted(chunks(engine, plans)) == [(i, 0, length) for i, length in enumerate(lengths)]
 
 
+def test_the_state_of_the_first_token_is_one_sum() -> None:
+    engine = ByHand(model=looking_ahead(both_ways=True), page_size=16, max_context=96, max_prefill_tokens=96)
+    (plan,) = engine.admit(0, [7] * 40, 0, pooling="cls")
+    (chunk,) = plan.chunks
+    assert chunk.summing is not None
+    assert (chunk.summing.first, chunk.summing.count) == (0, 1)
+
+
 def test_a_text_is_computed_again_as_a_whole() -> None:
     engine = ByHand(model=looking_ahead(both_ways=True), page_size=16, max_context=96, max_prefill_tokens=96)
     for number in range(2):

@@ -48,7 +48,7 @@ class EmbedOptions:
     """Checked options of `embed`, completed by the model's recommendations.
 
     Attributes:
-        pooling: the selection of hidden states, "last" or "mean".
+        pooling: the selection of hidden states.
         normalize: whether to scale the embedding to length 1.
         dimensions: the number of leading components to keep.
         prompt_prefix: the instruction in front of each text.
@@ -72,22 +72,33 @@ class EmbedOptions:
         """
         defaults, model = loaded_engine.checkpoint.uses.embedding, loaded_engine.model
         most = len(defaults.dense[-1].weight) if defaults.dense else model.hidden_size
-        if pooling is not None and pooling not in get_args(Pooling):
-            raise InvalidRequest(
-                f'pooling must be "last" or "mean", got {checks.preview(pooling)}; the first token of a causal model '
-                "attends to nothing after it"
-            )
-        if pooling is None and defaults.unsupported_reason:
-            raise InvalidRequest(
-                "the model recommends a method for embeddings that is not supported: "
-                f"{defaults.unsupported_reason}. Set pooling= to embed without it"
-            )
+        selection = _pooling_of(defaults, pooling, both_ways=model.both_ways)
         normalizes = checks.unless_none(checks.boolean)("normalize", normalize)
         if normalizes is None:
             normalizes = True if defaults.normalize is None else defaults.normalize
         size = most if dimensions is None else checks.integer("dimensions", dimensions, 1, most)
-        pooling = pooling or defaults.pooling or ("mean" if model.both_ways else "last")
-        return cls(pooling, normalizes, size, prompt_prefix(defaults, instruction), defaults)
+        return cls(selection, normalizes, size, prompt_prefix(defaults, instruction), defaults)
+
+
+def _pooling_of(defaults: Embedding, pooling: Any, *, both_ways: bool) -> Pooling:
+    """Return the pooling of a call: its own, or the model's.
+
+    Raises:
+        InvalidRequest: the pooling has no such name, or is not supported for the model.
+    """
+    if pooling is not None and pooling not in get_args(Pooling):
+        expected = 'pooling must be "last", "mean", or "cls" for a model that reads texts in both directions'
+        raise InvalidRequest(f"{expected}, got {checks.preview(pooling)}")
+    own: Pooling = pooling or defaults.pooling or ("mean" if both_ways else "last")
+    reason = "" if pooling else defaults.unsupported_reason
+    if own == "cls" and not both_ways:
+        reason = 'the pooling "cls" is the first token, which sees nothing of the text behind it in a causal model'
+    if reason:
+        whose = "pooling" if pooling else "the model recommends a method for embeddings that"
+        raise InvalidRequest(
+            f'{whose} is not supported: {reason}. Set pooling= to "last" or "mean" to embed without it'
+        )
+    return own
 
 
 def prompt_prefix(defaults: Embedding, instruction: Any) -> str:
@@ -140,7 +151,8 @@ def embed(
     Args:
         texts: one text or conversation, or a list, as in `generate`. An empty list gives an array without rows.
         pooling: "last" takes the hidden state of the last token and reuses cached prefixes; "mean" takes the mean over
-            all tokens, so every token is computed.
+            all tokens, so every token is computed; "cls" takes the first token of a model that reads in both
+            directions.
         normalize: whether to scale each embedding to length 1.
         dimensions: the number of leading components to keep, for models trained for truncation. The embedding is
             truncated before it is scaled.

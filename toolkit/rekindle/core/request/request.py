@@ -15,8 +15,8 @@ from rekindle.core.request.thoughts import ThoughtLimit, ThoughtWatch
 if TYPE_CHECKING:  # parsers of the command line import this module, and do without numpy
     from rekindle.core.request.activations.changes import Changes
 
-Pooling = Literal["last", "mean"]
-"""Hidden states for an embedding: the state of the prompt's last token, or the mean over the prompt."""
+Pooling = Literal["cls", "last", "mean"]
+"""Hidden states for an embedding: that of the prompt's first token (in both directions) or last one, or the mean."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,9 @@ def _embedding(pooling: Any) -> Embedding:
     """Return the embedding method for llama.cpp's pooling number. 0 and None mean an unspecified method."""
     if pooling in (None, 0):
         return Embedding()
-    supported: dict[Any, Pooling] = {1: "mean", 3: "last"}
+    supported: dict[Any, Pooling] = {1: "mean", 2: "cls", 3: "last"}
     if pooling in supported:
         return Embedding(supported[pooling])
-    return Embedding(unsupported_reason=f"its pooling has the number {pooling}; supported are 1 (mean) and 3 (last)")
+    return Embedding(
+        unsupported_reason=f"its pooling has the number {pooling}; supported are 1 (mean), 2 (cls) and 3 (last)"
+    )

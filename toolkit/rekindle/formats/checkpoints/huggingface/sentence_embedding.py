@@ -18,6 +18,8 @@ _KINDS: Final = ("Transformer", "Pooling", "Dense", "Normalize")
 """Supported modules, in their order."""
 _OUTPUT: Final = "sentence_embedding"
 _POOLINGS: Final[Mapping[str, Pooling]] = {
+    "pooling_mode_cls_token": "cls",
+    "cls": "cls",
     "pooling_mode_lasttoken": "last",
     "lasttoken": "last",
     "pooling_mode_mean_tokens": "mean",
@@ -102,7 +104,7 @@ def _pooling(settings: Mapping[str, Any]) -> tuple[Pooling | None, str]:
         return None, ""
     names = ", ".join(mode.removeprefix(_MODE_PREFIX) for mode in modes)
     if len(modes) > 1 or modes[0] not in _POOLINGS:
-        return None, f"its pooling is {names}; supported are lasttoken and mean_tokens"
+        return None, f"its pooling is {names}; supported are cls_token, lasttoken and mean_tokens"
     if settings.get("include_prompt", True) is False:
         return _POOLINGS[modes[0]], "its pooling leaves the instruction's tokens out (include_prompt is false)"
     return _POOLINGS[modes[0]], ""
