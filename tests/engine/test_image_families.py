@@ -9,6 +9,7 @@ import pytest
 import rekindle
 from rekindle import InvalidRequest
 from tests.engine.pictured import GREEDY, Pictured
+from tests.mistral_layout import write_mistrals
 
 pytestmark = pytest.mark.anyio
 FAMILIES = pytest.mark.parametrize(
@@ -19,7 +20,7 @@ FAMILIES = pytest.mark.parametrize(
             pytest.param(Pictured(name), marks=pytest.mark.wide)
             for name in (
                 *("gemma3", "gemma4-dense", "gemma4-e", "granite-vision", "internvl", "lfm2-vl", "llava", "llava-next"),
-                *("mistral3", "paligemma", "pixtral", "qwen2_5-vl", "qwen3_5", "smolvlm"),
+                *("ministral3", "mistral3", "paligemma", "pixtral", "qwen2_5-vl", "qwen3_5", "smolvlm"),
             )
         ),
     ],
@@ -65,6 +66,23 @@ async def test_answers_are_those_of_transformers(
         assert (stats.compilations, stats.unexpected_compilations) == (0, 0)
         assert stats.scheduler.embedded_pictures == (0 if is_cached else 3)
         assert (stats.scheduler.disk_hit_tokens > 0) == is_cached
+
+
+@pytest.mark.wide
+async def test_a_ministral_in_the_layout_of_mistrals_own_code_has_the_same_answers(tmp_path: Path) -> None:
+    family = Pictured("ministral3")
+    path = write_mistrals(family.path, tmp_path / "own")
+    assert sorted(each.name for each in path.iterdir()) == [
+        *("chat_template.jinja", "consolidated.safetensors", "params.json", "tekken.json")
+    ]
+    with rekindle.open_sync(path, **SETTINGS, precompile="lazy", restore="off") as session:
+        answers: Any = await session.generate([family.messages(0), family.messages(1)], **GREEDY, prompt_logprobs=0)
+        for number, answer in enumerate(answers):
+            assert list(answer.prompt_token_ids) == family.tokens(number, "input_ids")
+            assert list(answer.token_ids) == family.tokens(number, "greedy_new")
+            logprobs = np.array([each.logprob for each in answer.prompt_logprobs if each is not None])
+            expected = family.numbers[f"{number}_prompt_logprobs"]
+            assert np.abs(logprobs - expected).max() < 1e-5 * max(1, np.abs(expected).max())
 
 
 @pytest.mark.wide

@@ -12,6 +12,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
+from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.families.towers import tower_kind
 from rekindle.formats.images.processors.arrays import in_patches, resize_to_cells
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
@@ -147,6 +148,21 @@ def test_pixels_and_texts_are_those_of_transformers(name: str, source: str) -> N
     few = min(tokens_of(rules, *size), 256) if is_joined else rules.segments[0] + 1  # one square, and the end of a row
     assert tokens_of(low, *size) <= few
     assert low == rules or repr(low) != repr(rules), "its images have other digests"
+
+
+@pytest.mark.parametrize("name", ["ministral3", "mistral3", "pixtral"])
+def test_pixels_of_a_prompt_are_those_of_transformers(name: str) -> None:
+    checkpoint = open_checkpoint(VISION / name)
+    assert checkpoint.images is not None
+    assert checkpoint.vision is not None
+    patch = checkpoint.vision.config.patch_size
+    with np.load(VISION / name / "golden.npz") as file:
+        arrays = dict(file)
+    for number, images in enumerate([(0,), (1, 2)]):
+        expected, sizes = arrays[f"{number}_pixel_values"], arrays[f"{number}_image_sizes"]
+        for image, padded, (height, width) in zip(images, expected, sizes, strict=True):
+            patches = checkpoint.images.patches(image_source(VISION / name / f"image-{image}.png").pixels())
+            np.testing.assert_array_equal(image_of(patches, patch)[0], padded[:, :height, :width])
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -26,7 +26,7 @@ from tests.vision import SMOLVLM, Array, RunningTower, golden, padded, patches_o
 FAMILIES = (
     *("gemma3", "gemma4-dense", "gemma4-e", "internvl", "lfm2-vl", "mistral3", "paligemma", "pixtral"),
     *("qwen2_5-vl", "qwen3-vl", "qwen3_5"),
-    *(pytest.param(name, marks=pytest.mark.wide) for name in ("granite-vision", "llava", "llava-next")),
+    *(pytest.param(name, marks=pytest.mark.wide) for name in ("granite-vision", "llava", "llava-next", "ministral3")),
 )
 """Tiny models beside SmolVLM."""
 WITH_KERNELS = pytest.mark.parametrize("implementation", [pytest.param("xla", marks=pytest.mark.wide), "cpu"])
