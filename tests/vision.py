@@ -43,13 +43,22 @@ SMOLVLM_256M: Final[dict[str, Any]] = {
 """The config of SmolVLM-256M-Instruct about its tower; the text model's embeddings have 576 numbers."""
 
 
-CUT_TOWERS: Final[dict[str, tuple[dict[str, Any], int, int]]] = {
+CLIP_336: Final[dict[str, Any]] = {
+    "model_type": "clip_vision_model", "hidden_size": 1024, "image_size": 336, "intermediate_size": 4096,
+    "num_attention_heads": 16, "patch_size": 14,
+}  # fmt: skip
+SIGLIP_SO400M: Final[dict[str, Any]] = {
+    "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16,
+    "patch_size": 14,
+}  # fmt: skip
+CUT_TOWERS: Final[dict[str, tuple[dict[str, Any], int, int, int]]] = {
     "Qwen3-VL-8B": (
         {
             "model_type": "qwen3_vl",
             "vision_config": {"depth": 2, "deepstack_visual_indexes": [0], "out_hidden_size": 4096},
         },
         4096,
+        1,
         2304,
     ),
     "Mistral-Small-3.2-24B": (
@@ -63,6 +72,7 @@ CUT_TOWERS: Final[dict[str, tuple[dict[str, Any], int, int]]] = {
             },
         },
         5120,
+        1,
         1024,
     ),
     "gemma-3-4b": (
@@ -75,6 +85,7 @@ CUT_TOWERS: Final[dict[str, tuple[dict[str, Any], int, int]]] = {
             },
         },
         2560,
+        1,
         4096,
     ),
     "gemma-4-31B": (
@@ -86,6 +97,7 @@ CUT_TOWERS: Final[dict[str, tuple[dict[str, Any], int, int]]] = {
             },
         },
         5376,
+        1,
         2520,
     ),
     "InternVL3-8B": (
@@ -97,6 +109,7 @@ CUT_TOWERS: Final[dict[str, tuple[dict[str, Any], int, int]]] = {
             },
         },
         3584,
+        1,
         1024,
     ),
     "LFM2-VL-1.6B": (
@@ -108,6 +121,7 @@ CUT_TOWERS: Final[dict[str, tuple[dict[str, Any], int, int]]] = {
             },
         },
         2048,
+        1,
         1024,
     ),
     "Qwen2.5-VL-7B": (
@@ -116,10 +130,55 @@ CUT_TOWERS: Final[dict[str, tuple[dict[str, Any], int, int]]] = {
             "vision_config": {"depth": 2, "fullatt_block_indexes": [1], "out_hidden_size": 3584},
         },
         3584,
+        1,
         2304,
     ),
+    "Qwen2-VL-7B": ({"model_type": "qwen2_vl", "vision_config": {"depth": 2, "hidden_size": 3584}}, 3584, 1, 2304),
+    "llava-1.5-7b": (
+        {"model_type": "llava", "vision_feature_layer": -2, "vision_config": CLIP_336 | {"num_hidden_layers": 3}},
+        4096,
+        1,
+        576,
+    ),
+    "llava-v1.6-mistral-7b": (
+        {"model_type": "llava_next", "vision_feature_layer": -2, "vision_config": CLIP_336 | {"num_hidden_layers": 3}},
+        4096,
+        6,
+        576,
+    ),
+    "granite-vision-3.3-2b": (
+        {
+            "model_type": "llava_next",
+            "multimodal_projector_bias": True,
+            "text_config": {"model_type": "granite", "embedding_multiplier": 12.0, "hidden_size": 2048},
+            "vision_config": SIGLIP_SO400M | {"image_size": 384, "num_hidden_layers": 4},
+            "vision_feature_layer": [-4, -3, -2, -1],
+            "vision_feature_select_strategy": "full",
+        },
+        2048,
+        12,
+        729,
+    ),
+    "paligemma-3b-224": (
+        {"model_type": "paligemma", "vision_config": SIGLIP_SO400M | {"num_hidden_layers": 2, "projection_dim": 2048}},
+        2048,
+        1,
+        256,
+    ),
+    "pixtral-12b": (
+        {
+            "model_type": "llava",
+            "vision_config": {
+                "model_type": "pixtral", "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16,
+                "head_dim": 64, "intermediate_size": 4096, "patch_size": 16, "image_size": 1024,
+            },
+        },
+        5120,
+        1,
+        4096,
+    ),
 }  # fmt: skip
-"""Towers at published widths, cut to two layers: config, size of an embedding, and patches of an image."""
+"""Towers at published widths, cut to a few layers: config, size of an embedding, segments, and patches of each."""
 
 
 def golden(prompt: int) -> tuple[Array, Array]:
@@ -195,10 +254,10 @@ def published_program(implementation: Implementation, segments: int) -> Program:
 
 def cut_program(implementation: Implementation, name: str) -> Program:
     """Return one of the `CUT_TOWERS` in bfloat16."""
-    settings, size, patches = CUT_TOWERS[name]
+    settings, size, segments, patches = CUT_TOWERS[name]
     config = tower_config(settings, size, name)
     assert config is not None
-    return _program(config, implementation, 1, patches)
+    return _program(config, implementation, segments, patches)
 
 
 def _program(config: VisionConfig, implementation: Implementation, segments: int, patches: int) -> Program:

@@ -285,7 +285,8 @@ def test_the_tower_of_images_compiles_within_the_memory_of_a_few_tiles(topology:
     assert program.memory_analysis().temp_size_in_bytes < 400 << 20
 
 
+@pytest.mark.parametrize("topology", [V5E, V6E])
 @pytest.mark.parametrize("name", CUT_TOWERS)
-def test_the_tower_of_a_large_image_compiles_within_its_memory(name: str) -> None:
-    program = compiled(V5E, *cut_program("tpu", name))
+def test_the_tower_of_a_large_image_compiles_within_its_memory(topology: str, name: str) -> None:
+    program = compiled(topology, *cut_program("tpu", name))
     assert program.memory_analysis().temp_size_in_bytes < 400 << 20
