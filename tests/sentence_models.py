@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
@@ -86,3 +87,57 @@ def classifier(origin: Path, directory: Path, labels: int, **config: Any) -> np.
     body = {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_head")}
     save_file({**body, "score.weight": head}, directory / "model.safetensors")
     return head
+
+
+SCORE_TOKENS = (20, 30)
+"""The tokens of yes and no in the files of a reranker with images."""
+SYSTEM_PROMPT = "Represent the user's input."
+RANK_PROMPT = "Find what answers."
+RANK_TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'system' %}<Instruct>: {% elif m.role == 'query' %}<Query>: "
+    "{% elif m.role == 'document' %}\n<Document>: {% endif %}{% for p in m.content %}"
+    "{% if p.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ p.text }}{% endif %}"
+    "{% endfor %}{% endfor %}{% if add_generation_prompt %}<|im_end|>\n<|im_start|>assistant\n{% endif %}"
+)
+
+
+def illustrated_embedder(origin: Path, directory: Path, prompts: Mapping[str, Any]) -> Path:
+    """Make a directory in the form of Qwen3-VL-Embedding of a tiny model: texts and images as conversations."""
+    return _illustrated(origin, directory, MODULES, prompts, "feature-extraction", "token_embeddings")
+
+
+def illustrated_ranker(origin: Path, directory: Path) -> Path:
+    """Make a directory in the form of Qwen3-VL-Reranker of a tiny model, with a template of a query and a document."""
+    score = {"idx": 1, "name": "1", "path": "1_LogitScore"}
+    score["type"] = "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
+    prompts = {"prompts": {"rank": RANK_PROMPT}, "default_prompt_name": "rank", "model_type": "CrossEncoder"}
+    made = _illustrated(origin, directory, [MODULES[0], score], prompts, "any-to-any", "causal_logits")
+    write(
+        made / "1_LogitScore" / "config.json", dict(zip(("true_token_id", "false_token_id"), SCORE_TOKENS, strict=True))
+    )
+    (made / "chat_template.jinja").write_text(RANK_TEMPLATE)
+    return made
+
+
+def _illustrated(
+    origin: Path, directory: Path, modules: object, prompts: Mapping[str, Any], task: str, output: str
+) -> Path:
+    shutil.copytree(origin, directory)
+    settings = json.loads((directory / "preprocessor_config.json").read_text())
+    write(directory / "preprocessor_config.json", settings | {"size": {"longest_edge": 40000, "shortest_edge": 400}})
+    write(directory / "modules.json", modules)
+    write(directory / "1_Pooling" / "config.json", {"embedding_dimension": 32, "pooling_mode": "lasttoken"})
+    write(directory / "config_sentence_transformers.json", prompts)
+    method = {"method": "forward", "method_output_name": "logits" if output == "causal_logits" else "last_hidden_state"}
+    form = dict.fromkeys(("text", "image"), method) | {"message": {**method, "format": "structured"}}
+    template = {"chat_template": {"add_generation_prompt": True}}
+    names = ("transformer_task", "modality_config", "module_output_name", "processing_kwargs")
+    write(directory / "sentence_bert_config.json", dict(zip(names, (task, form, output, template), strict=True)))
+    return directory
+
+
+def square_images(directory: Path) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Return pictures that no processor resizes, of 96 x 64 and 64 x 96 pixels."""
+    with Image.open(directory / "image-0.png") as first, Image.open(directory / "image-1.png") as second:
+        parts = [np.asarray(image.convert("RGB"))[:32, :32] for image in (first, second)]
+    return [np.tile(parts[0], (3, 2, 1)), np.tile(parts[1], (2, 3, 1))]

@@ -45,6 +45,24 @@ def test_a_directory_of_sentence_transformers_says_how_it_embeds(families: Path,
     assert open_checkpoint(bare).uses.embedding == Embedding("last", None, PROMPTS["prompts"], None)
 
 
+def test_a_model_may_rank_by_the_tokens_of_its_files(families: Path, tmp_path: Path) -> None:
+    score = {"path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"}
+    cases: list[tuple[Any, Any, str]] = [
+        ({"true_token_id": 9, "false_token_id": 4}, (9, 4), ""),
+        ({"true_token_id": 9, "false_token_id": None}, None, "scores by one token alone"),
+        (None, None, ""),  # as published once, with a wrong path: the words "yes" and "no" count
+    ]
+    for number, (settings, answers, reason) in enumerate(cases):
+        path = embedding_model(families / "qwen3-embed", tmp_path / str(number), [MODULES[0], score])
+        if settings is not None:
+            write(path / "1_LogitScore" / "config.json", settings)
+        uses = open_checkpoint(path).uses
+        assert uses.answers == answers
+        assert uses.embedding.pooling is None
+        assert reason in uses.embedding.unsupported_reason
+        assert bool(reason) == bool(uses.embedding.unsupported_reason)
+
+
 @pytest.mark.parametrize(
     ("modules", "prompts", "expected"),
     [

@@ -1,7 +1,7 @@
 """Embeddings: hidden states of the last layer, pooled, truncated and normalized as the model's authors recommend."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -14,11 +14,11 @@ from rekindle.client.calls.prompts import label_of
 from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Prompt
+from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request import checks
 from rekindle.core.request.accepted import LONGEST_SALT
 from rekindle.core.request.request import Pooling
-from rekindle.formats.checkpoints.uses import Embedding
+from rekindle.formats.checkpoints.uses import ConversationForm, Embedding
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.scoring.computing import ScoringBar, wait_all
 from rekindle.scoring.fitness import note_unfit
@@ -51,7 +51,7 @@ class EmbedOptions:
         pooling: the selection of hidden states.
         normalize: whether to scale the embedding to length 1.
         dimensions: the number of leading components to keep.
-        prompt_prefix: the instruction in front of each text.
+        prompt_prefix: the instruction in front of each text, or its system message.
         model: the model's method, with dense layers after the pooling.
     """
 
@@ -157,7 +157,9 @@ def embed(
         dimensions: the number of leading components to keep, for models trained for truncation. The embedding is
             truncated before it is scaled.
         instruction: the name of one of the model's prompts, such as "query", or the text itself, put before each text.
-            The default is the model's `default_prompt_name`; "" puts nothing there, as token ids and messages need.
+            The default is the model's `default_prompt_name`; "" puts nothing there, as token ids and messages need. For
+            a model that takes texts as conversations, such as Qwen3-VL-Embedding, it is the system message, of
+            messages too.
         token_ids: token ids in place of texts; of one text, or of several.
         chat_template_kwargs: additional variables of the chat template, for every conversation. The default of
             `add_generation_prompt` is False here, so a conversation ends with its last message.
@@ -187,8 +189,14 @@ def embed(
     )
     if pooling is None:
         note_unfit(requests, "embed")
-    default = requests.loaded_engine.checkpoint.uses.embedding.default_prompt if instruction is None else None
-    instructed = [_instructed(prompt, options.prompt_prefix, default) for prompt in prompts]
+    form, own = options.model.messages, chat_template_kwargs or {}
+    default = options.model.default_prompt if instruction is None else None
+    instructed = [
+        _instructed(prompt, options.prompt_prefix, default)
+        if form is None or not isinstance(prompt, str | Conversation)
+        else in_conversation(form, prompt, options.prompt_prefix, own, is_default=instruction is None)
+        for prompt in prompts
+    ]
     states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, adapter, bar)
     embeddings = yield from _for_many(len(prompts), lambda: _embeddings(states.rows, options))
     return embeddings if several else embeddings[0]
@@ -241,6 +249,36 @@ def last_states(
         return PooledStates(np.zeros((0, requests.loaded_engine.model.hidden_size)), 0)
     rows = yield from _for_many(len(handles), lambda: np.stack([handle.record.mean_state() for handle in handles]))
     return PooledStates(rows, sum(handle.record.standing.prompt_tokens or 0 for handle in handles))
+
+
+def in_conversation(
+    form: ConversationForm,
+    prompt: str | Sequence[Any] | Conversation,
+    instruction: str,
+    variables: Mapping[str, Any],
+    *,
+    is_default: bool = False,
+) -> Conversation | InvalidRequest:
+    """Return a text, or parts of a message, as a conversation in the form of a model's files.
+
+    Args:
+        form: the form.
+        prompt: the text, the parts, or a whole conversation.
+        instruction: the system message; empty for none.
+        variables: variables of the template that replace those of the form.
+        is_default: whether a system message of the conversation replaces the instruction, in place of an error.
+    """
+    chat = prompt if isinstance(prompt, Conversation) else Conversation([form.message("user", prompt)], None, {})
+    messages = chat.messages
+    if instruction and messages and messages[0]["role"] == "system":
+        if not is_default:
+            return InvalidRequest(
+                "an instruction is the system message here, and the messages have one: give one of both"
+            )
+    elif instruction:
+        messages = [form.message("system", instruction), *messages]
+    own = {**chat.variables, **({} if chat.continue_final_message else form.variables), **variables}
+    return replace(chat, messages=messages, variables=own)
 
 
 def _instructed(prompt: Prompt | Exception, instruction: str, default: str | None) -> Prompt | Exception:

@@ -31,7 +31,7 @@ def _is_trained(uses: Uses, use: Use) -> bool:
     embeds = uses.embedding.pooling is not None or bool(uses.embedding.unsupported_reason)
     match use:
         case "rank":
-            return embeds or uses.classifier is not None
+            return embeds or uses.answers is not None or uses.classifier is not None
         case "embed":
             return embeds
         case "score":

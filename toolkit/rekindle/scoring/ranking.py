@@ -131,7 +131,8 @@ class _RankingCall:
 def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) -> Waits[Ranking]:
     """Return the ranking by the cosine similarity of embeddings, which have no logits."""
     __tracebackhide__ = True
-    _check_texts(call)
+    if defaults.messages is None:
+        _check_texts(call)
     options = EmbedOptions.of(requests.loaded_engine, None, None, None, None)
     writers = writers_for_embedding(defaults, call.instruction, len(call.documents))
     prompts = yield from fitted(requests, writers, (call.query, *call.documents), call.most)
@@ -169,7 +170,8 @@ def _by_class(requests: Requests, call: _RankingCall, head: Classifier) -> Waits
 
 def _questions(requests: Requests, call: _RankingCall, output: int) -> Waits[list[Prompt]]:
     """Return the questions about the documents, with room for `output` tokens behind them."""
-    writer = question_writer(requests.loaded_engine.preparer.prompts, call.instruction, call.query)
+    loaded = requests.loaded_engine
+    writer = question_writer(loaded.preparer.prompts, loaded.checkpoint.uses, call.instruction, call.query)
     return (yield from fitted(requests, [writer] * len(call.documents), call.documents, call.most, output))
 
 
@@ -187,7 +189,8 @@ def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
             "raise max_logprobs in open()"
         )
     note_unfit(requests, "rank")
-    yes, no = (one_token(reader.tokenizer, word) for word in ("yes", "no"))
+    words = (one_token(reader.tokenizer, word) for word in ("yes", "no"))
+    yes, no = requests.loaded_engine.checkpoint.uses.answers or words
     prompts = yield from _questions(requests, call, output=1)
     ids = yield from in_a_thread(partial(tokenize_questions, reader, prompts), "rerank")
     # Greedy decoding takes the likelier of the two allowed tokens; its probability is relative to the two.

@@ -1,5 +1,6 @@
 """Prompts of a ranking: a question about each document, cut to the room of a prompt."""
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -12,11 +13,11 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, PicturedTokens, Prompt
 from rekindle.core.request.request import check_length
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.checkpoints.uses import Embedding
+from rekindle.formats.checkpoints.uses import ConversationForm, Embedding, Uses
 from rekindle.formats.rendering.template import template_variables
 from rekindle.results.scores.ranking import Content
 from rekindle.scoring import ranking_contents
-from rekindle.scoring.embedding import prompt_prefix
+from rekindle.scoring.embedding import in_conversation, prompt_prefix
 from rekindle.scoring.ranking_contents import illustrated_question
 
 INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
@@ -78,32 +79,58 @@ def _fit(reader: PromptReader, write: Writer, text: Content, most: int) -> Promp
 
 
 def writers_for_embedding(defaults: Embedding, instruction: str | None, documents: int) -> list[Writer]:
-    """Return the writers of the prompts of a query and of documents, which put the model's prompt before each."""
+    """Return the writers of the prompts of a query and of documents, which put the model's prompt before each.
+
+    Texts and parts of messages are conversations for a model that takes texts so.
+    """
     of_query, of_document = (
         prompt_prefix(defaults, name if own is None and name in defaults.prompts else own)
         for name, own in (("query", instruction), ("document", None))
     )
 
-    def behind(prefix: str, text: Content) -> str:
-        assert isinstance(text, str), "models for embeddings rank texts"
+    def behind(prefix: str, text: Content) -> Prompt:
+        if defaults.messages is not None:
+            chat = in_conversation(defaults.messages, text, prefix, {})
+            assert isinstance(chat, Conversation), "only a conversation may have a system message of its own"
+            return chat
+        assert isinstance(text, str), "models for embeddings of texts alone rank texts"
         return prefix + text
 
     return [partial(behind, of_query), *([partial(behind, of_document)] * documents)]
 
 
-def question_writer(reader: PromptReader, instruction: str | None, query: Content) -> Writer:
-    """Return the writer of the question about a document: in the form of Qwen3-VL-Reranker for a model with images."""
+def question_writer(reader: PromptReader, uses: Uses, instruction: str | None, query: Content) -> Writer:
+    """Return the writer of the question about a document.
+
+    It is in the form of the template if that has a query and a document, as with sentence-transformers, else in that of
+    Qwen3-VL-Reranker for a model with images, or that of Qwen3-Reranker.
+    """
     tokenizer = reader.tokenizer
     if tokenizer is not None and tokenizer.chat_template is None:
         raise InvalidRequest(
             "rerank() needs the model's chat template, and the model has none: pass chat_template= to open(), or write "
             "the texts yourself for classify() or score()"
         )
+    form = uses.embedding.messages
+    if tokenizer is not None and form is not None and _has_roles(tokenizer.chat_template or ""):
+        return partial(_pair, form, prompt_prefix(uses.embedding, instruction), query)
     if reader.images is not None:
         instruct = ranking_contents.INSTRUCTION if instruction is None else instruction
         return partial(illustrated_question, SYSTEM, instruct, query)
     instruct = INSTRUCTION if instruction is None else instruction
     return partial(question, tokenizer, instruct, query)
+
+
+def _has_roles(template: str) -> bool:
+    """Return whether a chat template has messages of a query and of a document."""
+    return all(re.search(f"['\"]{role}['\"]", template) for role in ("query", "document"))
+
+
+def _pair(form: ConversationForm, instruction: str, query: Content, document: Content) -> Conversation:
+    """Return the messages of a query and of a document, behind the instruction."""
+    messages = [form.message("system", instruction)] if instruction else []
+    messages += [form.message("query", query), form.message("document", document)]
+    return Conversation(messages, None, form.variables)
 
 
 def question(tokenizer: Tokenizer | None, instruction: str, query: Content, document: Content) -> Conversation:

@@ -44,15 +44,34 @@ class Dense:
 
 
 @dataclass(frozen=True, slots=True)
+class ConversationForm:
+    """The form of texts as conversations, with the model's prompt as their system message.
+
+    Attributes:
+        variables: variables of the chat template, by name.
+        has_parts: whether the content of a message is a list of parts.
+    """
+
+    variables: Mapping[str, Any]
+    has_parts: bool
+
+    def message(self, role: str, content: Any) -> dict[str, Any]:
+        """Return a message with a text, or with parts."""
+        is_whole = isinstance(content, str) and self.has_parts
+        return {"role": role, "content": [{"type": "text", "text": content}] if is_whole else content}
+
+
+@dataclass(frozen=True, slots=True)
 class Embedding:
     """A model's method of computing embeddings from hidden states.
 
     Attributes:
         pooling: the pooling, or None if the files do not specify it.
         normalize: whether embeddings are scaled to length 1, or None if the files do not specify it.
-        prompts: named texts to prepend to an input.
+        prompts: named texts to prepend to an input, or to be the system message before it.
         default_prompt: name of the prompt used by default, or None.
         dense: dense layers after the pooling.
+        messages: the form of texts as conversations; None for texts as they are.
         unsupported_reason: reason for unsupported embeddings; empty if they are supported.
     """
 
@@ -61,6 +80,7 @@ class Embedding:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     dense: tuple[Dense, ...] = ()
+    messages: ConversationForm | None = None
     unsupported_reason: str = ""
 
     def project(self, rows: Floats) -> Floats:
@@ -113,6 +133,7 @@ class Uses:
         embedding: the method of computing embeddings.
         classifier: the classification head, or None.
         decisions: the form of typed questions.
+        answers: the tokens of yes and no of a model that ranks by its answer; None without those in its files.
         both_ways: whether the model reads each text in both directions, and so predicts no tokens.
     """
 
@@ -120,6 +141,7 @@ class Uses:
     embedding: Embedding = field(default_factory=Embedding)
     classifier: Classifier | None = None
     decisions: DecisionForm = field(default_factory=DecisionForm)
+    answers: tuple[int, int] | None = None
     both_ways: bool = False
 
     def check_generates(self) -> None:

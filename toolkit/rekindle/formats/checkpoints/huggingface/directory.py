@@ -28,7 +28,7 @@ from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.names import stored_names
 from rekindle.formats.checkpoints.huggingface.quantized.formats import formats_of, with_quantized
 from rekindle.formats.checkpoints.huggingface.safetensors_file import SafetensorsFile
-from rekindle.formats.checkpoints.huggingface.sentence_embedding import read_embedding
+from rekindle.formats.checkpoints.huggingface.sentence_embedding import read_answers, read_embedding
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.checkpoints.huggingface.weight_files import open_weight_files
 from rekindle.formats.checkpoints.tied import has_separate_head, head_and_embedding
@@ -86,7 +86,8 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     paths = tuple(file.path for file in files)
     classifier = _classifier(directory, settings, owners, config, source)
     both_ways = config.both_ways and settings.get("model_type") not in PREFIX_ATTENTION
-    uses = Uses(generates, read_embedding(directory), classifier, read_decision_form(directory), both_ways)
+    decisions, answers = read_decision_form(directory), read_answers(directory)
+    uses = Uses(generates, read_embedding(directory), classifier, decisions, answers, both_ways)
     formats = formats_of(files)
     kind = str(settings.get("model_type") or "")
     images = image_processor(

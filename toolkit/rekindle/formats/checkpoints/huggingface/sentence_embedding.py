@@ -11,11 +11,13 @@ from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.request.request import Pooling
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.safetensors_file import open_safetensors
-from rekindle.formats.checkpoints.uses import DENSE_ACTIVATIONS, Dense, Embedding
+from rekindle.formats.checkpoints.uses import DENSE_ACTIVATIONS, ConversationForm, Dense, Embedding
 
 _MODULES: Final = "modules.json"
 _KINDS: Final = ("Transformer", "Pooling", "Dense", "Normalize")
 """Supported modules, in their order."""
+_SCORE: Final = "LogitScore"
+"""The module of a model that ranks by its answer."""
 _OUTPUT: Final = "sentence_embedding"
 _POOLINGS: Final[Mapping[str, Pooling]] = {
     "pooling_mode_cls_token": "cls",
@@ -43,6 +45,11 @@ def read_embedding(directory: Path) -> Embedding:
         return Embedding(pooling, None, prompts, default, unsupported_reason=unsupported_reason)
     modules = list(_modules(directory / _MODULES))
     kinds = [kind for kind, _ in modules]
+    messages = _messages(directory / dict(modules).get("Transformer", ""))
+    if _SCORE in kinds:
+        is_single = bool(_score_settings(directory)) and read_answers(directory) is None
+        reason = f"{_MODULES} has scores by one token alone: false_token_id must be a token too" if is_single else ""
+        return Embedding(None, None, prompts, default, (), messages, reason)
     settings = read_json(directory / dict(modules)["Pooling"] / "config.json") if "Pooling" in kinds else {}
     pooling, unsupported_reason = _pooling(settings)
     unknown = [kind for kind in kinds if kind not in _KINDS]
@@ -55,7 +62,35 @@ def read_embedding(directory: Path) -> Embedding:
         dense += [_dense(directory / place) for kind, place in modules if kind == "Dense"]
     except UnsupportedModel as error:
         unsupported_reason = str(error)
-    return Embedding(pooling, "Normalize" in kinds, prompts, default, tuple(dense), unsupported_reason)
+    return Embedding(pooling, "Normalize" in kinds, prompts, default, tuple(dense), messages, unsupported_reason)
+
+
+def read_answers(directory: Path) -> tuple[int, int] | None:
+    """Read the tokens of yes and no by which a model ranks, from modules.json; None without both.
+
+    Raises:
+        CheckpointError: a file is not valid JSON, or does not have the library's format.
+    """
+    settings = _score_settings(directory)
+    yes, no = (settings.get(f"{name}_token_id") for name in ("true", "false"))
+    return (yes, no) if isinstance(yes, int) and isinstance(no, int) else None
+
+
+def _score_settings(directory: Path) -> Mapping[str, Any]:
+    """Return the settings of a model that ranks by its answer; empty without them."""
+    places = dict(_modules(directory / _MODULES)) if (directory / _MODULES).is_file() else {}
+    return read_json(directory / places[_SCORE] / "config.json") if _SCORE in places else {}
+
+
+def _messages(directory: Path) -> ConversationForm | None:
+    """Return the form of texts as conversations; None where a text is as it is."""
+    settings = read_json(directory / "sentence_bert_config.json")
+    form = (settings.get("modality_config") or {}).get("message")
+    if form is None:
+        return None
+    variables = (settings.get("processing_kwargs") or {}).get("chat_template") or {}
+    own = {name: value for name, value in variables.items() if name != "restore_suffix"}  # an option of the library
+    return ConversationForm({"add_generation_prompt": False, **own}, form.get("format") != "flat")
 
 
 def _dense(directory: Path) -> Dense:
