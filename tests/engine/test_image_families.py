@@ -76,7 +76,8 @@ async def test_a_ministral_in_the_layout_of_mistrals_own_code_has_the_same_answe
         *("chat_template.jinja", "consolidated.safetensors", "params.json", "tekken.json")
     ]
     with rekindle.open_sync(path, **SETTINGS, precompile="lazy", restore="off") as session:
-        answers: Any = await session.generate([family.messages(0), family.messages(1)], **GREEDY, prompt_logprobs=0)
+        both: Any = [family.messages(0), family.messages(1)]
+        answers: Any = await session.generate(both, **GREEDY, prompt_logprobs=0)
         for number, answer in enumerate(answers):
             assert list(answer.prompt_token_ids) == family.tokens(number, "input_ids")
             assert list(answer.token_ids) == family.tokens(number, "greedy_new")

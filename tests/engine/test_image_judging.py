@@ -8,9 +8,13 @@ import pytest
 from PIL import Image
 
 import rekindle
+from rekindle.formats.images.sources import image_source
+from rekindle.formats.images.writing import data_url
+from rekindle.server import app
 from tests.engine.pictured import VISION
 from tests.engine.test_image_ranking import SETTINGS, _with_yes
 from tests.sentence_models import SYSTEM_PROMPT, illustrated_embedder, illustrated_ranker, square_images
+from tests.unit.asgi import ask
 
 pytestmark = pytest.mark.wide
 ORIGIN: Final = VISION / "qwen3-vl"
@@ -35,6 +39,13 @@ def chats(*contents: Any) -> list[Any]:
     return [each if isinstance(each, str) else [{"role": "user", "content": each}] for each in contents]
 
 
+def tokens_of(session: rekindle.Session, text: str) -> int:
+    """Return the tokens of a text in the form of messages."""
+    chat = session.embedding_chat(text)
+    assert chat is not None
+    return session.count_tokens(chat[0], chat_template_kwargs=chat[1])
+
+
 def assert_same(vectors: Any, expected: Any) -> None:
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
@@ -54,6 +65,25 @@ def test_texts_and_messages_are_conversations_as_the_files_say(tmp_path: Path) -
         np.testing.assert_allclose(ranking.scores, vectors[1:] @ vectors[0], atol=1e-5)
         with pytest.raises(rekindle.InvalidRequest, match="the messages have one"):
             session.embed_sync([{"role": "system", "content": "S"}, *chats([WORDS])[0]], instruction="query")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("default", [None, "default"])
+async def test_texts_and_images_by_http_are_conversations_too(tmp_path: Path, default: str | None) -> None:
+    prompts: dict[str, Any] = {"prompts": {"default": SYSTEM_PROMPT}, "default_prompt_name": default}
+    expected = golden("embed-default" if default else "embed")
+    url = {"type": "image_url", "image_url": {"url": data_url(image_source(IMAGES[1]["image"]))}}
+    messages = [{"role": "user", "content": [url, WORDS]}]
+    with opened(illustrated_embedder(ORIGIN, tmp_path / "model", prompts)) as session:
+        for path, body in (("/v1/embeddings", {"input": INPUTS[0]}), ("/api/embed", {"input": INPUTS[0]})):
+            reply = (await ask(app(session), path, body)).json
+            vector = reply["embeddings"][0] if path == "/api/embed" else reply["data"][0]["embedding"]
+            assert_same(vector, expected[0])
+            counted = reply["prompt_eval_count"] if path == "/api/embed" else reply["usage"]["prompt_tokens"]
+            assert counted == tokens_of(session, INPUTS[0])
+        for said, row in ((messages, 2), ([{"role": "user", "content": INPUTS[0]}], 0)):
+            reply = (await ask(app(session), "/v1/embeddings", {"messages": said})).json
+            assert_same(reply["data"][0]["embedding"], expected[row])
 
 
 def test_a_default_prompt_is_the_system_message_unless_there_is_one(tmp_path: Path) -> None:

@@ -281,6 +281,18 @@ def in_conversation(
     return replace(chat, messages=messages, variables=own)
 
 
+def chat_by_default(
+    model: Embedding, prompt: str | Sequence[Mapping[str, Any]]
+) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]] | None:
+    """Return what `embed` makes of a text or of messages, with the template's variables; None for texts as they are."""
+    if model.messages is None:
+        return None
+    whole = prompt if isinstance(prompt, str) else Conversation(prompt, None, {})
+    chat = in_conversation(model.messages, whole, prompt_prefix(model, None), {}, is_default=True)
+    assert isinstance(chat, Conversation), "a system message replaces the default"
+    return list(chat.messages), chat.variables
+
+
 def _instructed(prompt: Prompt | Exception, instruction: str, default: str | None) -> Prompt | Exception:
     """Return a text behind an instruction; `default` is the name of the model's own, if the call has none."""
     if not instruction or isinstance(prompt, Exception):

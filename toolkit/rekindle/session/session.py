@@ -893,6 +893,15 @@ class Session:
         """The text that `embed` puts before each text by default, from the model's files; empty for none."""
         return embedding.prompt_prefix(self._loaded_engine.checkpoint.uses.embedding, None)
 
+    def embedding_chat(
+        self, prompt: str | Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]] | None:
+        """Return the messages that `embed` makes of a text or messages by default, and the template's variables.
+
+        None for a model whose files have no form of messages: its texts have `text_prefix`.
+        """
+        return embedding.chat_by_default(self._loaded_engine.checkpoint.uses.embedding, prompt)
+
     @property
     def name(self) -> str:
         """Name of the model, as passed to `open`."""

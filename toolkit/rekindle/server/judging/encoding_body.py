@@ -120,8 +120,6 @@ def inputs_in(body: Fields, most: int, form: MessageForm, *, images: bool = Fals
         prompts, template = [messages_in(messages, form)], template_in(body)
         if not images:
             refuse_images(prompts[0], "messages")
-        variables = template["chat_template_kwargs"] or {}
-        template["chat_template_kwargs"] = {"add_generation_prompt": False, **variables}
     special = body.flag("add_special_tokens", messages is None)
     count = body.take("truncate_prompt_tokens", int)
     if count is not None and not (count == -1 or 0 < count <= MAX_TOKEN_ID):

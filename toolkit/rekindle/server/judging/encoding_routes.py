@@ -74,11 +74,11 @@ async def vectors_of(
     """Return the embeddings of the prompts of a request, and the number of their tokens."""
     options = {"normalize": normalize, "dimensions": request.dimensions, "cache_salt": request.cache_salt}
     session = exchange.model.session
-    return await without_answers(exchange, request.inputs, partial(session.embed, **options), session.text_prefix)
+    return await without_answers(exchange, request.inputs, partial(session.embed, **options), embeds=True)
 
 
 async def without_answers(
-    exchange: Exchange, inputs: Inputs, compute: Callable[..., Awaitable[T]], prefix: str = ""
+    exchange: Exchange, inputs: Inputs, compute: Callable[..., Awaitable[T]], *, embeds: bool = False
 ) -> tuple[T, int]:
     """Return the result of a session call for the prompts of a body, and the number of their tokens.
 
@@ -86,35 +86,55 @@ async def without_answers(
         exchange: the exchange with the client.
         inputs: the prompts of the body.
         compute: the call.
-        prefix: the text that the call puts before each text.
+        embeds: whether the call is `embed`, which puts the model's prompt before each text.
 
     Raises:
         ApiError: a prompt is invalid; it is named by its place in the body.
     """
     try:
-        prompts, count = await run_sync(prompts_of, exchange, inputs, prefix)
+        prompts, count = await run_sync(partial(prompts_of, exchange, inputs, embeds=embeds))
         return await compute(**prompts, adapter=exchange.model.adapter, progress=False), count
     except RekindleError as error:
         raise api_error_of(error, inputs.fields) from error
 
 
-def prompts_of(exchange: Exchange, inputs: Inputs, prefix: str) -> tuple[dict[str, Any], int]:
+def prompts_of(exchange: Exchange, inputs: Inputs, *, embeds: bool) -> tuple[dict[str, Any], int]:
     """Return the keywords of a session call for several prompts, and the number of their tokens.
 
     Conversations without images become token ids. If texts and token ids are mixed, or the tokens of texts are not
-    those by default, all become token ids, those of texts with their prefix.
+    those by default, all become token ids, those of texts with their prefix. If the model's files have the form of
+    messages, texts and conversations for `embed` are conversations in it.
     """
-    model, prompts = exchange.model, inputs.prompts
+    session = exchange.model.session
+    if embeds and session.embedding_chat("") is not None:
+        keywords, count = prompts_of(exchange, _in_conversations(session, inputs), embeds=False)
+        return {**keywords, "instruction": ""}, count
+    model, prompts, prefix = exchange.model, inputs.prompts, session.text_prefix if embeds else ""
     are_texts = all(isinstance(each, str) for each in prompts)
     if are_texts:
         prompts = [prefix + each for each in prompts]
     if are_texts and inputs.most_tokens is None and inputs.special:
         return {"texts": list(inputs.prompts)}, sum(_of_each(model.session.count_tokens, prompts))
-    template = model.without_unread(inputs.template, strict=exchange.body.strict)
+    variables = {"add_generation_prompt": False, **(inputs.template.get("chat_template_kwargs") or {})}
+    template = {**inputs.template, "chat_template_kwargs": variables} if inputs.template else inputs.template
+    template = model.without_unread(template, strict=exchange.body.strict)
     if template and next(images_in(prompts[0]), None) is not None:
         return {"texts": list(prompts), **template}, model.session.count_tokens(prompts[0], **template)
     ids = list(_of_each(partial(_shortened, model, replace(inputs, template=template)), prompts))
     return {"token_ids": ids, **({"instruction": ""} if prefix and are_texts else {})}, sum(map(len, ids))
+
+
+def _in_conversations(session: ServedSession, inputs: Inputs) -> Inputs:
+    """Return prompts as conversations in the form of the model's files; token ids stay."""
+    chats, variables = list[Any](), dict[str, Any]()
+    for prompt in inputs.prompts:
+        chat = None if _is_ids(prompt) else session.embedding_chat(prompt)
+        chats.append(prompt if chat is None else chat[0])
+        variables |= {} if chat is None else chat[1]
+    variables = {} if inputs.template.get("continue_final_message") else variables
+    own = inputs.template.get("chat_template_kwargs") or {}
+    template = {**inputs.template, "chat_template_kwargs": {**variables, **own}}
+    return replace(inputs, prompts=chats, special=False, template=template)
 
 
 def _of_each(work: Callable[[Any], T], prompts: Sequence[Any]) -> Iterator[T]:

@@ -158,10 +158,17 @@ async def _embed(exchange: Exchange, request: OllamaEmbedding) -> tuple[Any, int
 
 
 def _inputs(session: ServedSession, request: OllamaEmbedding, longest: int) -> tuple[dict[str, Any], int]:
-    """Return the keywords of the session for texts, of which long ones are cut; and the number of tokens."""
+    """Return the keywords of the session for texts, of which long ones are cut; and the number of tokens.
+
+    Texts that become conversations are not cut.
+    """
     tokenizer = session.tokenizer
     if tokenizer is None:
         return {"texts": request.texts}, 0
+    if session.embedding_chat("") is not None:
+        chats = [session.embedding_chat(text) or ([], {}) for text in request.texts]
+        counts = [session.count_tokens(chat, chat_template_kwargs=variables) for chat, variables in chats]
+        return {"texts": request.texts}, sum(counts)
     texts = [session.text_prefix + text for text in request.texts]
     counts = [session.count_tokens(text) for text in texts]
     if not request.truncates or max(counts) <= longest:
