@@ -151,8 +151,8 @@ def embed(
     Args:
         texts: one text or conversation, or a list, as in `generate`. An empty list gives an array without rows.
         pooling: "last" takes the hidden state of the last token and reuses cached prefixes; "mean" takes the mean over
-            all tokens, so every token is computed; "cls" takes the first token of a model that reads in both
-            directions.
+            all tokens, so every token is computed; "cls" takes the first token, of models with texts read in
+            both directions.
         normalize: whether to scale each embedding to length 1.
         dimensions: the number of leading components to keep, for models trained for truncation. The embedding is
             truncated before it is scaled.
@@ -284,7 +284,7 @@ def in_conversation(
 def chat_by_default(
     model: Embedding, prompt: str | Sequence[Mapping[str, Any]]
 ) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]] | None:
-    """Return what `embed` makes of a text or of messages, with the template's variables; None for texts as they are."""
+    """Return the messages of a text in `embed`, or of messages, and the template's variables; None for plain texts."""
     if model.messages is None:
         return None
     whole = prompt if isinstance(prompt, str) else Conversation(prompt, None, {})

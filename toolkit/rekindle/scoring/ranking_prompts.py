@@ -102,8 +102,8 @@ def writers_for_embedding(defaults: Embedding, instruction: str | None, document
 def question_writer(reader: PromptReader, uses: Uses, instruction: str | None, query: Content) -> Writer:
     """Return the writer of the question about a document.
 
-    It is in the form of the template if that has a query and a document, as with sentence-transformers, else in that of
-    Qwen3-VL-Reranker for a model with images, or that of Qwen3-Reranker.
+    A template with a query and a document decides the form, as in sentence-transformers. Others have the question of
+    Qwen3-VL-Reranker for a model with images, else Qwen3-Reranker's.
     """
     tokenizer = reader.tokenizer
     if tokenizer is not None and tokenizer.chat_template is None:
@@ -122,7 +122,7 @@ def question_writer(reader: PromptReader, uses: Uses, instruction: str | None, q
 
 
 def _has_roles(template: str) -> bool:
-    """Return whether a chat template has messages of a query and of a document."""
+    """Test a chat template for messages of a query and of a document."""
     return all(re.search(f"['\"]{role}['\"]", template) for role in ("query", "document"))
 
 

@@ -17,7 +17,7 @@ _MODULES: Final = "modules.json"
 _KINDS: Final = ("Transformer", "Pooling", "Dense", "Normalize")
 """Supported modules, in their order."""
 _SCORE: Final = "LogitScore"
-"""The module of a model that ranks by its answer."""
+"""The module of rankers by an answer."""
 _OUTPUT: Final = "sentence_embedding"
 _POOLINGS: Final[Mapping[str, Pooling]] = {
     "pooling_mode_cls_token": "cls",
@@ -66,7 +66,7 @@ def read_embedding(directory: Path) -> Embedding:
 
 
 def read_answers(directory: Path) -> tuple[int, int] | None:
-    """Read the tokens of yes and no by which a model ranks, from modules.json; None without both.
+    """Read the tokens of yes and no of a ranker by an answer, from modules.json; None without both.
 
     Raises:
         CheckpointError: a file is not valid JSON, or does not have the library's format.
@@ -77,7 +77,7 @@ def read_answers(directory: Path) -> tuple[int, int] | None:
 
 
 def _score_settings(directory: Path) -> Mapping[str, Any]:
-    """Return the settings of a model that ranks by its answer; empty without them."""
+    """Return the settings of a ranker by an answer; empty without a file."""
     places = dict(_modules(directory / _MODULES)) if (directory / _MODULES).is_file() else {}
     return read_json(directory / places[_SCORE] / "config.json") if _SCORE in places else {}
 
