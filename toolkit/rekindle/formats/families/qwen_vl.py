@@ -54,7 +54,7 @@ def read_qwen3(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
         raise keys.wrong("num_position_embeddings", "must be a square", rows)
     activation = activation_of(keys, default="gelu_pytorch_tanh")
     feed_forward = FeedForwardConfig(keys.size("intermediate_size", 4304), activation, gated=False, bias=True)
-    encoder = _encoder(keys, hidden, layers, feed_forward, norm, NAMES, patch=16)
+    encoder = replace(_encoder(keys, hidden, layers, feed_forward, norm, NAMES), positions=LearnedPositions(rows))
     merge, size = keys.size("spatial_merge_size", 2), _output(keys, output_size)
     taps = keys.get("deepstack_visual_indexes") or []
     if any(isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < layers for each in taps):
@@ -77,7 +77,7 @@ def read_qwen2_5(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
     hidden, layers = keys.size("hidden_size", 1280), keys.size("depth", 32)
     feed_forward = FeedForwardConfig(keys.size("intermediate_size", 3420), activation_of(keys), bias=True)
     names = replace(NAMES, gate_up=("mlp.gate_proj", "mlp.up_proj"), down="mlp.down_proj")
-    encoder = _encoder(keys, hidden, layers, feed_forward, Norm(_EPS), names, patch=14)
+    encoder = _encoder(keys, hidden, layers, feed_forward, Norm(_EPS), names)
     merge, patch = keys.size("spatial_merge_size", 2), keys.size("patch_size", 14)
     window = keys.size("window_size", 112) // merge // patch * merge
     full = keys.get("fullatt_block_indexes", [7, 15, 23, 31])
@@ -95,7 +95,7 @@ def read_qwen2(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
     activation = activation_of(keys, default="quick_gelu")
     feed_forward = FeedForwardConfig(int(hidden * ratio), activation, gated=False, bias=True)
     names = replace(NAMES, gate_up=("mlp.fc1",), down="mlp.fc2")
-    encoder = _encoder(keys, hidden, layers, feed_forward, norm, names, patch=14)
+    encoder = _encoder(keys, hidden, layers, feed_forward, norm, names)
     merge = keys.size("spatial_merge_size", 2)
     if keys.size("hidden_size", output_size) != output_size:
         raise keys.wrong("hidden_size", f"must be {output_size}, as in the text model", keys.get("hidden_size"))
@@ -104,7 +104,7 @@ def read_qwen2(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
 
 
 def _encoder(
-    keys: Keys, hidden: int, layers: int, feed_forward: FeedForwardConfig, norm: Norm, names: Names, patch: int
+    keys: Keys, hidden: int, layers: int, feed_forward: FeedForwardConfig, norm: Norm, names: Names
 ) -> ModelConfig:
     heads = keys.size("num_heads", 16)
     if hidden % (4 * heads):
@@ -112,7 +112,6 @@ def _encoder(
     theta = keys.below("rope_parameters").number("rope_theta", 10_000.0)
     size = hidden // heads
     attention = AttentionConfig(heads, heads, size, size**-0.5, Rope(theta), qkv_bias=True, out_bias=True)
-    rows = keys.get("num_position_embeddings")
     return ModelConfig(
         family="qwen_vl",
         vocab_size=0,
@@ -120,7 +119,6 @@ def _encoder(
         max_context=_MOST_PATCHES,
         layers=(LayerConfig(attention, feed_forward),) * layers,
         norm=norm,
-        positions=None if rows is None else LearnedPositions(rows),
         names=names,
     )
 
