@@ -22,7 +22,7 @@ def write_mmproj(
         kinds: the kinds of numbers of some tensors, by their names in the file.
     """
     config = json.loads((directory / "config.json").read_text())
-    writer = _begun(path)
+    writer = _writer_of(path)
     _write_metadata(writer, config["vision_config"], config["text_config"]["hidden_size"], config["scale_factor"])
     library = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, config["vision_config"]["num_hidden_layers"])
     for name, values in load_file(directory / "model.safetensors").items():
@@ -37,10 +37,10 @@ def write_mmproj(
             writer.add_tensor(own, np.ascontiguousarray(values, np.float32))
     if change is not None:
         change(writer)
-    return _finished(writer, path)
+    return _write(writer, path)
 
 
-def _begun(path: Path) -> gguf.GGUFWriter:
+def _writer_of(path: Path) -> gguf.GGUFWriter:
     """Return a writer of a tower in float32."""
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH.MMPROJ])
     writer.add_type(gguf.GGUFType.MMPROJ)
@@ -49,7 +49,7 @@ def _begun(path: Path) -> gguf.GGUFWriter:
     return writer
 
 
-def _finished(writer: gguf.GGUFWriter, path: Path) -> Path:
+def _write(writer: gguf.GGUFWriter, path: Path) -> Path:
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -68,7 +68,7 @@ def write_qwen_mmproj(directory: Path, path: Path) -> Path:
     tower, is_old = config["vision_config"], config["model_type"] in ("qwen2_vl", "qwen2_5_vl")
     text = config.get("text_config", config)
     hidden = tower.get("embed_dim", tower["hidden_size"])
-    writer = _begun(path)
+    writer = _writer_of(path)
     writer.add_vision_projection_dim(text["hidden_size"])
     rows = tower.get("num_position_embeddings")
     writer.add_vision_image_size(560 if rows is None else int(rows**0.5 * tower["patch_size"]))
@@ -98,7 +98,7 @@ def write_qwen_mmproj(directory: Path, path: Path) -> Path:
         if stem.startswith("visual."):
             for own, part in _qwen_parts(stem, kind, values, tower, library, is_old=is_old):
                 writer.add_tensor(own, np.ascontiguousarray(part, np.float32))
-    return _finished(writer, path)
+    return _write(writer, path)
 
 
 def write_further_mmproj(directory: Path, path: Path) -> Path:
@@ -106,7 +106,7 @@ def write_further_mmproj(directory: Path, path: Path) -> Path:
     config = json.loads((directory / "config.json").read_text())
     processor = json.loads((directory / "preprocessor_config.json").read_text())
     tower, kind = config["vision_config"], config["model_type"]
-    writer = _begun(path)
+    writer = _writer_of(path)
     writer.add_vision_projection_dim(config["text_config"]["hidden_size"])
     writer.add_vision_image_size(256 if kind == "lfm2_vl" else _first(tower["image_size"]))
     writer.add_vision_patch_size(_first(tower["patch_size"]))
@@ -133,7 +133,7 @@ def write_further_mmproj(directory: Path, path: Path) -> Path:
         if "vision_tower" in name or "projector" in name:
             own, part = _further_part(name.removeprefix("model."), values, tower, kind, library)
             writer.add_tensor(own, np.ascontiguousarray(part, np.float32))
-    return _finished(writer, path)
+    return _write(writer, path)
 
 
 def _first(value: Any) -> int:
@@ -205,7 +205,7 @@ def write_gemma_mmproj(directory: Path, path: Path) -> Path:
     """Write the tower of a Gemma 3 or a Gemma 4 in float32."""
     config = json.loads((directory / "config.json").read_text())
     tower, is_old = config["vision_config"], config["model_type"] == "gemma3"
-    writer = _begun(path)
+    writer = _writer_of(path)
     writer.add_vision_projection_dim(config["text_config"]["hidden_size"])
     writer.add_vision_image_size(tower["image_size"] if is_old else 224)
     writer.add_vision_patch_size(tower["patch_size"])
@@ -234,7 +234,7 @@ def write_gemma_mmproj(directory: Path, path: Path) -> Path:
         assert stored is not None, own
         kind = np.float16 if "input_projection" in own and is_old else np.float32  # in each file
         writer.add_tensor(stored, np.ascontiguousarray(numbers, kind))
-    return _finished(writer, path)
+    return _write(writer, path)
 
 
 def _gemma_part(name: str, values: Any, *, is_old: bool) -> tuple[str, Any]:

@@ -302,7 +302,7 @@ def test_towers_of_qwen_are_the_same_from_llama_cpp(family: str, tmp_path: Path)
     model = Pictured(family)
     checkpoint = open_checkpoint(model.path)
     path = write_qwen_mmproj(model.path, tmp_path / "mmproj-f32.gguf")
-    tower = open_tower(path, checkpoint.config.hidden_size, checkpoint.tokenizer)
+    tower = open_tower(path, checkpoint.config, checkpoint.tokenizer)
     directory = tmp_path / "published"
     shutil.copytree(model.path, directory, copy_function=shutil.copyfile)
     is_old = family.startswith("qwen2")
@@ -333,7 +333,7 @@ def test_further_towers_are_the_same_from_llama_cpp(family: str, tmp_path: Path)
     if family == "internvl":  # as published: the converter takes the numbers of tiles from there
         edit(directory / "config.json", min_dynamic_patch=1, max_dynamic_patch=4)
     path = write_further_mmproj(directory, tmp_path / "mmproj-f32.gguf")
-    opened = open_tower(path, checkpoint.config.hidden_size, checkpoint.tokenizer)
+    opened = open_tower(path, checkpoint.config, checkpoint.tokenizer)
     assert checkpoint.images is not None
     assert opened.images is not None
     assert (opened.images == checkpoint.images) == (family != "lfm2-vl"), "its files have no settings of images"
@@ -374,9 +374,9 @@ def test_towers_are_found_by_every_name_of_transformers(family: str, prefix: str
 def test_towers_of_gemma_are_the_same_from_llama_cpp(family: str, tmp_path: Path) -> None:
     model = Pictured(family)
     checkpoint = open_checkpoint(model.path)
-    own, size = tower_of(checkpoint), checkpoint.config.hidden_size
+    own = tower_of(checkpoint)
     path = write_gemma_mmproj(model.path, tmp_path / "mmproj.gguf")
-    tower = open_tower(path, size, checkpoint.tokenizer)
+    tower = open_tower(path, checkpoint.config, checkpoint.tokenizer)
     assert tower.files.config.encoder == own.config.encoder
     assert type(tower.images) is type(checkpoint.images)
     for name, tensor in own.tensors.items():
@@ -444,7 +444,7 @@ def test_files_in_each_others_place_are_named(text_gguf: Path) -> None:
 
 def test_images_have_the_rules_of_the_towers_file(text_gguf: Path, copy: Path, byte_tokenizer: Tokenizer) -> None:
     path = write_mmproj(SMOLVLM, text_gguf.with_name("mmproj-f32.gguf"))
-    images = open_tower(path, 32, byte_tokenizer).images
+    images = open_tower(path, open_checkpoint(text_gguf).config, byte_tokenizer).images
     assert images == open_checkpoint(copy).images
     assert open_checkpoint(text_gguf).images is None, "the file has no tokenizer"
 

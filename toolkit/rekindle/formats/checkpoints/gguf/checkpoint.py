@@ -83,10 +83,10 @@ def _tower(
 ) -> OpenedTower | None:
     """Return the vision tower of a model; None if there is no supported one beside it, and none is required."""
     if mmproj is not None:
-        return open_tower(mmproj, config.hidden_size, tokenizer)
+        return open_tower(mmproj, config, tokenizer)
     place = beside or find_mmproj(path)
     try:
-        return None if place is None else open_tower(place, config.hidden_size, tokenizer)
+        return None if place is None else open_tower(place, config, tokenizer)
     except UnsupportedModel:
         return None
 

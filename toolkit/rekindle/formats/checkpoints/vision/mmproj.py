@@ -9,12 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from rekindle.core.errors import UnsupportedModel
-from rekindle.core.models.config import FeedForwardConfig
+from rekindle.core.models.config import FeedForwardConfig, ModelConfig
 from rekindle.core.models.vision.config import Scaling, VisionConfig
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle.formats.checkpoints.gguf.file import GGUFFile, open_gguf_file
-from rekindle.formats.checkpoints.vision.projectors import PROJECTORS, ProjectorType
+from rekindle.formats.checkpoints.vision.projector_type import ProjectorType
+from rekindle.formats.checkpoints.vision.projectors import PROJECTORS
 from rekindle.formats.checkpoints.vision.tensors import Loader, all_names, tower_files
 from rekindle.formats.families.towers import tower_config, tower_kind
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
@@ -42,8 +43,8 @@ class OpenedTower:
     images: ImageProcessor | None
 
 
-def open_tower(path: Path, output_size: int, tokenizer: Tokenizer | None = None) -> OpenedTower:
-    """Open the tower for a model with embeddings of this size, and its tokenizer.
+def open_tower(path: Path, text: ModelConfig, tokenizer: Tokenizer | None = None) -> OpenedTower:
+    """Open the tower for a text model and its tokenizer.
 
     Raises:
         UnsupportedModel: the file is no tower, or for a model of another size, or the tower is not supported.
@@ -51,14 +52,14 @@ def open_tower(path: Path, output_size: int, tokenizer: Tokenizer | None = None)
     """
     source, file = str(path), open_gguf_file(path)
     kind = projector_type(file.metadata, source)
-    of_model = file.metadata.get("clip.vision.projection_dim", output_size)
-    if of_model != output_size:
+    if (of_model := kind.output_size(file)) not in (None, text.hidden_size):
         raise UnsupportedModel(
-            f"{source}: its tower is for embeddings of {of_model} numbers, and those of the model have {output_size}: "
-            "take the mmproj file from the model's repository"
+            f"{source}: its tower is for embeddings of {of_model} numbers, and those of the model have "
+            f"{text.hidden_size}: take the mmproj file from the model's repository"
         )
-    settings = kind.settings(file)
-    config = tower_config(settings, output_size, source)
+    own = {"model_type": text.family, "rms_norm_eps": text.norm.eps, "embedding_multiplier": text.embedding_multiplier}
+    settings = kind.settings(file) | {"text_config": own}
+    config = tower_config(settings, text.hidden_size, source)
     assert config is not None, "the settings have a tower"
     config = _as_stored(config, file)
     files = tower_files(config, _names(config, kind, file), *_tensors(file), source)

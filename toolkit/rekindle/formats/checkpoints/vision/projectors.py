@@ -1,72 +1,32 @@
 """Types of projectors in llama.cpp's files of vision towers: settings, and names of tensors."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from rekindle.core.models.vision.config import Product, Scaling, Step, VisionConfig
-from rekindle.formats.checkpoints.gguf.architecture import plain
+from rekindle.core.models.vision.config import Product, Scaling, VisionConfig
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
-
-Settings = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectorType:
-    """A type of projectors.
-
-    Attributes:
-        settings: returns an equivalent `config.json` without a text model, given the file.
-        stems: returns the names in the file of the projector's tensors, by the model's names.
-        images: returns settings of an equivalent `preprocessor_config.json`, for a file without those of images.
-        videos: settings of an equivalent `video_preprocessor_config.json`, which no file has.
-    """
-
-    settings: Callable[[GGUFFile], Settings]
-    stems: Callable[[VisionConfig], dict[str, str]]
-    images: Callable[[GGUFFile], Settings] = lambda _: {}
-    videos: Mapping[str, Any] = field(default_factory=dict)
-
-
-def number(file: GGUFFile, name: str) -> Any:
-    """Return a value below "clip.vision." in the metadata, or None."""
-    return plain(file.metadata.get(f"clip.vision.{name}"))
-
-
-def present(**settings: Any) -> Settings:
-    """Return the settings other than None."""
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def _activation(file: GGUFFile) -> str:
-    is_silu, is_gelu = file.metadata.get("clip.use_silu"), file.metadata.get("clip.use_gelu")
-    return "silu" if is_silu else "gelu_pytorch_tanh" if is_gelu else "quick_gelu"
-
-
-def _encoder(file: GGUFFile, **further: Any) -> Settings:
-    """Return the settings of an encoder, with others."""
-    return present(
-        hidden_size=number(file, "embedding_length"),
-        intermediate_size=number(file, "feed_forward_length"),
-        num_hidden_layers=number(file, "block_count"),
-        num_attention_heads=number(file, "attention.head_count"),
-        layer_norm_eps=number(file, "attention.layer_norm_epsilon"),
-        image_size=number(file, "image_size"),
-        patch_size=number(file, "patch_size"),
-        **further,
-    )
+from rekindle.formats.checkpoints.vision.llava import llava_images, llava_output_size, llava_settings, llava_stems
+from rekindle.formats.checkpoints.vision.projector_type import (
+    ProjectorType,
+    Settings,
+    activation,
+    encoder,
+    number,
+    present,
+    step_names,
+)
 
 
 def _idefics3(file: GGUFFile) -> Settings:
-    tower, merge = _encoder(file, hidden_act=_activation(file)), number(file, "projector.scale_factor")
+    tower, merge = encoder(file, hidden_act=activation(file)), number(file, "projector.scale_factor")
     return present(model_type="idefics3", vision_config=tower, scale_factor=merge)
 
 
 def _pixtral(file: GGUFFile) -> Settings:
     """Return the settings of a Pixtral, or of a Mistral 3. The converter turns rows of queries for ropes by pairs."""
     is_merged = "mm.patch_merger.weight" in file.shapes
-    activation = "silu" if file.metadata.get("clip.use_silu") else "gelu"
-    tower = _encoder(file, model_type="pixtral", hidden_act=activation, rope_interleave=True)
+    applied = "silu" if file.metadata.get("clip.use_silu") else "gelu"
+    tower = encoder(file, model_type="pixtral", hidden_act=applied, rope_interleave=True)
     tower.pop("layer_norm_eps", None)
     return present(
         model_type="mistral3" if is_merged else "llava",
@@ -84,7 +44,7 @@ def _pixtral_stems(config: VisionConfig) -> dict[str, str]:
 
 
 def _internvl(file: GGUFFile) -> Settings:
-    tower = _encoder(
+    tower = encoder(
         file,
         model_type="internvl_vision",
         hidden_act="silu" if file.metadata.get("clip.use_silu") else "gelu",
@@ -98,7 +58,7 @@ def _internvl(file: GGUFFile) -> Settings:
 
 
 def _internvl_stems(config: VisionConfig) -> dict[str, str]:
-    stems = _steps(config.projector, "mm.model.mlp.0", ("mm.model.mlp.1", "mm.model.mlp.3"))
+    stems = step_names(config.projector, "mm.model.mlp.0", ("mm.model.mlp.1", "mm.model.mlp.3"))
     return stems | {f"{config.class_token}": "v.class_embd", f"{config.encoder.names.norm}": "v.post_ln"}
 
 
@@ -110,7 +70,7 @@ def _internvl_images(file: GGUFFile) -> Settings:
 
 def _lfm2(file: GGUFFile) -> Settings:
     (rows,), (width,) = (file.shapes.get(name, (None,))[:1] for name in ("v.position_embd.weight", "mm.1.weight"))
-    tower = _encoder(file, model_type="siglip2_vision_model", num_patches=rows)
+    tower = encoder(file, model_type="siglip2_vision_model", num_patches=rows)
     return present(
         model_type="lfm2_vl",
         vision_config=tower,
@@ -122,18 +82,21 @@ def _lfm2(file: GGUFFile) -> Settings:
 
 
 def _lfm2_stems(config: VisionConfig) -> dict[str, str]:
-    return {**_steps(config.projector, "mm.input_norm", ("mm.1", "mm.2")), f"{config.encoder.names.norm}": "v.post_ln"}
+    return {
+        **step_names(config.projector, "mm.input_norm", ("mm.1", "mm.2")),
+        f"{config.encoder.names.norm}": "v.post_ln",
+    }
 
 
 def _gemma3(file: GGUFFile) -> Settings:
-    tower = _encoder(file, hidden_act=_activation(file), model_type="siglip_vision_model")
+    tower = encoder(file, hidden_act=activation(file), model_type="siglip_vision_model")
     side = (number(file, "image_size") or 896) // (number(file, "patch_size") or 14)
     tokens = (side // (number(file, "projector.scale_factor") or 4)) ** 2
     return {"model_type": "gemma3", "vision_config": tower, "mm_tokens_per_image": tokens}
 
 
 def _gemma3_stems(config: VisionConfig) -> dict[str, str]:
-    return _steps(config.projector, "mm.soft_emb_norm", ("mm.input_projection",)) | {
+    return step_names(config.projector, "mm.soft_emb_norm", ("mm.input_projection",)) | {
         f"{config.encoder.names.norm}": "v.post_ln"
     }
 
@@ -161,7 +124,7 @@ def _gemma4(file: GGUFFile) -> Settings:
 
 def _gemma4_stems(config: VisionConfig) -> dict[str, str]:
     place = config.encoder.names.layers.partition(".encoder")[0]
-    return _steps(config.projector, "", ("mm.input_projection",)) | {place: "v"}
+    return step_names(config.projector, "", ("mm.input_projection",)) | {place: "v"}
 
 
 def _idefics3_stems(config: VisionConfig) -> dict[str, str]:
@@ -180,7 +143,7 @@ def _qwen(file: GGUFFile) -> Settings:
         num_heads=number(file, "attention.head_count"),
         patch_size=number(file, "patch_size"),
         spatial_merge_size=number(file, "spatial_merge_size"),
-        hidden_act=_activation(file),
+        hidden_act=activation(file),
     )
 
 
@@ -207,18 +170,11 @@ def _qwen3(file: GGUFFile) -> Settings:
 
 
 def _qwen_stems(config: VisionConfig) -> dict[str, str]:
-    stems = _steps(config.projector, "v.post_ln", ("mm.0", "mm.2"))
+    stems = step_names(config.projector, "v.post_ln", ("mm.0", "mm.2"))
     for tap in config.taps:
         place = f"v.deepstack.{tap.layer}"
-        stems |= _steps(tap.steps, f"{place}.norm", (f"{place}.fc1", f"{place}.fc2"))
+        stems |= step_names(tap.steps, f"{place}.norm", (f"{place}.fc1", f"{place}.fc2"))
     return stems
-
-
-def _steps(steps: tuple[Step, ...], norm: str, products: tuple[str, ...]) -> dict[str, str]:
-    """Return the names in a file of the norm and of the products among the steps."""
-    norms = [step.name for step in steps if isinstance(step, Scaling)]
-    own = [step.name for step in steps if isinstance(step, Product)]
-    return dict.fromkeys(norms, norm) | dict(zip(own, products, strict=True))
 
 
 def _small(file: GGUFFile) -> Settings:
@@ -236,10 +192,11 @@ PROJECTORS: Final[Mapping[str, ProjectorType]] = {
     "idefics3": ProjectorType(_idefics3, _idefics3_stems),
     "internvl": ProjectorType(_internvl, _internvl_stems, _internvl_images),
     "lfm2": ProjectorType(_lfm2, _lfm2_stems),
+    "mlp": ProjectorType(llava_settings, llava_stems, llava_images, llava_output_size),
     "pixtral": ProjectorType(_pixtral, _pixtral_stems),
     "qwen2.5vl_merger": ProjectorType(_qwen2_5, _qwen_stems, _small),
     "qwen2vl_merger": ProjectorType(_qwen2, _qwen_stems, _small),
-    "qwen3vl_merger": ProjectorType(_qwen3, _qwen_stems, _large, _VIDEOS),
+    "qwen3vl_merger": ProjectorType(_qwen3, _qwen_stems, _large, videos=_VIDEOS),
 }
 """Supported types of projectors by their names in files. Files of Qwen lack sizes of pictures, and the positions of a
 second of a video: take the published."""
