@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import rekindle
 from rekindle.core.scheduler.drafts.gain import Chances
 from rekindle.server import app
+from rekindle_kernels.cpu.library import unavailable_reason
 from tests.draft_heads import with_draft_head
 from tests.engine.pictured import GREEDY, Pictured
 from tests.unit.asgi import ask
@@ -55,6 +56,53 @@ async def test_guesses_of_the_own_head_leave_answers_to_images_as_they_are(
         assert list(answers[2].token_ids) == family.tokens(1, "greedy_new")
         assert list(answers[3].token_ids) == family.tokens(0, "flipped_new")
         assert session.stats.scheduler.drafted_tokens > 0
+
+
+def facts_of(answer: Any) -> tuple[Any, ...]:
+    """Return the tokens and the log-probabilities of an answer."""
+    return answer.token_ids, [each.logprob for each in answer.logprobs]
+
+
+def assert_same(facts: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
+    """Compare tokens, and log-probabilities: bit for bit with the kernels of CPUs."""
+    assert facts[0] == expected[0]
+    tolerance = 0 if unavailable_reason() is None else 1e-5
+    np.testing.assert_allclose(facts[1], expected[1], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["qwen2_5-vl", "qwen3-vl", "qwen3_5", "smolvlm"])
+async def test_right_guesses_behind_an_image_have_its_positions(name: str) -> None:
+    """Let the model choose between two tokens, so that their repetition is guessed rightly."""
+    family = Pictured(name)
+    options: Any = {**GREEDY, "max_tokens": 48, "logprobs": 0, "logit_bias": {20: 100.0, 21: 100.0}}
+    with rekindle.open_sync(family.path, **SETTINGS, draft="lookup", precompile="lazy", progress=False) as session:
+        for number in (0, 1):
+            expected = facts_of(await session.generate(family.messages(number), **options, draft=False))
+            assert set(expected[0]) == {20, 21}
+            before = session.stats.scheduler.accepted_tokens
+            assert_same(facts_of(await session.generate(family.messages(number), **options)), expected)
+            assert session.stats.scheduler.accepted_tokens > before
+
+
+async def test_right_guesses_of_the_own_head_behind_an_image_have_its_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Give all layers small results, so that the head guesses as the model from the last token does."""
+    monkeypatch.setattr(Chances, "of", lambda self, match: 0.9)
+    family = Pictured("qwen3_5")
+    model = with_draft_head(family.path, tmp_path / "qwen3_5", "echo")
+    tensors = load_file(model / "model.safetensors")
+    last = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
+    tensors = {name: value * np.float32(0.2) if name.endswith(last) else value for name, value in tensors.items()}
+    save_file(tensors, model / "model.safetensors")
+    options: Any = {**GREEDY, "max_tokens": 48, "logprobs": 0}
+    with rekindle.open_sync(model, **SETTINGS, draft="mtp", precompile="lazy", progress=False) as session:
+        for number in (0, 1):
+            expected = facts_of(await session.generate(family.messages(number), **options, draft=False))
+            assert len(set(expected[0])) > 4
+            before = session.stats.scheduler.accepted_tokens
+            assert_same(facts_of(await session.generate(family.messages(number), **options)), expected)
+            assert session.stats.scheduler.accepted_tokens > before
 
 
 async def test_a_request_goes_on_after_its_preemption() -> None:
