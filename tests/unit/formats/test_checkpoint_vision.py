@@ -28,6 +28,7 @@ from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.vision.mmproj import open_tower
 from rekindle.formats.families.towers import tower_config
 from rekindle.formats.images.sources import image_source
+from rekindle.formats.rendering.chat import render
 from rekindle.settings.engine import Settings
 from tests.engine.pictured import Pictured
 from tests.gguf_models.files import write_model
@@ -432,6 +433,26 @@ def test_sections_of_a_rope_are_read_with_the_tower(tmp_path: Path) -> None:
     mmproj = write_qwen_mmproj(model.path, tmp_path / "mmproj-f32.gguf")
     ropes = [each.rope and each.rope.axes for each in open_gguf(path, mmproj).config.attentions]
     assert ropes == [each.rope and each.rope.axes for each in expected.attentions]
+
+
+def test_a_template_for_texts_alone_gets_places_for_images(text_gguf: Path, tmp_path: Path) -> None:
+    def with_tokenizer(writer: gguf.GGUFWriter) -> None:
+        tokenizer = json.loads((SMOLVLM / "tokenizer.json").read_text())
+        special = {each["id"] for each in tokenizer["added_tokens"]}
+        vocabulary = tokenizer["model"]["vocab"]
+        writer.kv_data[0]["tokenizer.ggml.model"].value = "gpt2"
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(sorted(vocabulary, key=vocabulary.get))
+        writer.add_token_types([3 if token in special else 1 for token in range(len(vocabulary))])
+        writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+        writer.add_chat_template("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}")
+
+    path = write_model(tmp_path / "text", tmp_path / "with-tokenizer.gguf", with_tokenizer)
+    checkpoint = open_gguf(path, write_mmproj(SMOLVLM, tmp_path / "tower.gguf"))
+    parts = [{"type": "image"}, {"type": "text", "text": "What?"}]
+    messages: Any = [{"role": "system", "content": "Look."}, {"role": "user", "content": parts}]
+    assert checkpoint.tokenizer is not None
+    assert render(messages, checkpoint.tokenizer.chat_template) == "system: Look.\nuser: <image>What?\n"
 
 
 def test_files_in_each_others_place_are_named(text_gguf: Path) -> None:

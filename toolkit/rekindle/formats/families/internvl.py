@@ -1,7 +1,10 @@
-"""The vision tower of InternVL 3: an InternViT encoder with a class token, and a merger of patches."""
+"""The vision tower of InternVL 3: an InternViT encoder with a class token, and a merger of patches.
 
-from dataclasses import replace
-from typing import Any
+OpenGVLab's own files have other names of tensors and keys than those of transformers.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import (
@@ -17,6 +20,7 @@ from rekindle.core.models.config import (
 from rekindle.core.models.vision.config import Activate, Merge, Product, Scaling, VisionConfig
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.reading import activation_of
+from rekindle.formats.images.processors.tiled.internvl import CHAT
 
 _TOWER, _PROJECTOR = "model.vision_tower", "model.multi_modal_projector"
 NAMES = Names(
@@ -35,6 +39,62 @@ NAMES = Names(
 )
 
 
+_OWN: Final = "vision_model"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Names in one of the two forms of files.
+
+    Attributes:
+        names: the tensors of the encoder.
+        class_token: the tensor of the class token.
+        scales: the tensors with the factors of branches.
+        projector: the tensors of the projector's norm and of its two products.
+        bias, head_norm: keys for biases of queries, keys and values, and for norms of queries and keys.
+        layer: the key of the layer with the results.
+    """
+
+    names: Names
+    class_token: str
+    scales: tuple[str, str]
+    projector: tuple[str, str, str]
+    bias: str
+    head_norm: str
+    layer: str
+
+
+_TRANSFORMERS: Final = _Layout(
+    NAMES,
+    f"{_TOWER}.embeddings.cls_token",
+    ("lambda_1", "lambda_2"),
+    (f"{_PROJECTOR}.layer_norm", f"{_PROJECTOR}.linear_1", f"{_PROJECTOR}.linear_2"),
+    "attention_bias",
+    "use_qk_norm",
+    "vision_feature_layer",
+)
+_OPENGVLAB: Final = _Layout(
+    replace(
+        NAMES,
+        embedding=f"{_OWN}.embeddings.patch_embedding",
+        positions=f"{_OWN}.embeddings.position_embedding",
+        layers=f"{_OWN}.encoder.layers",
+        qkv=("attn.qkv",),
+        out="attn.proj",
+        q_norm="attn.q_norm",
+        k_norm="attn.k_norm",
+        before_attention="norm1",
+        before_mlp="norm2",
+    ),
+    f"{_OWN}.embeddings.class_embedding",
+    ("ls1", "ls2"),
+    ("mlp1.0", "mlp1.1", "mlp1.3"),
+    "qkv_bias",
+    "qk_normalization",
+    "select_layer",
+)
+
+
 def read_tower(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
     """Read the tower of an InternVL.
 
@@ -47,32 +107,48 @@ def read_tower(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
         UnsupportedModel: a part of the config is not implemented.
         CheckpointError: a number is wrong, or numbers do not fit together.
     """
-    if (layer := outer.get("vision_feature_layer", -1)) != -1:
-        raise UnsupportedModel(f"{outer.source}: vision_feature_layer {layer!r:.80} is not supported, only -1")
+    layout = _OPENGVLAB if outer.get("model_type") == CHAT else _TRANSFORMERS
+    if (layer := outer.get(layout.layer, -1)) != -1:
+        raise UnsupportedModel(f"{outer.source}: {layout.layer} {layer!r:.80} is not supported, only -1")
     if (strategy := outer.get("vision_feature_select_strategy", "default")) != "default":
         raise UnsupportedModel(
             f"{outer.source}: vision_feature_select_strategy {strategy!r:.80} is not supported, only 'default'"
         )
     patch, image = side_of(keys, "patch_size", 14), side_of(keys, "image_size", 448)
+    if layout is _OPENGVLAB:
+        _check_chat(outer, image)
+    norm, first, second = layout.projector
     ratio, side = outer.number("downsample_ratio", 0.5), image // patch
     merge = int(1 / ratio) if ratio > 0 else 0
     if not merge or not side or side % merge:
         raise outer.wrong("downsample_ratio", f"must divide the {side} patches along an image's side", ratio)
     projector = (
         Merge(merge),
-        Scaling(f"{_PROJECTOR}.layer_norm", Norm(1e-5, centred=True, bias=True)),
-        Product(f"{_PROJECTOR}.linear_1", output_size, bias=True),
+        Scaling(norm, Norm(1e-5, centred=True, bias=True)),
+        Product(first, output_size, bias=True),
         Activate(activation_of(outer, "projector_hidden_act", "gelu")),
-        Product(f"{_PROJECTOR}.linear_2", output_size, bias=True),
+        Product(second, output_size, bias=True),
     )
     return VisionConfig(
-        _encoder(keys, side**2),
+        _encoder(keys, side**2, layout),
         patch,
         keys.size("num_channels", 3),
         projector,
-        class_token=f"{_TOWER}.embeddings.cls_token",
-        branch_scales=("lambda_1", "lambda_2"),
+        class_token=layout.class_token,
+        branch_scales=layout.scales,
     )
+
+
+def _check_chat(outer: Keys, image: int) -> None:
+    """Check the keys of OpenGVLab's code for other orders of patches and other images.
+
+    Raises:
+        UnsupportedModel: the model needs one of these.
+    """
+    choices = {"ps_version": ("v1", "v2"), "pad2square": (False, False), "force_image_size": (image, image)}
+    for key, (default, supported) in choices.items():
+        if (value := outer.get(key, default)) not in (None, supported):
+            raise UnsupportedModel(f"{outer.source}: {key} {value!r:.80} is not supported, only {supported!r}")
 
 
 def side_of(keys: Keys, key: str, default: int) -> int:
@@ -88,7 +164,7 @@ def side_of(keys: Keys, key: str, default: int) -> int:
     return sides[0]
 
 
-def _encoder(keys: Keys, patches: int) -> ModelConfig:
+def _encoder(keys: Keys, patches: int, layout: _Layout) -> ModelConfig:
     hidden, heads = keys.size("hidden_size", 1024), keys.size("num_attention_heads", 16)
     if hidden % heads:
         raise keys.wrong("hidden_size", f"must be a multiple of {heads} heads", hidden)
@@ -97,8 +173,8 @@ def _encoder(keys: Keys, patches: int) -> ModelConfig:
         raise UnsupportedModel(f"{keys.source}: norm_type {kind!r:.80} is not supported, only {', '.join(norms)}")
     if not keys.flag("use_absolute_position_embeddings", True):
         raise UnsupportedModel(f"{keys.source}: use_absolute_position_embeddings false is not supported")
-    head_norm = HeadNorm(Norm(1e-6), over="all") if keys.flag("use_qk_norm") else None
-    size, bias = hidden // heads, keys.flag("attention_bias")
+    head_norm = HeadNorm(Norm(1e-6), over="all") if keys.flag(layout.head_norm) else None
+    size, bias = hidden // heads, keys.flag(layout.bias)
     attention = AttentionConfig(heads, heads, size, size**-0.5, qkv_bias=bias, out_bias=True, head_norm=head_norm)
     activation = activation_of(keys, default="gelu")
     feed_forward = FeedForwardConfig(keys.size("intermediate_size", 4096), activation, gated=False, bias=True)
@@ -112,5 +188,5 @@ def _encoder(keys: Keys, patches: int) -> ModelConfig:
         layers=(LayerConfig(attention, feed_forward),) * keys.size("num_hidden_layers", 24),
         norm=Norm(eps, centred=is_centred, bias=is_centred),
         positions=LearnedPositions(patches + 1, offset=1),
-        names=NAMES if keys.flag("use_mean_pooling", True) else replace(NAMES, norm=norm),
+        names=layout.names if keys.flag("use_mean_pooling", True) else replace(layout.names, norm=norm),
     )

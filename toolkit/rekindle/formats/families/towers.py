@@ -20,6 +20,7 @@ KINDS: Final[Mapping[str, str]] = {
     "gemma4": "gemma4",
     "idefics3": "idefics3",
     "internvl/internvl_vision": "internvl",
+    "internvl_chat/intern_vit_6b": "internvl",
     "lfm2-vl/siglip2_vision_model": "lfm2_vl",
     "lfm2_vl/siglip2_vision_model": "lfm2_vl",
     "llava/clip_vision_model": "llava",
@@ -54,7 +55,11 @@ TOWERS: Final[Mapping[str, Callable[[Keys, Keys, int], VisionConfig]]] = {
 """Readers of the keys of a config and of its "vision_config" by kind, given the size of the text model's embeddings."""
 # fmt: off
 _WITHOUT_EFFECT: Final = frozenset({
-    "head_dim", "hidden_dropout_prob", "image_size", "initializer_factor", "layer_scale_init_value", "max_image_size",
+    "capacity_factor", "drop_path_rate", "eval_capacity_factor", "head_dim", "hidden_dropout_prob", "image_size",
+    "initializer_factor", "laux_allreduce", "layer_scale_init_value", "max_image_size", "moe_coeff_ratio",
+    "moe_intermediate_size", "moe_output_scale", "noisy_gate_policy", "num_experts", "num_routed_experts",
+    "num_shared_experts", "shared_expert_intermediate_size", "use_flash_attn", "use_moe", "use_residual", "use_rts",
+    "use_weighted_residual",
     "projection_dim", "projection_dropout", "size", "tie_word_embeddings", "use_base_siglip", "use_mask_token",
     "vision_use_head", "vocab_size",
 })

@@ -76,7 +76,9 @@ _OTHER_MODELS: Final = re.compile(
     r")(?:_|$)"
 )
 """Words in the keys of other models, of their tokens, and of their connection with the text model."""
-_OUTER: Final = frozenset({"ignore_index", "is_composition", "projection_dim", "scale_factor", "template", *NESTED})
+_OUTER: Final = frozenset(
+    {"ignore_index", "is_composition", "pad2square", "projection_dim", "scale_factor", "template", *NESTED}
+)
 """Other keys outside of a text model's config without an effect on text."""
 
 

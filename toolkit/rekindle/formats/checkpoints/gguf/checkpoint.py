@@ -25,6 +25,7 @@ from rekindle.formats.checkpoints.vision.names import find_mmproj
 from rekindle.formats.families.coordinates import with_sections
 from rekindle.formats.families.refusals import gguf_refusal
 from rekindle.formats.families.registry import parse_config
+from rekindle.formats.images.chat_templates import with_places
 
 
 def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None) -> Checkpoint:
@@ -67,7 +68,7 @@ def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None
         config,
         LazyTensors(tensors),
         ends,
-        tokenizer,
+        tokenizer if tower is None else with_places(tokenizer, tower.images),
         {},
         paths,
         uses,

@@ -41,6 +41,7 @@ from rekindle.formats.families.reading import Family
 from rekindle.formats.families.registry import parse_config
 from rekindle.formats.families.towers import tower_config, tower_kind
 from rekindle.formats.families.wrapped import PREFIX_ATTENTION, end_tokens, may_be_tied, text_config_of, tie_flags
+from rekindle.formats.images.chat_templates import with_places
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
 from rekindle_kernels.blocks import Tensor
 from rekindle_kernels.quantized import Quantized, Stack
@@ -98,6 +99,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         tokenizer,
     )
     vision = _tower(settings, owners, config, source)
+    tokenizer = with_places(tokenizer, images) if vision is not None else tokenizer
     config = config if vision is None else with_coordinates(settings, config, f"{source}/config.json")
     return Checkpoint(
         source,

@@ -1,7 +1,7 @@
 """Images of InternVL 3: tiles of one size in the aspect of the image, and the whole image as the last one."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,6 +11,14 @@ from rekindle.formats.images.processors.arrays import Normalization, by_row, ful
 from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
 from rekindle.formats.images.processors.tiled.tiles import cut, grids_between, nearest_grid, tiled_order
+
+CHAT: Final = "internvl_chat"
+"""The "model_type" of OpenGVLab's files."""
+IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
+IMAGENET_STD: Final = (0.229, 0.224, 0.225)
+"""Mean and deviation of the pixels of ImageNet, by channel."""
+_PLACE: Final = "<image>"
+"""An image's place in chat templates of OpenGVLab; no token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,7 @@ class InternVLImages:
         patch: pixels of a patch's side.
         merge: patches of a token, along one side.
         image, start, end: texts of the tokens of an embedding, and around an image.
+        place: text of an image's place in a rendered prompt; empty for the token of an embedding.
     """
 
     tile: int
@@ -37,11 +46,13 @@ class InternVLImages:
     image: str = "<IMG_CONTEXT>"
     start: str = "<img>"
     end: str = "</img>"
+    place: str = ""
 
     @property
     def words(self) -> ImageWords:
         """Texts of tokens of images."""
-        return ImageWords(self.image, (self.image, self.start, self.end), opening=f"{self.image}\n")
+        opening = f"{self.place or self.image}\n"
+        return ImageWords(self.image, (self.image, self.start, self.end), self.place, opening)
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -106,6 +117,8 @@ def read_internvl(settings: Settings) -> InternVLImages:
         UnsupportedModel: a setting is not implemented.
     """
     settings.require("do_resize", "do_convert_rgb")
+    if settings.config.get("model_type") == CHAT:
+        return _read_chat(settings)
     size: Any = settings.image.get("size") or {"height": 384, "width": 384}
     tile, patch = settings.integer(size, "height"), settings.side("patch_size", 14)
     trained = settings.side("image_size", 448)
@@ -134,3 +147,25 @@ def read_internvl(settings: Settings) -> InternVLImages:
             "tokens by config.json. Fetch the model again"
         )
     return images
+
+
+def _read_chat(settings: Settings) -> InternVLImages:
+    """Read the rules of OpenGVLab's files, whose numbers of tiles are in config.json.
+
+    Raises:
+        CheckpointError: a setting is malformed.
+    """
+    config, tile = settings.config, settings.side("image_size", 448)
+    bounds = ("min_dynamic_patch", 1), ("max_dynamic_patch", 12)
+    least, most = (settings.integer(config, name, default) for name, default in bounds)
+    is_cut = config.get("dynamic_image_size", True)
+    return InternVLImages(
+        tile=tile,
+        least=least if is_cut else 1,
+        most=most if is_cut else 1,
+        resample=settings.integer(settings.image, "resample", 3),
+        normalization=settings.normalization(IMAGENET_MEAN, IMAGENET_STD),
+        patch=settings.side("patch_size", 14),
+        merge=round(1 / float(config.get("downsample_ratio", 0.5))),
+        place=_PLACE if _PLACE in (settings.tokenizer.chat_template or "") else "",
+    )
