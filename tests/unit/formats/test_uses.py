@@ -45,6 +45,34 @@ def test_a_directory_of_sentence_transformers_says_how_it_embeds(families: Path,
     assert open_checkpoint(bare).uses.embedding == Embedding("last", None, PROMPTS["prompts"], None)
 
 
+@pytest.mark.parametrize(
+    ("form", "variables", "content"),
+    [
+        ("structured", {"add_generation_prompt": True}, [{"type": "text", "text": "x"}]),
+        ("flat", {"enable_thinking": False, "restore_suffix": True}, "x"),
+    ],
+)
+def test_texts_may_be_messages_with_the_variables_of_the_files(
+    families: Path, tmp_path: Path, form: str, variables: dict[str, Any], content: Any
+) -> None:
+    path = embedding_model(families / "qwen3-embed", tmp_path / "model")
+    method = {"method": "forward", "method_output_name": "last_hidden_state"}
+    settings: dict[str, Any] = {"modality_config": {"text": method}, "processing_kwargs": {"chat_template": variables}}
+    write(path / "sentence_bert_config.json", settings)
+    assert open_checkpoint(path).uses.embedding.messages is None
+    settings["modality_config"]["message"] = {**method, "format": form}
+    write(path / "sentence_bert_config.json", settings)
+    messages = open_checkpoint(path).uses.embedding.messages
+    assert messages is not None
+    expected = {name: value for name, value in variables.items() if name != "restore_suffix"}
+    assert messages.variables == {"add_generation_prompt": False} | expected
+    assert messages.message("query", "x") == {"role": "query", "content": content}
+    settings["processing_kwargs"] |= {"image": {"max_pixels": 9}, "text": {}}
+    write(path / "sentence_bert_config.json", settings)
+    with pytest.warns(RuntimeWarning, match="processing_kwargs of image have no effect here"):
+        open_checkpoint(path)
+
+
 def test_a_model_may_rank_by_the_tokens_of_its_files(families: Path, tmp_path: Path) -> None:
     score = {"path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"}
     cases: list[tuple[Any, Any, str]] = [

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.request.request import Pooling
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
@@ -88,7 +89,10 @@ def _messages(directory: Path) -> ConversationForm | None:
     form = (settings.get("modality_config") or {}).get("message")
     if form is None:
         return None
-    variables = (settings.get("processing_kwargs") or {}).get("chat_template") or {}
+    processing = settings.get("processing_kwargs") or {}
+    if unread := ", ".join(name for name, values in processing.items() if values and name != "chat_template"):
+        warn(f"{directory}/sentence_bert_config.json: processing_kwargs of {unread} have no effect here")
+    variables = processing.get("chat_template") or {}
     own = {name: value for name, value in variables.items() if name != "restore_suffix"}  # an option of the library
     return ConversationForm({"add_generation_prompt": False, **own}, form.get("format") != "flat")
 
