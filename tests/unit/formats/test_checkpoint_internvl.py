@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rekindle.core.errors import UnsupportedModel
+from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.images.sources import image_source
 from tests.engine.pictured import VISION
@@ -45,6 +46,41 @@ def test_both_forms_are_the_same_model(chat: Path) -> None:
 def test_images_are_whole_where_the_config_says_so(chat: Path) -> None:
     images: Any = open_checkpoint(edit(chat, dynamic_image_size=False)).images
     assert (images.least, images.most) == (1, 1)
+
+
+TEXTS: Any = {
+    "What is on it?\n\nthe  test 123, it's\tthere": (
+        *(54, 71, 285, 220, 417, 220, 390, 220, 287, 30, 256, 83, 264, 220, 220, 258, 289, 220, 16, 17, 18, 11, 220),
+        *(287, 6, 82, 197, 83, 264, 265),
+    ),
+    "<|im_start|>user\n<img>Cafe\u0301</img> the<IMG_CONTEXT>": (
+        *(506, 84, 263, 81, 198, 508, 34, 64, 69, 127, 102, 509, 220, 83, 264, 510),
+    ),
+}
+"""Tokens by the Qwen2Tokenizer of transformers 5.19."""
+
+
+@pytest.mark.parametrize("kind", ["Qwen2Tokenizer", "Qwen2TokenizerFast"])
+def test_a_vocabulary_with_merges_is_a_tokenizer(tmp_path: Path, kind: str) -> None:
+    """Check the files of a tokenizer in OpenGVLab's directories: added tokens behind the others."""
+    whole = json.loads((VISION / "internvl" / "tokenizer.json").read_text())
+    special, ids = [each["content"] for each in whole["added_tokens"]], whole["model"]["vocab"]
+    plain = sorted(set(ids) - set(special), key=ids.get)
+    (tmp_path / "vocab.json").write_text(json.dumps({token: place for place, token in enumerate(plain)}))
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in whole["model"]["merges"])]
+    (tmp_path / "merges.txt").write_text("\n".join(merges))
+    entries = {len(plain) + place: {"content": token, "special": True} for place, token in enumerate(special)}
+    settings = {"tokenizer_class": kind, "added_tokens_decoder": entries, "eos_token": "<|im_end|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
+    for text, tokens in TEXTS.items():
+        assert tuple(tokenizer.backend.encode(text).ids) == tokens
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nalone\n")
+    with pytest.raises(CheckpointError, match=r"vocab\.json and merges\.txt are not a readable tokenizer"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"tokenizer_class": "OtherTokenizer"}))
+    assert load_tokenizer(tmp_path) is None
 
 
 @pytest.mark.parametrize(

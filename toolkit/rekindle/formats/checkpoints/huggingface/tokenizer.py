@@ -2,20 +2,23 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rekindle.core.errors import CheckpointError
 from rekindle.core.text.tokenizer import Tokenizer, wrap
+from rekindle.formats.checkpoints.gguf.bpe import PRE_TOKENIZERS, split_as
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.sentencepiece_model import read_sentencepiece
 from rekindle.formats.checkpoints.huggingface.tekken import BOS, EOS, read_tekken
 
 DEFAULT, FOR_TOOLS = "default", "tool_use"
 """Names of chat templates in a list of several."""
+_RULES: Final = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
+"""Pre-tokenizers by the class of a tokenizer with vocab.json and merges.txt."""
 
 
 def load_tokenizer(directory: Path) -> Tokenizer | None:
-    """Read tokenizer.json, tekken.json or tokenizer.model, with tokenizer_config.json and the chat templates.
+    """Read tokenizer.json, tekken.json, tokenizer.model or vocab.json, with tokenizer_config.json and chat templates.
 
     Returns:
         The tokenizer, or None if none of these files exists. The model is then served by token ids alone.
@@ -38,6 +41,9 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
         bos, eos = bos or model_bos, eos or model_eos
         _add_missing_tokens(backend, directory, settings)
         settings = {"add_bos_token": bos is not None, **settings}
+    elif (directory / "merges.txt").is_file() and (rule := _rule(settings)):
+        backend = _from_merges(directory, rule)
+        _add_missing_tokens(backend, directory, settings)
     else:
         return None
     backend.no_truncation()
@@ -66,8 +72,33 @@ def _from_json(path: Path) -> Any:
         raise CheckpointError(f"{path}: not a readable tokenizer ({error}). Fetch it again") from error
 
 
+def _rule(settings: Mapping[str, Any]) -> str | None:
+    """Return the name of the pre-tokenizer of a class, with or without "Fast" in its name; None for another class."""
+    return _RULES.get(str(settings.get("tokenizer_class")).removesuffix("Fast"))
+
+
+def _from_merges(directory: Path, rule: str) -> Any:
+    """Read vocab.json and merges.txt.
+
+    Raises:
+        CheckpointError: one is missing or malformed.
+    """
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models
+
+    try:
+        backend = Backend(models.BPE.from_file(str(directory / "vocab.json"), str(directory / "merges.txt")))
+    except Exception as error:  # the library raises plain Exception for everything
+        raise CheckpointError(
+            f"{directory}: vocab.json and merges.txt are not a readable tokenizer ({error}). Fetch them again"
+        ) from error
+    split_as(backend, PRE_TOKENIZERS[rule])
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
 def _add_missing_tokens(backend: Any, directory: Path, settings: Mapping[str, Any]) -> None:
-    """Add the tokens missing from the SentencePiece model, under their declared ids.
+    """Add the tokens missing from the vocabulary, under their declared ids.
 
     Raises:
         CheckpointError: the ids are not contiguous.

@@ -198,5 +198,5 @@ PROJECTORS: Final[Mapping[str, ProjectorType]] = {
     "qwen2vl_merger": ProjectorType(_qwen2, _qwen_stems, _small),
     "qwen3vl_merger": ProjectorType(_qwen3, _qwen_stems, _large, videos=_VIDEOS),
 }
-"""Supported types of projectors by their names in files. Files of Qwen lack sizes of pictures, and the positions of a
-second of a video: take the published."""
+"""Supported types of projectors by their names in files. Files of Qwen lack sizes of pictures and windows, and the
+positions of a second of a video: take the published ones. llama.cpp has other bounds of pictures, 8 to 4,096 tokens."""
