@@ -111,12 +111,32 @@ def illustrated_ranker(origin: Path, directory: Path) -> Path:
     score = {"idx": 1, "name": "1", "path": "1_LogitScore"}
     score["type"] = "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
     prompts = {"prompts": {"rank": RANK_PROMPT}, "default_prompt_name": "rank", "model_type": "CrossEncoder"}
-    made = _illustrated(origin, directory, [MODULES[0], score], prompts, "any-to-any", "causal_logits")
+    model = _illustrated(origin, directory, [MODULES[0], score], prompts, "any-to-any", "causal_logits")
     write(
-        made / "1_LogitScore" / "config.json", dict(zip(("true_token_id", "false_token_id"), SCORE_TOKENS, strict=True))
+        model / "1_LogitScore" / "config.json",
+        dict(zip(("true_token_id", "false_token_id"), SCORE_TOKENS, strict=True)),
     )
-    (made / "chat_template.jinja").write_text(RANK_TEMPLATE)
-    return made
+    (model / "chat_template.jinja").write_text(RANK_TEMPLATE)
+    return model
+
+
+def text_ranker(origin: Path, directory: Path) -> Path:
+    """Make a directory in the form of Qwen3-Reranker for sentence-transformers 5.4, with messages of texts."""
+    score = {"path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"}
+    prompts = {"prompts": {"r": "Judge."}, "default_prompt_name": "r", "model_type": "CrossEncoder"}
+    model = embedding_model(origin, directory, [MODULES[0], score], {}, prompts)
+    write(model / "1_LogitScore" / "config.json", {"true_token_id": 65, "false_token_id": 66})
+    method = {"method": "forward", "method_output_name": "logits"}
+    form: dict[str, Any] = {"modality_config": {"text": method, "message": {**method, "format": "flat"}}}
+    form["processing_kwargs"] = {"chat_template": {"add_generation_prompt": True}}
+    write(model / "sentence_bert_config.json", {"transformer_task": "text-generation", **form})
+    template = (
+        "{% for m in messages %}{% if m.role == 'system' %}<I>{% elif m.role == 'query' %}<Q>"
+        "{% elif m['role'] == 'document' %}<D>{% endif %}{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<A>{% endif %}"
+    )
+    write(model / "tokenizer_config.json", {"eos_token": "<end>", "chat_template": template})
+    return model
 
 
 def _illustrated(

@@ -9,7 +9,7 @@ import pytest
 
 import rekindle
 from rekindle.settings.engine import SettingsOptions
-from tests.sentence_models import END, MEAN, QUERY, classifier, embedding_model
+from tests.sentence_models import END, MEAN, QUERY, classifier, embedding_model, text_ranker
 
 FEW: SettingsOptions = {
     "page_size": 16,
@@ -190,6 +190,20 @@ def test_a_way_that_is_not_served_is_refused_unless_another_is_asked_for(
         with pytest.raises(rekindle.InvalidRequest, match=said):
             session.embed_sync("cats")
         assert session.embed_sync("cats", pooling="last").shape == (32,)
+
+
+@pytest.mark.wide
+def test_a_reranker_of_sentence_transformers_has_its_template_and_tokens(families: Path, tmp_path: Path) -> None:
+    """Compare with sentence-transformers 6.2.0 on transformers 5.24.0."""
+    documents = ["a text", "dogs"]
+    with rekindle.open_sync(
+        text_ranker(families / "qwen3-embed", tmp_path / "model"), progress=False, **FEW
+    ) as session:
+        logits = session.rerank_sync("cats", documents, activation=False).scores
+        np.testing.assert_allclose(logits, [-2.4672804, -2.0412164], atol=2e-5)
+        other = session.rerank_sync("cats", documents, activation=False, instruction="Other words.").scores
+        np.testing.assert_allclose(other, [-1.5106173, 0.0842369], atol=2e-5)
+        assert session.rerank_sync("cats", documents).scores[0] == pytest.approx(0.07818402, abs=1e-5)
 
 
 @pytest.mark.parametrize("model", ["llama-tied", pytest.param("qwen3", marks=pytest.mark.wide)])

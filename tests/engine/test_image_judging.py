@@ -81,8 +81,8 @@ async def test_texts_and_images_by_http_are_conversations_too(tmp_path: Path, de
             assert_same(vector, expected[0])
             counted = reply["prompt_eval_count"] if path == "/api/embed" else reply["usage"]["prompt_tokens"]
             assert counted == tokens_of(session, INPUTS[0])
-        for said, row in ((messages, 2), ([{"role": "user", "content": INPUTS[0]}], 0)):
-            reply = (await ask(app(session), "/v1/embeddings", {"messages": said})).json
+        for chat, row in ((messages, 2), ([{"role": "user", "content": INPUTS[0]}], 0)):
+            reply = (await ask(app(session), "/v1/embeddings", {"messages": chat})).json
             assert_same(reply["data"][0]["embedding"], expected[row])
 
 
