@@ -1,8 +1,13 @@
 """Images of LLaVA: one square of each, cut out of the middle, padded, or without the aspect."""
 
+from typing import Final
+
 from rekindle.core.errors import UnsupportedModel
 from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, HALF, Settings
 from rekindle.formats.images.processors.squares import SquareImages
+
+UNKNOWN: Final = "<unk>"
+"""The unknown token of a Llama."""
 
 
 def read_squares(settings: Settings) -> SquareImages:
@@ -16,7 +21,7 @@ def read_squares(settings: Settings) -> SquareImages:
     image, size = settings.image, square_size(settings)
     is_siglip = str(image.get("image_processor_type", "")).startswith("Siglip")
     normalization = settings.normalization(*((HALF, HALF) if is_siglip else (CLIP_MEAN, CLIP_STD)))
-    token = settings.token("image_token_index", "image_token", "<image>")
+    token, place = image_tokens(settings)
     colour = tuple(int(each * 255) for each in normalization.mean or (0.0, 0.0, 0.0))
     return SquareImages(
         size=size,
@@ -26,8 +31,28 @@ def read_squares(settings: Settings) -> SquareImages:
         normalization=normalization,
         patch=settings.side("patch_size", 32),
         image=token,
-        opening=f"{token}\n",
+        opening=f"{place}\n",
+        place=place,
     )
+
+
+def image_tokens(settings: Settings) -> tuple[str, str]:
+    """Return the texts of the token of an embedding and of an image's place.
+
+    The vocabularies of the first LLaVAs have no token of images: the unknown token stands for the embeddings.
+
+    Raises:
+        CheckpointError: config.json names an id without a token.
+        UnsupportedModel: the vocabulary has neither.
+    """
+    place = settings.token("image_token_index", "image_token", "<image>")
+    token = next((each for each in (place, UNKNOWN) if settings.tokenizer.backend.token_to_id(each) is not None), None)
+    if token is None:
+        raise UnsupportedModel(
+            f"{settings.source}: its images need the token {place!r} or {UNKNOWN!r}, and the model's vocabulary has "
+            "neither. Take the model in the form of transformers, such as those of llava-hf"
+        )
+    return token, place
 
 
 def square_size(settings: Settings) -> int:

@@ -22,7 +22,7 @@ class SquareImages:
         normalization: from bytes to the tower's numbers.
         patch: pixels of a patch's side.
         image: text of the token of an embedding.
-        opening: see `ImageWords`.
+        opening, place: see `ImageWords`.
     """
 
     size: int
@@ -33,11 +33,12 @@ class SquareImages:
     patch: int
     image: str
     opening: str = ""
+    place: str = ""
 
     @property
     def words(self) -> ImageWords:
         """Texts of tokens of images."""
-        return ImageWords(self.image, (self.image,), opening=self.opening)
+        return ImageWords(self.image, (self.image,), self.place, self.opening)
 
     @property
     def side(self) -> int:

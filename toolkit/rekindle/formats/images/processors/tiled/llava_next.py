@@ -9,7 +9,7 @@ import numpy as np
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
-from rekindle.formats.images.processors.llava import read_squares, square_size
+from rekindle.formats.images.processors.llava import image_tokens, read_squares, square_size
 from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
 from rekindle.formats.images.processors.squares import SquareImages
@@ -32,6 +32,7 @@ class LlavaNextImages:
         normalization: from bytes to the tower's numbers.
         patch: pixels of a patch's side.
         image: text of the token of an embedding.
+        place: text of an image's place in a prompt.
     """
 
     tile: int
@@ -40,11 +41,12 @@ class LlavaNextImages:
     normalization: Normalization
     patch: int
     image: str = "<image>"
+    place: str = "<image>"
 
     @property
     def words(self) -> ImageWords:
         """Texts of tokens of images."""
-        return ImageWords(self.image, (self.image,), opening=f"{self.image}\n")
+        return ImageWords(self.image, (self.image,), self.place, f"{self.place}\n")
 
     @property
     def side(self) -> int:
@@ -158,14 +160,15 @@ def read_llava(settings: Settings) -> SquareImages | LlavaNextImages:
     if settings.config.get("model_type") != "llava_next":
         return read_squares(settings)
     settings.require("do_resize", "do_convert_rgb")
-    tile = square_size(settings)
+    tile, (image, place) = square_size(settings), image_tokens(settings)
     return LlavaNextImages(
         tile=tile,
         sizes=_sizes(settings, tile),
         resample=settings.integer(settings.image, "resample", 3),
         normalization=settings.normalization(CLIP_MEAN, CLIP_STD),
         patch=settings.side("patch_size", 32),
-        image=settings.token("image_token_index", "image_token", "<image>"),
+        image=image,
+        place=place,
     )
 
 
