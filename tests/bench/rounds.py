@@ -1,7 +1,8 @@
 """Run one round: every contender does each measurement in turn."""
 
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from tests.bench import machine, workload
 from tests.bench.contenders import Contender, ContenderEnded, measure_limits
@@ -9,6 +10,9 @@ from tests.bench.say import say, waiting
 from tests.bench.steps import CASES, StepCase
 
 SINGLES = 3  # single streams are short, so they are measured more than once
+PAUSE_S: Final = 1.0
+"""The pause before each measurement: threads of the contender before spin on for a while (OpenMP's for 0.2 s), and it
+may write what it keeps on disk."""
 
 Record = dict[str, Any]
 
@@ -68,6 +72,7 @@ class Round:
 
     def _ask(self, contender: Contender, what: str, **values: object) -> Record:
         """Return a measurement, or the reason for the end of a peer, which has no speed then."""
+        time.sleep(PAUSE_S)
         others = machine.Others(one.pid for one in self._order)
         answer: Record = {"ended": contender.ended}
         if not contender.ended:
