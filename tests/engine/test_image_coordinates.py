@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import rekindle
-from rekindle.core.scheduler.drafts.gain import Chances
+from rekindle.core.scheduler.drafts.gain import Chances, Times
 from rekindle.server import app
 from rekindle_kernels.cpu.library import unavailable_reason
 from tests.draft_heads import with_draft_head
@@ -70,12 +70,20 @@ def assert_same(facts: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
     np.testing.assert_allclose(facts[1], expected[1], rtol=0, atol=tolerance)
 
 
+@pytest.fixture
+def free_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all ticks seem to take the same time, however busy the machine is, so that each guess pays."""
+    monkeypatch.setattr(Times, "of", lambda self, rows: 1.0)
+
+
+@pytest.mark.usefixtures("free_guesses")
 @pytest.mark.parametrize("name", ["qwen2_5-vl", "qwen3-vl", "qwen3_5", "smolvlm"])
 async def test_right_guesses_behind_an_image_have_its_positions(name: str) -> None:
     """Let the model choose between two tokens, so that their repetition is guessed rightly."""
     family = Pictured(name)
     options: Any = {**GREEDY, "max_tokens": 48, "logprobs": 0, "logit_bias": {20: 100.0, 21: 100.0}}
-    with rekindle.open_sync(family.path, **SETTINGS, draft="lookup", precompile="lazy", progress=False) as session:
+    with rekindle.open_sync(family.path, **SETTINGS, draft="lookup", progress=False) as session:
+        await session.precompiled(progress=False)
         for number in (0, 1):
             expected = facts_of(await session.generate(family.messages(number), **options, draft=False))
             assert set(expected[0]) == {20, 21}
@@ -84,6 +92,7 @@ async def test_right_guesses_behind_an_image_have_its_positions(name: str) -> No
             assert session.stats.scheduler.accepted_tokens > before
 
 
+@pytest.mark.usefixtures("free_guesses")
 async def test_right_guesses_of_the_own_head_behind_an_image_have_its_positions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +105,8 @@ async def test_right_guesses_of_the_own_head_behind_an_image_have_its_positions(
     tensors = {name: value * np.float32(0.2) if name.endswith(last) else value for name, value in tensors.items()}
     save_file(tensors, model / "model.safetensors")
     options: Any = {**GREEDY, "max_tokens": 48, "logprobs": 0}
-    with rekindle.open_sync(model, **SETTINGS, draft="mtp", precompile="lazy", progress=False) as session:
+    with rekindle.open_sync(model, **SETTINGS, draft="mtp", progress=False) as session:
+        await session.precompiled(progress=False)
         for number in (0, 1):
             expected = facts_of(await session.generate(family.messages(number), **options, draft=False))
             assert len(set(expected[0])) > 4
