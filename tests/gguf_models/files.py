@@ -194,10 +194,7 @@ def write_model(
             writer.add_tensor(own, floats)
     if change is not None:
         change(writer)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -325,3 +322,11 @@ def llama3_factors(scaling: Llama3Scaling, turns: Array) -> Array:
     smooth = np.clip((scaling.original_context * turns - low) / (high - low), 0.0, 1.0)
     factors: Array = 1.0 / ((1.0 - smooth) / scaling.factor + smooth)
     return factors
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write what a writer holds, and close its file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

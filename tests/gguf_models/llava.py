@@ -9,6 +9,8 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
+from tests.gguf_models.files import finish
+
 _NAMES: Final = (
     ("multi_modal_projector.linear_1", "mm.0"),
     ("multi_modal_projector.linear_2", "mm.2"),
@@ -64,10 +66,7 @@ def write_llava_mmproj(directory: Path, path: Path, change: Callable[[gguf.GGUFW
             writer.add_tensor(own, np.ascontiguousarray(values, _kind(own, values)))
     if change is not None:
         change(writer)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

@@ -9,6 +9,8 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
+from tests.gguf_models.files import finish
+
 Change = Callable[[gguf.GGUFWriter], None]
 
 
@@ -51,10 +53,7 @@ def _writer_of(path: Path) -> gguf.GGUFWriter:
 
 def _write(writer: gguf.GGUFWriter, path: Path) -> Path:
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
