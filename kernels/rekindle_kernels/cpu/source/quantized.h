@@ -11,43 +11,6 @@
 
 namespace {
 
-// A group of a row rounded to integers up to `most`. One with an infinity, or without a number, is zeros and a scale
-// that is not a number.
-struct RoundedGroup {
-  int32_t whole[kGroup];
-  float scale;
-
-  RoundedGroup(const float* x, int64_t most) {
-    Vec top{}, nothing{};
-#pragma GCC unroll 8
-    for (int i = 0; i < kGroup; i += kLanes) {
-      const Vec numbers = load(x + i);
-      top = larger(top, (Vec)((Bits)numbers & 0x7fffffff));
-      nothing += numbers * 0.0f;
-    }
-    const float largest_one = largest(top), full = static_cast<float>(most);
-    const float times = largest_one >= 0x1p-100f ? full / largest_one : 0;
-    const bool finite = total_of(nothing) == 0;
-    constexpr float kShift = 0x1.8p23f;  // a sum with it has the nearest integer in its low bits, ties to even
-    Signed wholes[kGroup / kLanes] = {};
-#pragma GCC unroll 8
-    for (int i = 0; i < kGroup / kLanes; ++i)
-      if (finite) wholes[i] = (Signed)(load(x + i * kLanes) * times + kShift) - 0x4b400000;
-    std::memcpy(whole, wholes, sizeof whole);
-    scale = finite ? largest_one / full : NAN;
-  }
-
-  // Returns the sum of the first 16 integers, or of the others.
-  int32_t sum(int half) const {
-    int32_t sum = 0;
-    for (int i = 0; i < kGroup / 2; ++i) sum += whole[half * (kGroup / 2) + i];
-    return sum;
-  }
-
-  // Returns the scale times the sum of all integers.
-  float total() const { return scale * static_cast<float>(sum(0) + sum(1)); }
-};
-
 // The rows of a part in tiles, quantized.
 struct QuantizedRows {
   int64_t rows, groups, most;
@@ -70,16 +33,37 @@ struct QuantizedRows {
     return {words + before * words_of(bytes()), scales + before, totals + before, sums + before * 2};
   }
 
-  // Rounds a row's groups to integers up to `most`.
+  // Rounds a row's groups to integers up to `most`. A group with an infinity, or without a number, has no numbers.
   void quantize(const float* x, int64_t tile, int64_t row) const {
     const int64_t across = size(tile), before = first(tile) * groups;
     for (int64_t group = 0; group < groups; ++group, x += kGroup) {
-      const RoundedGroup rounded(x, most);
-      const int32_t* whole = rounded.whole;
-      scales[before + group * across + row] = rounded.scale;
-      for (int half = 0; half < 2; ++half)
-        sums[(before + group * across) * 2 + half * across + row] = rounded.sum(half);
-      totals[before + group * across + row] = rounded.total();
+      Vec top{}, nothing{};
+#pragma GCC unroll 8
+      for (int i = 0; i < kGroup; i += kLanes) {
+        const Vec numbers = load(x + i);
+        top = larger(top, (Vec)((Bits)numbers & 0x7fffffff));
+        nothing += numbers * 0.0f;
+      }
+      const float largest_one = largest(top), full = static_cast<float>(most);
+      const float times = largest_one >= 0x1p-100f ? full / largest_one : 0;
+      const bool finite = total_of(nothing) == 0;
+      constexpr float kShift = 0x1.8p23f;  // a sum with it has the nearest integer in its low bits, ties to even
+      Signed wholes[kGroup / kLanes] = {};
+#pragma GCC unroll 8
+      for (int i = 0; i < kGroup / kLanes; ++i)
+        if (finite) wholes[i] = (Signed)(load(x + i * kLanes) * times + kShift) - 0x4b400000;
+      int32_t whole[kGroup];
+      std::memcpy(whole, wholes, sizeof whole);
+      const float scale = finite ? largest_one / full : NAN;
+      scales[before + group * across + row] = scale;
+      int32_t both = 0;
+      for (int half = 0; half < 2; ++half) {
+        int32_t sum = 0;
+        for (int i = 0; i < kGroup / 2; ++i) sum += whole[half * (kGroup / 2) + i];
+        sums[(before + group * across) * 2 + half * across + row] = sum;
+        both += sum;
+      }
+      totals[before + group * across + row] = scale * static_cast<float>(both);
       uint32_t* to = words + (before + group * across) * words_of(bytes()) + row;
       const auto part = [&](int i, uint32_t mask, int shift) {
         return (static_cast<uint32_t>(whole[i]) & mask) << shift;
@@ -102,7 +86,7 @@ void stored_panel(const uint8_t* panel, int64_t of_block, const QuantizedRows& x
   for (int64_t begin = 0; begin < x.groups; begin += kChunk) {
     const int64_t groups = least(kChunk, x.groups - begin);
     const uint8_t* before = cursor.at;
-    unpack_groups<kBytes ? Codes::kQuads : Codes::kPairs>(cursor, groups, wide);
+    unpack_groups<kBytes>(cursor, groups, wide);
     const int64_t next = cursor.at - before;
     for (int64_t t = 0; t < x.tiles(); ++t) {
       // Each tile fetches its part of the next groups, so that reading them waits for no memory.
@@ -135,27 +119,37 @@ struct StoredRows {
 
   StoredRows(const StoredLinear& stored, const LinearPart& part)
       : integers{part.rows, stored.all.in / kGroup, stored.most, nullptr, nullptr, nullptr, nullptr},
-        wide{},
+        wide{nullptr, nullptr},
         floats{0, part.rows, 0, 1, nullptr, true} {
-    const int64_t in = stored.all.in, groups_of_rows = part.rows * in / kGroup;
-    Room room(part.scratch);
-    y = room.take<float>(part.rows * kPanel);
+    const int64_t in = stored.all.in, numbers_of_rows = part.rows * in / kGroup;
+    const auto aligned = [](char* at) { return at + (64 - reinterpret_cast<uintptr_t>(at) % 64) % 64; };
+    char* at = aligned(static_cast<char*>(part.scratch));
+    const auto take = [&](int64_t bytes) {
+      char* taken = at;
+      at = aligned(at + bytes);
+      return taken;
+    };
+    y = reinterpret_cast<float*>(take(part.rows * kPanel * sizeof(float)));
     const float* x = stored.all.x + part.first_row * in;
     const bool halves = stored.most < 0;
     bool rounds = false, keeps = false;
     for (int64_t i = 0; i < stored.count && !halves; ++i)
       (stored.most == 0 || kStored[stored.runs[i].kind].floats ? keeps : rounds) = true;
     if (rounds) {
-      integers.words = room.take<uint32_t>(groups_of_rows * kPairs);
-      integers.scales = room.take<float>(groups_of_rows);
-      integers.totals = room.take<float>(groups_of_rows);
-      integers.sums = room.take<int32_t>(groups_of_rows * 2);
-      wide = Unpacked(room);
+      integers.words = reinterpret_cast<uint32_t*>(take(numbers_of_rows * kPairs * 4));
+      integers.scales = reinterpret_cast<float*>(take(numbers_of_rows * 4));
+      integers.totals = reinterpret_cast<float*>(take(numbers_of_rows * 4));
+      integers.sums = reinterpret_cast<int32_t*>(take(numbers_of_rows * 8));
+      wide.words = reinterpret_cast<uint32_t*>(take(kChunk * kPairs * kPanel * 4));
+      wide.factors = reinterpret_cast<float*>(take(kChunk * 3 * kPanel * 4));
       for (int64_t t = 0; t < integers.tiles() && !part.interleaved; ++t)
         for (int64_t r = 0; r < integers.size(t); ++r) integers.quantize(x + (integers.first(t) + r) * in, t, r);
     }
-    if (keeps || halves) floats.scratch = room.take<char>(rekindle::linear_scratch(part.rows, in));
-    numbers = room.take<float>((stored.most == 0 ? in : halves ? kBlock / 2 : kWidened) * kPanel);
+    if (keeps || halves) floats.scratch = take(rekindle::linear_scratch(part.rows, in));
+    numbers = reinterpret_cast<float*>(take((stored.most == 0 ? in
+                                             : halves         ? kBlock / 2
+                                                              : kWidened) *
+                                            kPanel * sizeof(float)));
     exact = {x, numbers, nullptr, y, part.rows, in, kPanel, false};
     if (keeps && !part.interleaved) interleave_rows<Float32>(exact, floats);
     if (halves && !part.interleaved) interleave_rows<Halves>(exact, floats);

@@ -288,48 +288,15 @@ void few_rows(const uint8_t* panel, int64_t groups, int64_t of_block, const Quan
   }
 }
 
-// Scratch, taken by whole lines of 64 bytes.
-class Room {
- public:
-  explicit Room(void* scratch) : at_(line_from(static_cast<char*>(scratch))) {}
-
-  template <typename T>
-  T* take(int64_t count) {
-    char* taken = at_;
-    at_ = line_from(at_ + count * static_cast<int64_t>(sizeof(T)));
-    return reinterpret_cast<T*>(taken);
-  }
-
- private:
-  static char* line_from(char* at) { return at + (64 - reinterpret_cast<uintptr_t>(at) % 64) % 64; }
-
-  char* at_;
-};
-
-// Some groups of a panel in words like their inputs, with their scales. Codes have their offset, but for quads.
+// Some groups of a panel in words like their inputs, with their scales. Codes in 16 bits have their offset.
 struct Unpacked {
-  uint32_t* words = nullptr;  // [group][word][32]
-  float* factors = nullptr;   // [group][scale of the first half, of the second, number to add][32]
-
-  Unpacked() = default;
-  explicit Unpacked(Room& room)
-      : words(room.take<uint32_t>(kChunk * kPairs * kPanel)), factors(room.take<float>(kChunk * 3 * kPanel)) {}
+  uint32_t* words;  // [group][word][32]
+  float* factors;   // [group][scale of the first half, of the second, number to add][32]
 };
 
-// The forms of unpacked codes: quads of bytes, pairs of 16-bit integers, or these in bfloat16.
-enum class Codes { kQuads, kPairs, kHalves };
-
-// Returns pairs of integers of at most 8 bits, with their sign, as bfloat16 numbers.
-inline Bits halves_of_integers(Bits pairs) {
-  const Vec first = __builtin_convertvector((Signed)(pairs << 16) >> 16, Vec);
-  const Vec second = __builtin_convertvector((Signed)pairs >> 16, Vec);
-  return (Bits)first >> 16 | ((Bits)second & 0xffff0000u);
-}
-
-template <Codes kCodes, int kKind>
+template <bool kBytes, int kKind>
 void unpack_groups(Cursor<kKind, kParts>& cursor, int64_t groups, const Unpacked& to) {
   constexpr StoredKind kOf = kStored[kKind];
-  constexpr bool kBytes = kCodes == Codes::kQuads;
   constexpr int kWords = words_of(kBytes);
   for (int64_t group = 0; group < groups; ++group) {
     cursor.enter();
@@ -343,7 +310,6 @@ void unpack_groups(Cursor<kKind, kParts>& cursor, int64_t groups, const Unpacked
       for (int place = 0; place < kWords; ++place) {
         Bits codes = cursor.template word<kBytes>(p, place);
         if (!kBytes) codes = (Bits)((Shorts)codes + static_cast<int16_t>(kOf.offset));
-        if (kCodes == Codes::kHalves) codes = halves_of_integers(codes);
         std::memcpy(words + place * kPanel + p * kLanes, &codes, sizeof codes);
       }
       store(numbers + p * kLanes, factors.scale[0][p]);

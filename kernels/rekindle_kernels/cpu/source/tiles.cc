@@ -1,7 +1,6 @@
 // The kernels by tiles, over those of avx512_bf16. This file is compiled with AMX and for its reference, with
 // REKINDLE_ISA as the set's name.
 #include "attention_tiles.h"
-#include "integer_tiles.h"
 #include "kernels.h"
 #include "linear_tiles.h"
 #include "stored_tiles.h"
@@ -33,9 +32,8 @@ void attend_by_tiles(const Attention& all, const AttentionPart& part) {
   attend<Tiled>(all, part);
 }
 
-// Inputs of bfloat16 are multiplied by tiles, and those of integers where tiles are faster: the bits are the same.
+// Inputs of bfloat16 alone are multiplied by tiles.
 void stored_by_tiles(const StoredLinear& stored, const LinearPart& part) {
-  if (fits_integer_tiles(stored, part)) return integers_by_tiles(stored, part);
   if (stored.most >= 0) return avx512_bf16::kernels()->linear_stored(stored, part);
   const NoDenormals mode;
   ::stored_by_tiles(stored, part, avx512_bf16::widen_stored);

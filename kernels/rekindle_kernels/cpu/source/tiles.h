@@ -14,9 +14,9 @@
 namespace {
 
 constexpr int64_t kTileRows = 16;     // the most rows of a tile
-constexpr int64_t kTileInputs = 32;   // the most bfloat16 numbers in a tile's row
+constexpr int64_t kTileInputs = 32;   // bfloat16 numbers in a tile's row
 constexpr int64_t kTileOutputs = 16;  // float32 numbers in a tile's row
-constexpr int64_t kTileBytes = 64;    // the most of a row
+constexpr int64_t kTileBytes = 64;    // of a row
 
 // The configuration of the registers, as the hardware reads it. Registers 0 and 1 are results of the first rows, 2 and
 // 3 of the second ones, 4 and 5 inputs of both, and 6 and 7 weights.
@@ -25,11 +25,10 @@ struct alignas(64) TileShapes {
   uint16_t bytes[16] = {};
   uint8_t rows[16] = {};
 
-  TileShapes(int64_t first, int64_t second, int64_t inputs) {
-    const int64_t pairs = inputs / 2, wanted[8] = {first, first, second, second, first, second, pairs, pairs};
+  TileShapes(int64_t first, int64_t second) {
+    const int64_t wanted[8] = {first, first, second, second, first, second, kTileRows, kTileRows};
     for (int t = 0; t < 8; ++t) {
-      const bool of_inputs = t == 4 || t == 5;
-      bytes[t] = static_cast<uint16_t>(!wanted[t] ? 0 : of_inputs ? inputs * 2 : kTileBytes);
+      bytes[t] = wanted[t] ? kTileBytes : 0;
       rows[t] = static_cast<uint8_t>(wanted[t]);
     }
   }
@@ -53,9 +52,9 @@ class Registers : public TileInstructions {
     if (shapes_) release();
   }
 
-  void shape(int64_t first, int64_t second, int64_t inputs = kTileInputs) {
-    const int64_t shapes = (inputs * 32 + first) * 32 + second;
-    if (shapes_ != shapes) configure(TileShapes(first, second, inputs));
+  void shape(int64_t first, int64_t second) {
+    const int64_t shapes = first * 32 + second;
+    if (shapes_ != shapes) configure(TileShapes(first, second));
     shapes_ = shapes;
   }
 

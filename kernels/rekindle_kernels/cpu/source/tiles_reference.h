@@ -8,7 +8,7 @@ namespace {
 class TileInstructions {
  public:
   void configure(const TileShapes& shapes) {
-    for (int t = 0; t < 8; ++t) rows_[t] = shapes.rows[t], bytes_[t] = shapes.bytes[t];
+    for (int t = 0; t < 8; ++t) rows_[t] = shapes.rows[t];
   }
 
   void release() {}
@@ -21,25 +21,21 @@ class TileInstructions {
   template <int kTile>
   void load(const void* from, int64_t stride) {
     const char* at = static_cast<const char*>(from);
-    for (int64_t row = 0; row < rows_[kTile]; ++row)
-      std::memcpy(numbers_[kTile][row], at + row * stride, bytes_[kTile]);
+    for (int64_t row = 0; row < rows_[kTile]; ++row) std::memcpy(numbers_[kTile][row], at + row * stride, kTileBytes);
   }
 
   template <int kTile>
   void store(void* to, int64_t stride) const {
     char* at = static_cast<char*>(to);
-    for (int64_t row = 0; row < rows_[kTile]; ++row)
-      std::memcpy(at + row * stride, numbers_[kTile][row], bytes_[kTile]);
+    for (int64_t row = 0; row < rows_[kTile]; ++row) std::memcpy(at + row * stride, numbers_[kTile][row], kTileBytes);
   }
 
   template <int kSums, int kInputs, int kWeights>
   void multiply() {
-    const Row *x = numbers_[kInputs], *weights = numbers_[kWeights];
-    Row* sums = numbers_[kSums];
     int64_t row = 0;
     for (; row + kTogether <= rows_[kSums]; row += kTogether)
-      add_rows<kTogether>(x + row, weights, rows_[kWeights], sums + row);
-    for (; row < rows_[kSums]; ++row) add_rows<1>(x + row, weights, rows_[kWeights], sums + row);
+      add_rows<kTogether>(numbers_[kInputs] + row, numbers_[kWeights], numbers_[kSums] + row);
+    for (; row < rows_[kSums]; ++row) add_rows<1>(numbers_[kInputs] + row, numbers_[kWeights], numbers_[kSums] + row);
   }
 
  private:
@@ -47,10 +43,10 @@ class TileInstructions {
   static constexpr int kTogether = 4;  // rows in registers
 
   template <int kRows>
-  static void add_rows(const Row* x, const Row* weights, int64_t pairs, Row* sums) {
+  static void add_rows(const Row* x, const Row* weights, Row* sums) {
     for (int64_t column = 0; column < kTileOutputs; column += kLanes) {
       Vec even[kRows] = {}, odd[kRows] = {};
-      for (int64_t pair = 0; pair < pairs; ++pair) {
+      for (int pair = 0; pair < kTileInputs / 2; ++pair) {
         Bits both;
         std::memcpy(&both, weights[pair] + column, sizeof both);
         const Vec first = (Vec)(both << 16), second = (Vec)(both & 0xffff0000u);
@@ -70,7 +66,7 @@ class TileInstructions {
   }
 
   alignas(64) Row numbers_[8][kTileRows];
-  int64_t rows_[8] = {}, bytes_[8] = {};
+  int64_t rows_[8] = {};
 };
 
 }  // namespace
