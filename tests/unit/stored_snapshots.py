@@ -28,7 +28,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def snapshot_key(number: int = 0) -> SnapshotKey:
     """Make a key independent of sources, versions and machines."""
-    return SnapshotKey("config", f"weights {number}", "float32", "4", "float32[4, 2, 4, 8, 16]", "code", "cpu", "")
+    return SnapshotKey(
+        (("model", "config"), ("weights", f"weights {number}"), ("numbers", "float32"), ("page_size", "4"))
+    )
 
 
 def below(parent: str, number: int, namespace: str = "") -> NewPage:

@@ -20,9 +20,9 @@ from rekindle.cli.cache import stores
 from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import ago, parse_size
 from rekindle.core.concurrency.progress import silent
-from rekindle.core.device.programs.key import ProgramKey
+from rekindle.core.device.programs.key import CODE, ProgramKey
 from rekindle.core.device.programs.store import ProgramCatalog
-from rekindle.core.store.validity import code_digest
+from rekindle.core.store.sources import SOURCES as SOURCE_FILES
 from rekindle.core.words import size_text
 from tests.two_steps import OPTIONS, SETTINGS
 from tests.unit.stored_programs import MODEL, save_as, serialized, some_key
@@ -66,7 +66,7 @@ def filled(example: Path, cache: Path) -> Path:
 
 def step_key(name: str) -> ProgramKey:
     key = some_key(0)
-    build = replace(key.build, model=repr(MODEL), code=code_digest())
+    build = replace(key.build, model=repr(MODEL), code=SOURCE_FILES.digest(CODE))
     return replace(key, program=name, statics=json.dumps({"dtype": "float32"}), build=build)
 
 
@@ -326,7 +326,7 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
         "  not stored: step of 16+0\n    the most similar stored program differs in\n"
         "      code (the sources of Rekindle)" in output
     )
-    assert f"        here    {code_digest()[:12]}...\n        stored  000000000000...\n" in output
+    assert f"        here    {SOURCE_FILES.digest(CODE)[:12]}...\n        stored  000000000000...\n" in output
     assert "        stored  XLA_FLAGS: --xla_a\n" in output
     assert "jax_config" not in output
     assert f"        stored  {'0' * 64}\n" in explained(capsys, needs, "--long")

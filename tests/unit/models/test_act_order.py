@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 import rekindle
 from rekindle import Generation
 from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.weights.load import load_decoder, load_weights
 from rekindle.core.device.place import Place
 from rekindle.core.errors import InvalidRequest, UnsupportedModel
@@ -201,7 +202,7 @@ def test_the_order_is_in_all_keys(model: Path) -> None:
     assert (other.form.kinds, other.form.orders) == (ordered.form.kinds, ())
     plans = ordered, other
     assert len({plan.program_keys()(plan.largest_step).digest for plan in plans}) == 2
-    assert len({plan.snapshot_key().digest for plan in plans}) == 2
+    assert len({Identity.of(plan).pages_key().digest for plan in plans}) == 2
 
 
 def _in_file_order(tensor: Any) -> Any:

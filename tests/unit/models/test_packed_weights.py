@@ -14,6 +14,7 @@ import pytest
 
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.forms import weight_form
+from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.weights.load import load_decoder, load_weights
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError, UnsupportedModel
@@ -184,7 +185,7 @@ def test_kinds_and_activations_are_in_all_keys(families: Path) -> None:
     other = replace(checkpoint, tensors={**checkpoint.tensors, **_one_of_another_kind(checkpoint.tensors)})
     plans.append(Blueprint.of(other, settings[1], HERE))
     assert len({plan.program_keys()(plan.largest_step).digest for plan in plans}) == len(plans)
-    assert len({plan.snapshot_key().digest for plan in plans}) == len(plans)
+    assert len({Identity.of(plan).pages_key().digest for plan in plans}) == len(plans)
 
 
 def _one_of_another_kind(tensors: Mapping[str, Tensor]) -> dict[str, Blocks]:

@@ -13,6 +13,7 @@ import pytest
 
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.forms import weight_form
+from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.loading.joining import join
 from rekindle.assembly.loading.kinds import large_groups, quantized_kinds
 from rekindle.assembly.weights import load
@@ -167,7 +168,7 @@ def test_codes_are_in_all_keys_and_take_less_memory(families: Path) -> None:
     settings.append(Settings(quantize="int8", activations="exact"))
     plans = [Blueprint.of(checkpoint, each, HERE) for each in settings]
     assert len({plan.program_keys()(plan.largest_step).digest for plan in plans}) == len(plans)
-    assert len({plan.snapshot_key().digest for plan in plans}) == len(plans)
+    assert len({Identity.of(plan).pages_key().digest for plan in plans}) == len(plans)
     plain, eight, four, _ = (plan.programs.shapes.weight_bytes for plan in plans)
     assert four < eight < 0.4 * plain
     for each, plan in zip(settings, plans, strict=True):

@@ -17,20 +17,16 @@ from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.request.activations.changes import changes_of
 from rekindle.core.request.activations.steering import Steering
 from rekindle.core.request.request import namespace_of
-from rekindle.core.store import validity
-from rekindle.core.store.snapshot_key import content_fingerprint, weights_fingerprint
+from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.array_digests import arrays_digest
-from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.uses import DecisionForm, Uses
 from rekindle.formats.lora import Lora, LowRank
 from rekindle.formats.weight_file import stamps_of
 from rekindle.mapping.deciding import DecisionTask
 from rekindle.mapping.items import Item
 from rekindle.mapping.shaping import Shaping
-from rekindle.replicas.recipe import Recipe, content_of
 from rekindle.session.session import Session
-from rekindle.settings.engine import Settings
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from rekindle_kernels.cpu import build
 
@@ -61,10 +57,6 @@ def shaping(**parts: Any) -> str:
         return f"{content} {session.fingerprint}"
 
 
-def deployment(**parts: Any) -> str:
-    return shaping(deployment=replace(fake_loaded_engine(fake_limits()).deployment, **parts))
-
-
 def tokenizer(number: int, template: str | None = None) -> Tokenizer:
     from tokenizers import Tokenizer as Backend
     from tokenizers.models import WordLevel
@@ -85,11 +77,6 @@ READ = 0
 """Number read by `reader`."""
 
 
-def sources(number: int, folder: Path, patch: pytest.MonkeyPatch) -> str:
-    patch.setattr(validity, "_sources", lambda: iter([("step.py", bytes([number]))]))
-    return validity._digest_of_sources()
-
-
 def native(number: int, folder: Path, patch: pytest.MonkeyPatch) -> str:
     (folder / "linear.cc").write_text(f"{number}")
     patch.setattr(build, "SOURCES", folder)
@@ -100,15 +87,6 @@ def flags(number: int, folder: Path, patch: pytest.MonkeyPatch) -> str:
     (folder / "flags").write_text(f"--xla_{number}")
     patch.setenv("XLA_FLAGS", str(folder / "flags"))
     return key._xla_flags()
-
-
-def replica(number: int, folder: Path, patch: pytest.MonkeyPatch) -> str:
-    checkpoint = fake_loaded_engine(fake_limits()).checkpoint
-    return Recipe.of("m", Settings(), None, None, None, content_of(_with_file(checkpoint, number, folder))).digest
-
-
-def _with_file(checkpoint: Checkpoint, number: int, folder: Path) -> Checkpoint:
-    return replace(checkpoint, files=(file_of(number, folder),))
 
 
 def steered(number: int) -> str:
@@ -146,30 +124,16 @@ SURVIVORS: dict[str, Identity] = {
     "decisions of a map, by the model's form": lambda n, *_: decided(
         "Is it?", DecisionForm(temperature={"noul": n + 1})
     ),
-    "answers of a map, by the model's structure": lambda n, *_: shaping(
-        checkpoint=replace(
-            (c := fake_loaded_engine(fake_limits()).checkpoint), config=replace(c.config, max_context=1000 + n)
-        )
-    ),
-    "answers of a map, by tokenizer": lambda n, *_: shaping(tokenizer=tokenizer(n)),
-    "answers of a map, by chat template": lambda n, *_: shaping(tokenizer=tokenizer(1, f"{n}")),
-    "answers of a map, by processor": lambda n, *_: deployment(logits_processor=f"f #{n}"),
-    "answers of a map, by data type": lambda n, *_: deployment(dtype=f"float{n}"),
-    "answers of a map, by type of pages": lambda n, *_: deployment(kv_dtype=f"int{n}"),
-    "answers of a map, by kernels": lambda n, *_: deployment(implementation=f"{n}"),
     "answers of a map, by weights of the opened files": lambda n, *_: shaping(weights_digest=f"{n}"),
     "answers of a map and the fingerprint, by new weights": lambda n, *_: updated(n),
     "answers of a map, the fingerprint and pages, by adapter": lambda n, *_: adapted(n),
     "pages of steered requests": lambda n, *_: steered(n),
-    "pages of a model": lambda n, folder, _: weights_fingerprint([file_of(n, folder)]),
-    "copies of a model": lambda n, folder, _: content_fingerprint([file_of(n, folder)]),
+    "files of a model": lambda n, folder, _: content_fingerprint([file_of(n, folder)]),
     "weights of arrays": lambda n, *_: arrays_digest({"w": np.full(3, n)}),
     "adapters": lambda n, *_: adapter_of(n).digest,
     "programs, by logits processor": processor,
-    "programs, by code": sources,
     "programs, by flags in a file": flags,
     "the native library": native,
-    "replicas": replica,
 }
 
 
@@ -180,8 +144,7 @@ def test_other_content_under_the_same_name_is_another(
     identity = SURVIVORS[name]
     first, second = identity(1, tmp_path, monkeypatch), identity(2, tmp_path, monkeypatch)
     assert first != second
-    if name != "pages of a model":  # these are told apart by the time of the file too
-        assert identity(1, tmp_path, monkeypatch) == first
+    assert identity(1, tmp_path, monkeypatch) == first
 
 
 def test_sleeping_weights_are_those_of_the_files_as_they_were(tmp_path: Path) -> None:
@@ -191,12 +154,6 @@ def test_sleeping_weights_are_those_of_the_files_as_they_were(tmp_path: Path) ->
         file_of(2, tmp_path).with_name("model.safetensors").touch()
         with pytest.raises(rekindle.CheckpointError, match="changed"):
             session.wake_sync()
-
-
-def test_tile_sizes_count_with_the_code() -> None:
-    """Tables of tuned blocks are among the sources in the keys of programs."""
-    names = [name for name, _ in validity._sources()]
-    assert {"rekindle_kernels/tpu/tuning.json", "rekindle_kernels/gpu/tuning.json"} <= set(names)
 
 
 WRITERS = {

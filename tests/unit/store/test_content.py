@@ -45,12 +45,51 @@ class Slotted:
         self.number = number
 
 
+class Wrapper:
+    """A wrapper as `functools.update_wrapper` makes them, with a number of its own."""
+
+    def __init__(self, function: Callable[..., Any], number: int):
+        functools.update_wrapper(self, function)
+        self.number = number
+
+    def __call__(self, value: int) -> int:
+        return int(self.__wrapped__(value)) + self.number  # type: ignore[attr-defined]
+
+
+@dataclass
+class Scaler:
+    factor: int
+
+    def __call__(self, value: int) -> int:
+        return value * self.factor
+
+
+@dataclass
+class Divider:
+    factor: int
+
+    def __call__(self, value: int) -> int:
+        return value // self.factor
+
+
+Divider.__qualname__ = "Scaler"
+
+
+def attributed(number: int) -> Callable[[int], int]:
+    def function(value: int) -> int:
+        return value + int(function.number)  # type: ignore[attr-defined]
+
+    function.number = number  # type: ignore[attr-defined]
+    return function
+
+
 CONTENTS: list[Any] = [
     *(None, 0, 1, 1.0, True, "1", b"1", 1j, range(1), slice(1)),
     *((), (1,), (1, 2), (2, 1), ((1,), 2), (1, (2,)), {1}, {1, 2}, {"a": 1}, {"a": 2}, {"b": 1}),
     *({"a": 1, "b": 2}, {"b": 2, "a": 1}, np.float32, np.dtype("int8"), len, functools, Pair, Adder),
     *(np.zeros(3), np.zeros((3, 1)), np.zeros(3, np.float32), np.zeros(3, np.int32), np.array([0.0, 0, 1e-9])),
     *(Pair(1, 2), Pair(2, 1), Adder(1), Adder(2), Slotted(1), Slotted(2), functools.partial(Adder(1), 2)),
+    *(Wrapper(len, 1), Wrapper(len, 2), Wrapper(repr, 1), attributed(1), attributed(2), Scaler(1), Divider(1)),
     *(jax.jit(lambda x: x), jax.jit(lambda x: x + 1), Adder(1).__call__, ml_dtypes.bfloat16),
 ]
 
@@ -176,3 +215,42 @@ def test_reprs_of_changes_tell_vectors_apart() -> None:
     reprs = {repr(kind(1, each, tokens=3)) for kind in (Steering, Patch) for each in (vector, other)}
     assert len(reprs) == 4
     assert "#" in repr(Steering(1, "no numbers"))
+
+
+def test_a_module_imported_in_a_function_counts_with_what_is_read_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    helper = ModuleType("helper_of_a_function")
+    helper.TOKEN, helper.OTHER = 7, 1  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, helper.__name__, helper)
+
+    def function(value: int) -> int:
+        import helper_of_a_function  # type: ignore[import-not-found]
+
+        return value + int(helper_of_a_function.TOKEN)
+
+    before = content_digest(function)
+    helper.OTHER = 2  # type: ignore[attr-defined]
+    assert content_digest(function) == before
+    helper.TOKEN = 8  # type: ignore[attr-defined]
+    assert content_digest(function) != before
+
+
+def test_modules_that_a_function_may_do_without_need_not_be_there() -> None:
+    def function(value: int) -> int:
+        try:
+            import package_that_is_not_installed  # type: ignore[import-not-found]
+        except ImportError:
+            return value
+        return int(package_that_is_not_installed.next(value))
+
+    assert content_digest(function) == content_digest(function)
+
+
+def test_an_import_of_an_installed_package_counts_with_its_version_and_imports_nothing() -> None:
+    def function(value: int) -> Any:
+        import wave
+
+        return wave.open(str(value))
+
+    known = "wave" in sys.modules
+    assert content_digest(function)
+    assert ("wave" in sys.modules) == known

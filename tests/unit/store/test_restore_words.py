@@ -3,9 +3,9 @@
 from rekindle.assembly.programs.restore_report import difference_text
 
 
-def test_weights_that_are_not_packed_have_a_name() -> None:
+def test_a_part_is_explained_with_both_values() -> None:
     assert (
-        difference_text("numerics", "", "Q5_0 (7e)")
-        == "numerics (the C++ kernels, and packed weights): Q5_0 (7e) there, weights as plain numbers here"
+        difference_text("numbers", "float32", "float32, Q5_0 (7e)")
+        == "numbers (data types, and packed weights): float32, Q5_0 (7e) there, float32 here"
     )
     assert difference_text("host_cpu", "", "zen4").endswith("zen4 there, (nothing) here")

@@ -15,6 +15,7 @@ from rekindle.assembly.followers import FollowerHosts, Followers
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import collapse_later, distinct, fill
+from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.loading.planning import fewest, plan
 from rekindle.assembly.loading.stores import Stores, open_stores, store_directory
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
@@ -40,12 +41,12 @@ from rekindle.core.errors import CheckpointError, ConfigError, InvalidRequest
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
-from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.text.masks import ThreadedMasks
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.defaults import sampling_defaults
 from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.weights import weights_digest
 from rekindle.formats.families.reading import Family
 from rekindle.formats.responses.reading.turns import AnswerTurns
 from rekindle.settings.engine import Settings
@@ -89,7 +90,8 @@ def build(
         blueprint = lanes[0]
         limits = blueprint.limits
         defaults, unserved = defaults_of(checkpoint, settings, limits)
-        stores = open_stores(directory, lanes, settings)
+        identity = Identity.of(blueprint, family, defaults)
+        stores = open_stores(directory, lanes, identity, settings)
         stored = set(stores[0].compile_seconds).intersection(*(each.compile_seconds for each in stores))
         first, later, wait = blueprint.in_turn(settings.precompile, stores[0].program_keys, stored)
         if followers is not None:
@@ -125,7 +127,8 @@ def build(
             programs=_programs(lanes, stores, executables, preparing, times),
             resources=ExitStack(),
             followers=followers,
-            weights_digest=content_fingerprint(checkpoint.files) if checkpoint.files else "",
+            identity=identity,
+            weights_digest=weights_digest(checkpoint),
         ).composed(compose)
         return replace(loaded_engine, resources=resources.pop_all())
 

@@ -16,6 +16,7 @@ from rekindle.assembly.loading.adapting import put_adapter, put_empty
 from rekindle.assembly.loading.blueprint import adapter_programs, steering_programs
 from rekindle.assembly.loading.filling import place_new_weights
 from rekindle.assembly.loading.huge_pages import prefer, spans_of
+from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing.preparer import Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
@@ -95,6 +96,7 @@ class LoadedEngine:
         lanes: lanes of the engine, to be wired by an `Engine`.
         programs: compiled programs.
         resources: resources closed by `free`.
+        identity: all content that decides answers.
         weights_digest: digest of the weights in use at first; empty for a model without weight files.
         weights_version: their number; above 0 for replicas with weights replaced by an earlier session.
         followers: processes with other shards of the model; None without any.
@@ -112,6 +114,7 @@ class LoadedEngine:
     lanes: tuple[Lane, ...]
     programs: ProgramsView
     resources: ExitStack
+    identity: Identity
     followers: Followers | None = None
     replicas: Replicas | None = None
     weights_digest: str = ""

@@ -4,9 +4,11 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
+from dis import get_instructions
 from enum import Enum
-from functools import cache, partial
-from importlib import metadata
+from functools import cache, cached_property, partial
+from importlib import import_module, metadata
+from importlib.util import find_spec, resolve_name
 from itertools import chain
 from pathlib import Path, PurePath
 from site import getsitepackages, getusersitepackages
@@ -36,9 +38,9 @@ class Indigestible(TypeError):
 def content_digest(value: Any) -> str:
     """Return the SHA-256 of a value's content, as 64 hexadecimal digits, the same in every process.
 
-    Arrays count with all numbers. Functions count with code, constants, defaults, closures and the globals in use;
-    functions of installed packages count with the version of the package. Lists equal tuples, sets are unordered, and
-    mappings are ordered.
+    Arrays count with all numbers. Functions count with code, constants, defaults, closures, attributes, and the globals
+    and imported modules in use; functions of installed packages count with the version of the package. Lists equal
+    tuples, sets are unordered, and mappings are ordered.
 
     Raises:
         Indigestible: the content of the value, or of a part, is unreadable.
@@ -114,6 +116,8 @@ class _Digester:
                 yield from self._function(value)
             case property():
                 yield from (b"property", self.digest([value.fget, value.fset, value.fdel]).encode())
+            case cached_property():
+                yield from (b"property", self.digest(value.func).encode())
             case MemberDescriptorType() | GetSetDescriptorType():
                 yield from (b"slot", value.__name__.encode())
             case MethodType():
@@ -149,19 +153,23 @@ class _Digester:
             yield from (b"function", function.__qualname__.encode(), version.encode())
             return
         cells = [_content_of(cell) for cell in function.__closure__ or ()]
-        names = sorted({name for code in _all_codes(function.__code__) for name in code.co_names})
+        codes = list(_all_codes(function.__code__))
+        names = sorted({name for code in codes for name in code.co_names})
         used = {name: function.__globals__[name] for name in names if name in function.__globals__}
-        for name, module in list(used.items()):  # a helper module counts with what may be read of it
+        inner = {f"import {name}": _imported(name, function) for code in codes for name in _imports_in(code)}
+        for name, module in [*used.items(), *inner.items()]:  # a helper module counts with what may be read of it
             if isinstance(module, ModuleType) and _installed(module) is None:
                 used |= {f"{name}.{each}": vars(module)[each] for each in names if each in vars(module)}
-        content = (function.__code__, function.__defaults__, function.__kwdefaults__ or {}, cells, used)
-        yield from (b"function", *(self.digest(each).encode() for each in content))
+        content = (function.__code__, function.__defaults__, function.__kwdefaults__ or {}, cells, used, inner)
+        own = {name: each for name, each in vars(function).items() if name != "__wrapped__"}
+        yield from (b"function", *(self.digest(each).encode() for each in (*content, own)))
 
     def _object(self, value: Any) -> Iterator[bytes]:
-        """Yield an object of another class: a wrapped function, numbers, or attributes."""
+        """Yield an object of another class: attributes, numbers, or a wrapped function."""
         kind = type(value)
-        if callable(getattr(value, "__wrapped__", None)):  # as jax.jit makes
-            yield from (b"wrapper", self.digest(value.__wrapped__).encode())
+        if _installed(kind) is None:
+            state = {name: getattr(value, name) for name in _attributes(value) if hasattr(value, name)}
+            yield from (b"object", self.digest(kind).encode(), self.digest(state).encode())
         elif hasattr(value, "__array__"):
             try:
                 yield from self._array(np.asarray(value))
@@ -170,9 +178,8 @@ class _Digester:
         elif is_dataclass(value):
             state = {each.name: getattr(value, each.name) for each in fields(value)}
             yield from (b"dataclass", kind.__qualname__.encode(), self.digest(state).encode())
-        elif _installed(kind) is None:
-            state = {name: getattr(value, name) for name in _attributes(value) if hasattr(value, name)}
-            yield from (b"object", self.digest(kind).encode(), self.digest(state).encode())
+        elif callable(getattr(value, "__wrapped__", None)):  # as jax.jit makes
+            yield from (b"wrapper", kind.__qualname__.encode(), self.digest(value.__wrapped__).encode())
         else:
             raise Indigestible(f"the content of {value!r:.80} cannot be read")
 
@@ -225,6 +232,36 @@ def _all_codes(code: CodeType) -> Iterator[CodeType]:
     """Yield the code of a function and of the functions in it."""
     yield code
     yield from chain.from_iterable(_all_codes(each) for each in code.co_consts if isinstance(each, CodeType))
+
+
+def _imports_in(code: CodeType) -> Iterator[str]:
+    """Yield the names of the modules that a code imports, with leading dots if they are relative."""
+    loaded: list[Any] = []
+    for step in get_instructions(code):
+        if step.opname == "IMPORT_NAME":
+            yield "." * loaded[-2] + str(step.argval)  # the level of the import, and the names taken from it
+        elif step.opname.startswith("LOAD_"):
+            loaded.append(step.argval)
+
+
+def _imported(name: str, function: FunctionType) -> Any:
+    """Return a module that a function imports, or the version of an installed one; None for one that is not there.
+
+    Raises:
+        Indigestible: the module cannot be imported.
+    """
+    try:
+        name = resolve_name(name, function.__globals__.get("__package__"))
+        spec = sys.modules[name].__spec__ if name in sys.modules else find_spec(name)
+        if spec is None:
+            return sys.modules.get(name)
+        if (spec.origin or "").startswith(_ROOTS) or name.partition(".")[0] in sys.stdlib_module_names:
+            return f"{name} {_version(name.partition('.')[0])}"
+        return import_module(name)
+    except ModuleNotFoundError:
+        return None
+    except Exception as error:
+        raise Indigestible(f"{function.__qualname__} imports {name}, which fails: {error}") from error
 
 
 def _content_of(cell: Any) -> Any:

@@ -76,17 +76,18 @@ def stamps_of(files: Iterable[Path]) -> dict[Path, Stamp]:
 
 def check_unchanged(stamps: Mapping[Path, Stamp], remedy: str) -> None:
     """Raise CheckpointError, with a remedy, unless files still have these stamps."""
-    changed = []
-    for path, stamp in stamps.items():
-        try:
-            is_same = _stamp(path.stat()) == stamp
-        except OSError:
-            is_same = False
-        if not is_same:
-            changed.append(path.name)
+    changed = [path.name for path, stamp in stamps.items() if not is_unchanged({path: stamp})]
     if changed:
         names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
         raise CheckpointError(f"weight files have changed since they were read ({names}): {remedy}")
+
+
+def is_unchanged(stamps: Mapping[Path, Stamp]) -> bool:
+    """Return True if all files still have these stamps."""
+    try:
+        return all(_stamp(path.stat()) == stamp for path, stamp in stamps.items())
+    except OSError:
+        return False
 
 
 def _stamp(status: os.stat_result) -> Stamp:

@@ -6,9 +6,10 @@ from typing import Final
 
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.programs.restore_report import difference_text
-from rekindle.core.device.programs.key import PACKAGES
-from rekindle.core.store.snapshot_key import content_fingerprint
-from rekindle.core.store.validity import code_digest, shorten
+from rekindle.core.device.programs.key import CODE, PACKAGES
+from rekindle.core.store.sources import SOURCES
+from rekindle.core.store.validity import shorten
+from rekindle.formats.checkpoints.weights import weights_digest
 
 LOCAL_PARTS: Final = ("topology", "host_cpu", "python")
 """Parts of a program's key allowed to differ between processes."""
@@ -17,7 +18,7 @@ LOCAL_PARTS: Final = ("topology", "host_cpu", "python")
 def code_facts() -> dict[str, str]:
     """Return the versions of Rekindle's code and of the packages in a program's key."""
     packages = " ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
-    return {"code": code_digest(), "packages": packages}
+    return {"code": SOURCES.digest(CODE), "packages": packages}
 
 
 def model_facts(blueprint: Blueprint) -> dict[str, str]:
@@ -28,7 +29,7 @@ def model_facts(blueprint: Blueprint) -> dict[str, str]:
     """
     step = blueprint.program_keys()(blueprint.largest_step).parts()
     parts = {name: value for name, value in step.items() if name not in LOCAL_PARTS}
-    return {"weights": content_fingerprint(blueprint.checkpoint.files), **parts}
+    return {"weights": weights_digest(blueprint.checkpoint), **parts}
 
 
 def differences(here: Mapping[str, str], peer: Mapping[str, str]) -> str:

@@ -19,9 +19,8 @@ from rekindle.core.device.orders import DeviceState
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.readiness import wait_for
 from rekindle.core.errors import ConfigError, HostRefused, InvalidRequest
-from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.formats.checkpoints.open import open_checkpoint
-from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of, tower_of
+from rekindle.formats.checkpoints.weights import Weights, opened_weights, tensors_of, tower_of, weights_digest
 from rekindle.hosts.agreement import differences, model_facts
 from rekindle.settings.engine import Settings
 
@@ -92,7 +91,7 @@ def weights_request(weights: Weights) -> dict[str, Any]:
         raise InvalidRequest(
             "over hosts, weights must be a model that every process can open, as open() takes it; arrays are not sent"
         )
-    return {"model": _location(weights), "weights": content_fingerprint(open_checkpoint(weights).files)}
+    return {"model": _location(weights), "weights": weights_digest(open_checkpoint(weights))}
 
 
 def _location(model: str | os.PathLike[str]) -> str:
@@ -165,7 +164,7 @@ class ModelShard:
             RekindleError: the weights cannot be read.
         """
         blueprint, programs = self.blueprint, self.blueprint.programs
-        if content_fingerprint(open_checkpoint(request["model"]).files) != request["weights"]:
+        if weights_digest(open_checkpoint(request["model"])) != request["weights"]:
             raise HostRefused(f"the leader has other weights in {request['model']} than this process")
         with overrides():
             source, config = opened_weights(request["model"]), blueprint.checkpoint.config

@@ -4,21 +4,30 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
 from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.loading.identity import Part
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.params import SamplingParams
-from rekindle.core.text.tokenizer import Tokenizer
 
 DIGITS = 16
 """Digits of a digest in a text."""
+SHORT: Final = 60
+"""Maximum number of characters of a part of an identity in a file; longer ones are stored as digests."""
 LONGEST_VALUE = 120
 """Maximum number of characters of a stored option value; longer values are stored as digests."""
+NAMES: Final[Mapping[Part, str]] = {
+    "model": "config",
+    "template": "chat_template",
+    "processor": "logits_processor",
+    "context": "max_context",
+}
+"""Names of parts of an identity in a file, where a setting or a file of a model has another."""
 MODEL = "model"
 """Entry of a line with the name of the model, for readers; names are not compared."""
 
@@ -40,41 +49,19 @@ class Shaping:
         return " and ".join(dict.fromkeys(f"#{digests.get(number, '')[:DIGITS]}" for number in numbers))
 
     def content(self, adapter: str | None) -> dict[str, str]:
-        """Return all content by name, for requests with an adapter or None; call it in a thread, as `shaping_of`."""
+        """Return all content by name, for requests with an adapter or None.
+
+        The tokenizer takes a moment to be read, so call it off event loops.
+        """
         own = {"weights": self.weights(), "adapter": self.adapter(adapter)}
-        return {name: each for name, each in own.items() if each} | shaping_of(self._loaded_engine)
+        parts = self._loaded_engine.identity.taken_by("map")
+        others = {NAMES.get(part, part): _short(text) for part, text in parts.items() if part != "weights"}
+        return {name: each for name, each in own.items() if each} | others
 
 
-def shaping_of(loaded_engine: LoadedEngine) -> dict[str, str]:
-    """Return the constant content of a session by name: as text, or as a digest.
-
-    The tokenizer takes a moment to be read, so call it off event loops.
-    """
-    deployment, tokenizer = loaded_engine.deployment, loaded_engine.tokenizer
-    form = f" #{deployment.form.digest}" if deployment.form.kinds else ""
-    return {
-        "config": _short(repr(loaded_engine.model)),
-        "tokenizer": _short([_tokenizer(tokenizer), sorted(loaded_engine.checkpoint.eos_ids)]),
-        "chat_template": _short(None if tokenizer is None else [tokenizer.chat_template, tokenizer.tool_template]),
-        "numbers": f"{deployment.numbers}{form}",
-        "kernels": f"{deployment.implementation} on {deployment.platform}",
-        "logits_processor": deployment.logits_processor or "none",
-    }
-
-
-def _short(content: object) -> str:
-    return f"#{content_digest(content)[:DIGITS]}"
-
-
-def _tokenizer(tokenizer: Tokenizer | None) -> object:
-    """Return the content of a tokenizer, without its chat templates."""
-    if tokenizer is None:
-        return None
-    try:
-        backend: object = json.loads(tokenizer.backend.to_str())
-    except Exception:  # parts in Python cannot be written
-        backend = tokenizer.backend.get_vocab()
-    return [backend, tokenizer.bos_token, tokenizer.eos_token, tokenizer.response_template]
+def _short(text: str) -> str:
+    """Return a short text unchanged, and any other as a digest."""
+    return text or "none" if len(text) <= SHORT else f"#{content_digest(text)[:DIGITS]}"
 
 
 def shaping_options(model: str, params: SamplingParams, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rekindle.assembly.building import defaults_of, open_model
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
+from rekindle.assembly.loading.identity import Identity, model_contents
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.assembly.routing.pages import page_after
@@ -95,6 +96,7 @@ def build_over(
             resources=ExitStack(),
             replicas=group,
             weights_digest=about.weights_digest,
+            identity=Identity({**about.identity, **model_contents(checkpoint)}),
             weights_version=about.weights_version,
         )
         return replace(loaded_engine, resources=resources.pop_all())

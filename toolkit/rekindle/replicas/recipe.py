@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 
+from rekindle.assembly.loading.identity import Identity, model_contents
 from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import ConfigError
-from rekindle.core.store.snapshot_key import content_fingerprint
+from rekindle.core.store.sources import SOURCES
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.formats.families.reading import Family
@@ -21,7 +21,8 @@ from rekindle.settings.engine import Settings
 SESSION_ONLY = ("replicas", "route", "max_waiting")
 """Settings of the session without effect on a replica."""
 LONGEST_NAME = 40
-PACKAGE = Path(__file__).parents[1]
+CODE = "rekindle.replicas.opening"
+"""The module whose imports are the code of a replica and of its sessions."""
 
 
 def resolve_model(model: str | PathLike[str]) -> str:
@@ -32,18 +33,8 @@ def resolve_model(model: str | PathLike[str]) -> str:
 
 
 def content_of(checkpoint: Checkpoint) -> str:
-    """Return the digest of a model's structure and weights, the same for copies on other machines."""
-    weights = content_fingerprint(checkpoint.files) if checkpoint.files else ""
-    return content_digest([weights, repr(checkpoint.config), sorted(checkpoint.eos_ids)])
-
-
-@cache
-def _sources() -> str:
-    """Return a digest of Rekindle's source files."""
-    digest = hashlib.sha256()
-    for file in sorted(PACKAGE.rglob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+    """Return the digest of all content of a model, the same for copies on other machines."""
+    return content_digest(Identity(model_contents(checkpoint)).taken_by("replicas"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +113,7 @@ class Recipe:
         skip = set(self._functions())
         settings = [(field.name, getattr(self.settings, field.name)) for field in fields(Settings)]
         comparable = [(name, value) for name, value in settings if name not in skip]
-        rest = (self.content, self.chat_template, self.functions, _sources())
+        rest = (self.content, self.chat_template, self.functions, SOURCES.digest(CODE))
         return hashlib.sha256(repr((comparable, rest)).encode()).hexdigest()
 
     def _functions(self) -> Iterator[str]:

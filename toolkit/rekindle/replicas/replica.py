@@ -81,6 +81,7 @@ class Replica:
             sessions=len(self._attachments),
             weights_version=self._weights_version,
             weights_digest=self._weights_digest or loaded_engine.weights_digest,
+            identity=loaded_engine.identity.texts(),
         )
 
     async def attach(self) -> AttachReply:

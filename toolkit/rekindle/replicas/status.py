@@ -1,10 +1,12 @@
 """State of a replica, as sent to its sessions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rekindle.assembly.deployment import Deployment
 from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.assembly.loading.identity import Part
 from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.assembly.thread import EngineThread
 from rekindle.core.concurrency.progress import Progress
@@ -68,6 +70,7 @@ class ReplicaFacts:
         sessions: the number of attached sessions.
         weights_version: the number of its weights; above 0 after `update_weights`.
         weights_digest: the digest of their content.
+        identity: all content that decides its answers.
     """
 
     model: str
@@ -83,6 +86,7 @@ class ReplicaFacts:
     sessions: int
     weights_version: int
     weights_digest: str
+    identity: Mapping[Part, str]
 
 
 @dataclass(frozen=True, slots=True)

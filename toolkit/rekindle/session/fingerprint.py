@@ -5,25 +5,14 @@ from collections.abc import Mapping
 from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.client.adapters import AdapterInfo
 from rekindle.core.content import content_digest
-from rekindle.core.store.validity import code_digest
-from rekindle.mapping.shaping import shaping_of
 
 DIGITS = 10
 
 
 def base_of(loaded_engine: LoadedEngine) -> str:
     """Return the digest of the constant content of a session: see `Session.fingerprint`."""
-    settings, deployment = loaded_engine.settings, loaded_engine.deployment
-    return content_digest(
-        [
-            shaping_of(loaded_engine),
-            loaded_engine.defaults,
-            deployment.devices // deployment.copies,
-            [settings.deterministic, settings.decode_steps, settings.prefill_chunk, settings.ticks],
-            [settings.prefill_buckets or (), settings.decode_buckets or ()],
-            code_digest(),
-        ]
-    )
+    parts = loaded_engine.identity.taken_by("fingerprint")
+    return content_digest({name: each for name, each in parts.items() if name != "weights"})
 
 
 def fingerprint_of(base: str, weights: str, adapters: Mapping[str, AdapterInfo]) -> str:

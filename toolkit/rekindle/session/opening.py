@@ -112,7 +112,7 @@ def open(
         builder = partial(build, compose=compose, hosts=hosts)
     options = {"family": family, "revision": revision, "chat_template": chat_template}
     local = {"settings": checked, "adapters": dict(adapters), "compose": compose, "hosts": hosts}
-    origin = Origin.of(model, options | local)
+    origin = Origin.of(model, options | local, [checked.mmproj, *adapters.values()])
 
     def build_engine(name: str | PathLike[str], report: Report) -> LoadedEngine:
         loaded_engine: LoadedEngine = builder(name, with_room_for(adapters, checked), report, **options)

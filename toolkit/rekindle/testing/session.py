@@ -11,6 +11,7 @@ import numpy as np
 from rekindle.assembly.deployment import Deployment
 from rekindle.assembly.limits.resolution import resolve_settings
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
+from rekindle.assembly.loading.identity import PARTS, Identity, Part, model_contents
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.programs.restore_report import RestoreReport
@@ -106,7 +107,13 @@ def fake_loaded_engine(
         lanes=lanes,
         programs=EnginePrograms((executables,), [], RestoreReport(0, 0, 0, 0, 0, 0.0, 0.0, {}), 0),
         resources=resources,
+        identity=_fake_identity(checkpoint, limits),
     )
+
+
+def _fake_identity(checkpoint: Checkpoint, limits: EngineLimits) -> Identity:
+    parts: dict[Part, str] = {part: f"fake {part}" for part in PARTS}
+    return Identity({**parts, **model_contents(checkpoint), "context": str(limits.max_context)})
 
 
 def _fake_lane(limits: EngineLimits, preparer: Preparer, settler: FakeSettler | None, executables: Executables) -> Lane:

@@ -38,11 +38,9 @@ from rekindle.core.models.adapters.products import AdapterSizes
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
-from rekindle.core.store.snapshot_key import SnapshotKey, weights_fingerprint
-from rekindle.core.store.validity import code_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.settings.engine import Dtype, KvDtype, Precompile, Settings, WeightsChoice
-from rekindle_kernels.api import Implementation, describe, is_batch_invariant, library_of
+from rekindle_kernels.api import Implementation, describe, is_batch_invariant
 
 LOADED_AT_ONCE = 3
 """Stored programs loaded while the weights are read; the others wait until the engine is quiet."""
@@ -204,39 +202,12 @@ class Blueprint:
         build = cache(lambda: SharedKey.of(config, target, programs.jax_settings, programs.shapes.implementation))
         return lambda key: ProgramKey.of(build(), program_name(key), programs.statics_of(key), programs.arguments(key))
 
-    def snapshot_key(self) -> SnapshotKey:
-        """Return the key of cached pages, with a fingerprint of the weight files.
-
-        Raises:
-            OSError: a weight file cannot be read.
-        """
-        state = self.programs.shapes.state
-        copies = [each for each in (state.page, state.state) if each is not None]
-        return SnapshotKey(
-            model=repr(self.checkpoint.config),
-            weights=weights_fingerprint(self.checkpoint.files),
-            dtype=self.dtype.name,
-            page_size=str(self.limits.pool.page_size),
-            page=", ".join(f"{copy.dtype.name}{list(copy.shape)}" for copy in copies),
-            code=code_digest(),
-            platform=self.place.first.platform,
-            numerics=self._numerics(),
-        )
-
-    def _numerics(self) -> str:
-        """Return an identifier of the numerics that decide the bits of pages.
-
-        It names the native library if its rows are independent, else the prefill program if there is only one, else the
-        precision of matrix products; and the form of packed weights.
-        """
-        if is_batch_invariant(self.programs.shapes.implementation):
-            rows = library_of(self.programs.shapes.implementation)
-        elif self.limits.one_shape:
-            rows = self.program_keys()(self.limits.bucket(self.limits.prefill_buckets[-1], 0)).digest
-        else:
-            precision = self.programs.jax_settings.values["jax_default_matmul_precision"] or "default"
-            rows = f"products of {precision} precision"
-        return f"{rows}, {self.form} ({self.form.digest})" if self.form.kinds else rows
+    @property
+    def one_program(self) -> str:
+        """The digest of the program of all prompts, where rows have other bits in another; else empty."""
+        if not self.limits.one_shape or is_batch_invariant(self.programs.shapes.implementation):
+            return ""
+        return self.program_keys()(self.limits.bucket(self.limits.prefill_buckets[-1], 0)).digest
 
 
 def _check_context(settings: Settings, limits: EngineLimits) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.programs.restore_report import RestoreReport, difference_text, part_label
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.programs.functions import Key, program_name
@@ -103,12 +104,15 @@ class Stores:
         )
 
 
-def open_stores(directory: Path | None, lanes: Sequence[Blueprint], settings: Settings) -> list[Stores]:
+def open_stores(
+    directory: Path | None, lanes: Sequence[Blueprint], identity: Identity, settings: Settings
+) -> list[Stores]:
     """Open the stores of a model for each lane. Give a warning about a snapshot that cannot be used.
 
     Args:
         directory: the cache directory, or None.
         lanes: blueprints of the engine's lanes.
+        identity: the identity of the engine.
 
     Raises:
         UnsafeStorage: another user could have written their content.
@@ -117,7 +121,7 @@ def open_stores(directory: Path | None, lanes: Sequence[Blueprint], settings: Se
     stores: list[Stores] = []
     for blueprint in lanes:
         programs = open_programs(directory, blueprint)
-        snapshot = _open_snapshot(directory, blueprint, settings.disk_cache_bytes)
+        snapshot = _open_snapshot(directory, blueprint, identity, settings.disk_cache_bytes)
         differences = {} if snapshot is None or stores else _explain(snapshot, blueprint.checkpoint.source)
         pages = () if snapshot is None else snapshot.index()
         keys = blueprint.all_programs(cached=bool(pages))
@@ -135,11 +139,13 @@ def open_programs(directory: Path | None, blueprint: Blueprint) -> ProgramStore 
     return program_store(directory / PROGRAMS, blueprint)
 
 
-def _open_snapshot(directory: Path | None, blueprint: Blueprint, capacity_bytes: int) -> SnapshotStore | None:
+def _open_snapshot(
+    directory: Path | None, blueprint: Blueprint, identity: Identity, capacity_bytes: int
+) -> SnapshotStore | None:
     """Open the snapshot of a model's prefix cache; None if the cache is not persistent."""
     if directory is None or not blueprint.limits.pool.snapshots:
         return None
-    return SnapshotStore(directory / SNAPSHOTS, blueprint.snapshot_key(), blueprint.checkpoint.source, capacity_bytes)
+    return SnapshotStore(directory / SNAPSHOTS, identity.pages_key(), blueprint.checkpoint.source, capacity_bytes)
 
 
 def _explain(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:

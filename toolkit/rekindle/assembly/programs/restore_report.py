@@ -11,21 +11,27 @@ MEANINGS: Final = {
     "arguments": "shapes of program arguments",
     "shardings": "shardings of program arguments",
     "model": "the model's config",
-    "weights": "the weight files: names, sizes, modification times, samples of their content",
+    "weights": "the content of the weight files",
+    "configs": "the content of config.json and of the files like it",
+    "tower": "the config of the vision tower",
+    "family": "the function given as family",
+    "numbers": "data types, and packed weights",
     "page": "dtype and shape of a page",
+    "machine": "the CPU, or the kind of device",
+    "library": "instruction set and library of the C++ kernels",
+    "compiler": "versions, settings and flags of JAX and XLA",
+    "devices": "the number of devices that share a sum",
+    "rows": "the program of deterministic=True",
     "jax_config": "settings of JAX",
     "xla_flags": "XLA_FLAGS and LIBTPU_INIT_ARGS",
     "packages": "versions of JAX and the compiler packages",
     "host_cpu": "the target CPU",
-    "numerics": "the C++ kernels, and packed weights",
     "native_kernels": "instruction set and library of the C++ kernels",
 }
 """Explanations of key parts, for parts whose names are not clear enough."""
 
 NO_VALUE: Final = "(nothing)"
 """Placeholder for an empty value."""
-PLAIN_NUMBERS: Final = "weights as plain numbers"
-"""The numerics of a session without packed weights."""
 MAX_CHARACTERS = 80
 """Maximum length of a value in the text; `RestoreReport.differences` has up to 160 characters of it."""
 
@@ -99,8 +105,7 @@ class RestoreReport:
 
 def difference_text(part: str, here: str, there: str) -> str:
     """Format one differing part of a key: its label, the stored value, and the value in this process."""
-    empty = PLAIN_NUMBERS if part == "numerics" else NO_VALUE
-    return f"{part_label(part)}: {_value_text(there) or empty} there, {_value_text(here) or empty} here"
+    return f"{part_label(part)}: {_value_text(there) or NO_VALUE} there, {_value_text(here) or NO_VALUE} here"
 
 
 def part_label(part: str) -> str:

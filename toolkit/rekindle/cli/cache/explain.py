@@ -4,6 +4,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 
+from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.assembly.programs.restore_report import NO_VALUE, part_label
 from rekindle.cli.cache import stores
@@ -53,7 +54,7 @@ def _reason(differences: Mapping[str, Difference] | None, long: bool) -> str:
 
 
 def _snapshot(requirements: Requirements, long: bool) -> Iterator[str]:
-    key, directory = requirements.blueprint.snapshot_key(), stores.path_of(SNAPSHOTS)
+    key, directory = Identity.of(requirements.blueprint).pages_key(), stores.path_of(SNAPSHOTS)
     source = requirements.blueprint.checkpoint.source
     match = next((entry for entry in SnapshotCatalog(directory).entries() if entry.digest == key.digest), None)
     if match is not None:

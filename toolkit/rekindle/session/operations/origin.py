@@ -1,7 +1,7 @@
 """The call of `open` in a cell. The next run of the cell finds its session by it."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -22,7 +22,7 @@ class Origin:
         code: the code of the cell; that of an equal text is equal.
         instruction: the place of the call in the code.
         arguments: the arguments of the call.
-        files: name, size and time of change of each file of a local model.
+        files: path, size and time of change of each file of a local model, of its tower and of its adapters.
         run: the number of the run.
     """
 
@@ -33,15 +33,21 @@ class Origin:
     run: int | str | None = field(compare=False)
 
     @classmethod
-    def of(cls, model: str | PathLike[str], arguments: Mapping[str, Any]) -> "Origin | None":
-        """Return the origin of the running call; None if it is outside of a notebook, or in a function."""
+    def of(
+        cls, model: str | PathLike[str], arguments: Mapping[str, Any], others: Iterable[str | PathLike[str] | None] = ()
+    ) -> "Origin | None":
+        """Return the origin of the running call; None if it is outside of a notebook, or in a function.
+
+        Args:
+            others: paths of further files of the call, such as those of adapters.
+        """
         frame = sys._getframe()
         while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rekindle":
             frame = frame.f_back
         names = variables()
         if names is None or frame.f_locals is not names:  # a function has variables of its own
             return None
-        files = tuple(_files(Path(model)))
+        files = tuple(each for path in (model, *others) if path is not None for each in _files(Path(path)))
         run = markup.cell() if (of_marimo := marimo_cell.run_id()) is None else of_marimo
         return cls(frame.f_code, frame.f_lasti, {"model": model, **arguments}, files, run)
 
@@ -60,4 +66,4 @@ def _files(path: Path) -> Iterator[tuple[str, int, int]]:
     for file in [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []:
         if file.is_file():
             facts = file.stat()
-            yield file.name, facts.st_size, facts.st_mtime_ns
+            yield str(file), facts.st_size, facts.st_mtime_ns

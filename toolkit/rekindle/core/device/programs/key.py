@@ -17,9 +17,12 @@ import jax
 
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.store.validity import StoreKey, code_digest, sha256_hex
+from rekindle.core.store.sources import SOURCES
+from rekindle.core.store.validity import StoreKey, sha256_hex
 from rekindle_kernels.api import Implementation, library_of
 
+CODE: Final = "rekindle.core.device.programs.lowering"
+"""The module whose imports are all code in a compiled program."""
 XLA_VARIABLES: Final = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 SILENT_FLAGS: Final = ("--xla_dump_",)
 """Prefixes of flags with no effect on the program: they only dump files."""
@@ -97,7 +100,7 @@ class SharedKey:
     """The part of the key common to all programs of a session.
 
     Attributes:
-        code: the digest from `code_digest`.
+        code: a digest of all code in programs.
         model: the decoder's config.
         xla_flags: flags of the compiler, from the environment.
         jax_config: the JAX settings, see `JaxSettings`.
@@ -121,7 +124,7 @@ class SharedKey:
     ) -> "SharedKey":
         """Return the shared key of programs compiled now, under these settings and with this kernel implementation."""
         return cls(
-            code=code_digest(),
+            code=SOURCES.digest(CODE),
             model=repr(model),
             xla_flags=_xla_flags(),
             # Some JAX versions add a setting of value False when Pallas is imported, so False equals None here.
@@ -131,6 +134,12 @@ class SharedKey:
             target=target,
             native_kernels=library_of(kernels),
         )
+
+    @property
+    def compiler(self) -> str:
+        """Versions, settings and flags of the compiler."""
+        target = self.target
+        return "; ".join((self.packages, target.plugins, target.platform_version, self.jax_config, self.xla_flags))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +269,11 @@ def _host_cpu() -> str:
     """Describe the CPU: the compiler uses all its features, and divides work among all its threads."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     limits = "".join(f" {name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ)
-    return f"{platform.machine()} {_cpu_model()} {cores} cores{limits}"
+    return f"{platform.machine()} {cpu_model()} {cores} cores{limits}"
 
 
-def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the model and the features of the CPU."""
     try:
         first = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except OSError:  # not Linux

@@ -1,0 +1,102 @@
+"""Digests of the sources that a module can run, found by its imports."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+KERNELS: Final = "rekindle_kernels"
+_IMPORT: Final = re.compile(rb"\b(?:from|import) (rekindle[\w.]*)(?: import (\([^)]*\)|[^\n]*))?")
+_NAME: Final = re.compile(rb"\w+")
+
+FileState = tuple[int, int, int]
+"""Inode, size, and time of the last change in nanoseconds."""
+
+
+class Sources:
+    """The source files of Rekindle, as they were at the import.
+
+    Args:
+        roots: the folder of each package, by its name.
+    """
+
+    def __init__(self, roots: Mapping[str, str]):
+        self._roots = roots
+        self._states = dict(self._scan())
+        self._digests: dict[str, str] = {}
+
+    def digest(self, module: str) -> str:
+        """Return a digest of the sources of a module and of all modules that it imports, at once or later.
+
+        The kernels count whole, since implementations are imported by names in data; so do the tables of tile sizes.
+
+        After an edit of any source since the import, the running code is unknown. Each call then returns a new digest,
+        so no stored entry is used, and no entry stored from now on is ever used again.
+        """
+        if dict(self._scan()) != self._states:
+            return f"edited after the import ({os.urandom(16).hex()})"
+        if module not in self._digests:
+            whole = hashlib.sha256()
+            for name in self.files(module):
+                whole.update(f"{name} {hashlib.sha256(self._read(name)).hexdigest()}\n".encode())
+            self._digests[module] = whole.hexdigest()
+        return self._digests[module]
+
+    def files(self, module: str) -> list[str]:
+        """Return the files of a module and of all modules that it imports, by their names from the package on."""
+        found, visited, rest = set[str](), set[str](), [module]
+        while rest:
+            name = rest.pop()
+            if name in visited:
+                continue
+            visited.add(name)
+            if name.partition(".")[0] == KERNELS:
+                found.update(file for file in self._states if file.startswith(f"{KERNELS}/"))
+            elif (file := self._file_of(name)) is not None:
+                found.add(file)
+                rest += _imports(self._read(file))
+        return sorted(found)
+
+    def _scan(self) -> Iterator[tuple[str, FileState]]:
+        """Yield the names of all sources and tables with their states."""
+        folders = list(self._roots.items())
+        while folders:
+            name, folder = folders.pop()
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.name.endswith((".py", ".json")):
+                        status = entry.stat()
+                        yield f"{name}/{entry.name}", (status.st_ino, status.st_size, status.st_mtime_ns)
+                    elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+                        folders.append((f"{name}/{entry.name}", entry.path))
+
+    def _file_of(self, module: str) -> str | None:
+        """Return the file of a module or a package; None for another name, and for names for users."""
+        place = module.replace(".", "/")
+        files = (f"{place}.py", f"{place}/__init__.py") if place not in self._roots else ()
+        return next((file for file in files if file in self._states), None)
+
+    def _read(self, name: str) -> bytes:
+        package, _, inner = name.partition("/")
+        return Path(self._roots[package], inner).read_bytes()
+
+
+def _imports(source: bytes) -> Iterator[str]:
+    """Yield the names that a source may import: modules, and names in them, which may be modules too."""
+    for module, names in _IMPORT.findall(source):
+        yield module.decode()
+        for name in _NAME.findall(names):
+            yield f"{module.decode()}.{name.decode()}"
+
+
+def _folder_of(package: str) -> str:
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return os.path.dirname(spec.origin)
+
+
+SOURCES: Final = Sources({name: _folder_of(name) for name in ("rekindle", KERNELS)})
