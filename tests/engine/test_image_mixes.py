@@ -249,3 +249,50 @@ async def test_a_running_request_goes_on_with_the_new_tower() -> None:
         await exchange
         answer = await handle
         assert answer.token_ids == (await session.generate(question("What?", image), **GREEDY)).token_ids
+
+
+@pytest.mark.wide
+def test_a_cached_prompt_of_whole_pages_that_ends_with_an_image_has_its_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last block is computed again, after a restart without the image in the buffer."""
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))
+    settings: Any = {**SETTINGS, "restore": "auto", "max_prefill_tokens": 64, "precompile": "lazy"}
+    llava = GOLDEN.parent / "llava"
+    images: Any = [llava / "image-0.png"]
+    asked: Any = {**GREEDY, "max_tokens": 6, "logprobs": 0, "images": images}
+
+    def ask(session: Session, end: str) -> tuple[list[Any], list[float], int]:
+        texts = (f"Here is a picture{'x' * fill}: <image>{end}" for fill in range(64))
+        text = next(text for text in texts if session.count_tokens(text, images=images) % 16 == 0)
+        answer = session.generate_sync(text, **asked)
+        return list(answer.token_ids), logprobs(answer), answer.cached_tokens
+
+    for end, embedded in (("", 1), ("?", 0)):
+        with rekindle.open_sync(llava, **settings) as session:
+            first, again = ask(session, end), ask(session, end)
+            session.save_sync(progress=False)
+        with rekindle.open_sync(llava, **settings) as session:
+            restarted = ask(session, end)
+            assert session.stats.scheduler.embedded_pictures == embedded, "the last token alone is read again"
+        assert first[:2] == again[:2] == restarted[:2]
+        assert first[2] == 0 < again[2] == restarted[2]
+
+
+@pytest.mark.wide
+def test_mixtures_of_images_adapters_and_steering_compile_nothing_after_they_are_prepared() -> None:
+    parts = random_parts(open_checkpoint(GOLDEN).config, RANK, 1)
+    narrow: Any = {"max_prefill_tokens": 64, "prefill_buckets": (64,), "decode_buckets": (4,), "precompile": "all"}
+    vector = np.ones(32, np.float32)
+    mixtures: list[Any] = [{}, {"adapter": "one"}, {"steer": [Steering(1, vector)]}]
+    mixtures.append(mixtures[1] | mixtures[2])
+    with rekindle.open_sync(GOLDEN, max_adapters=1, max_adapter_rank=RANK, **narrow, **SETTINGS) as session:
+        session.add_adapter_sync("one", tensors=tensors_of(parts), config=config_of(parts))
+        session.generate_sync("text", max_tokens=2, **mixtures[2])
+        session.precompiled_sync(progress=False)
+        before = session.stats.compilations
+        prompts: list[Any] = [question("What?"), question("What?", IMAGES[0])]
+        for handle in [session.submit(prompt, **GREEDY, **options) for prompt in prompts for options in mixtures]:
+            handle.result()
+        assert session.stats.compilations == before
+        assert session.stats.unexpected_compilations == 0

@@ -26,8 +26,9 @@ from rekindle.core.messages import Admit, Cancel, Dispatched, Message, Plan
 from rekindle.core.request.constraint import Constraint
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
+from rekindle.core.store.sources import SOURCES
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.replicas import cluster, link, opening, recipe, replica
+from rekindle.replicas import cluster, link, opening, replica
 from rekindle.replicas.attachments import SPAN, Attachments
 from rekindle.replicas.group import ReplicaGroup
 from rekindle.replicas.recipe import Recipe
@@ -296,7 +297,7 @@ def test_other_content_functions_and_sources_have_other_replicas(monkeypatch: py
     assert digest("one", logits_processor=of(1)) == others[2]
     with pytest.raises(rekindle.ConfigError, match="stands for logits_processor too"):
         recipe_of("one", logits_processor=of(1)).name(rekindle.Ray(keep=True))
-    monkeypatch.setattr(recipe, "_sources", lambda: "another version")
+    monkeypatch.setattr(SOURCES, "digest", lambda module: "another version")
     assert digest("one") not in (first, *others)
 
 

@@ -88,7 +88,7 @@ def test_a_file_is_read_once_by_all_processes(
 
 
 def test_a_file_that_was_just_written_is_read_again(file: Path, reads: list[int], notes: Path) -> None:
-    """A later write could have the same time."""
+    """Expect no note of a time that a later write may have too."""
     assert file_digest(file) == file_digest(file)
     assert len(reads) == 4
     assert not list(notes.glob("*"))

@@ -29,7 +29,7 @@ from rekindle.core.device.jax_settings import overrides
 from rekindle.core.device.orders import AwakeWeights, PlacedWeights
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
-from rekindle.core.device.programs.functions import EMPTY
+from rekindle.core.device.programs.functions import ADAPT, EMPTY, UNSTEERED
 from rekindle.core.device.programs.shapes import AdapterRoom
 from rekindle.core.engine.actor import Actor
 from rekindle.core.engine.engine import Engine
@@ -307,18 +307,16 @@ class LoadedEngine:
 
     def prepare_adapter_programs(self) -> None:
         """Prepare the programs for adapters in quiet times, unless they are prepared, or `precompile` is "lazy"."""
-        if self.settings.precompile != "lazy" and not self.limits.expects_adapters:
+        if self.settings.precompile != "lazy":
             assert isinstance(self.programs, EnginePrograms), "adapters are for lanes in this process"
-            self.programs.prepare(adapter_programs(self.limits))
+            steered = steering_programs(self.limits, adapters=True) if UNSTEERED in self.programs.requested else []
+            self.programs.prepare([*adapter_programs(self.limits), *steered])
 
-    def prepare_steering(self, *, adapters: bool) -> None:
-        """Prepare the programs for steered requests in quiet times, unless they are, or `precompile` is "lazy".
-
-        Args:
-            adapters: whether those requests have adapters.
-        """
+    def prepare_steering(self) -> None:
+        """Prepare the programs for steered requests in quiet times, unless they are, or `precompile` is "lazy"."""
         if self.settings.precompile != "lazy":
             assert isinstance(self.programs, EnginePrograms), "steering is for lanes in this process"
+            adapters = self.limits.expects_adapters or ADAPT in self.programs.requested
             self.programs.prepare(steering_programs(self.limits, adapters=adapters))
 
     def _open_weights(

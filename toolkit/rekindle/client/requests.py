@@ -402,7 +402,7 @@ class Requests:
             tokens += submission.output_prefix.token_ids
             check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
         if submission.params.steers:
-            self.loaded_engine.prepare_steering(adapters=submission.params.adapter is not None)
+            self.loaded_engine.prepare_steering()
         return self._client.submit(submission, self._engine.post, wait=wait, drawer=self._drawer)
 
     def _meanwhile(self) -> str:

@@ -68,7 +68,7 @@ class _FakeLoadedEngine(LoadedEngine):
         """Refuse all captures, since the fake device has no activations."""
         raise InvalidRequest("capture needs activations, and the fake device has none")
 
-    def prepare_steering(self, *, adapters: bool) -> None:
+    def prepare_steering(self) -> None:
         """Do nothing, since the fake device runs no programs."""
 
     def prepare_adapter_programs(self) -> None:

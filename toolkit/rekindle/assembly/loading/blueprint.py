@@ -165,7 +165,7 @@ class Blueprint:
             cached: True if most of each prompt is likely cached.
         """
         little: list[Key] = [SCATTER, self.limits.bucket(self.limits.prefill_buckets[0], 0)]
-        largest = sorted(self.limits.all_buckets(), key=attrgetter("size"), reverse=True)
+        largest = _largest_first(self.limits)
         first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
         has_states = self.programs.shapes.state.state is not None
         copies: list[Key] = [GATHER, GATHER_STATE, SCATTER_STATE] if has_states else [GATHER]
@@ -235,17 +235,25 @@ def kv_dtype_of(settings: Settings, dtype: jnp.dtype, platform: str) -> jnp.dtyp
 
 
 def adapter_programs(limits: EngineLimits) -> list[Key]:
-    """Return the programs for adapters, largest first."""
-    largest = sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
-    return [ADAPT, *(bucket._replace(adapters=True) for bucket in largest)]
+    """Return the programs for adapters, without and with images, largest first."""
+    steps = [bucket._replace(adapters=True) for bucket in _largest_first(limits)]
+    return [ADAPT, *steps, *_pictured(steps, limits)]
 
 
 def picture_programs(limits: EngineLimits) -> list[Key]:
     """Return the programs for images: the tower's, and the steps with prompt tokens, each largest first."""
-    largest = sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
-    steps: list[Key] = [bucket._replace(pictures=True) for bucket in largest if bucket.prefill_tokens]
+    steps = _pictured([bucket._replace(adapters=limits.expects_adapters) for bucket in _largest_first(limits)], limits)
     first, *others = map(embed_program, reversed(limits.segments))
     return [first, *steps[:1], *others, *steps[1:]]
+
+
+def _largest_first(limits: EngineLimits) -> list[Bucket]:
+    return sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
+
+
+def _pictured(steps: Sequence[Bucket], limits: EngineLimits) -> list[Bucket]:
+    """Return the steps that may have tokens of images in prompts, for these."""
+    return [step._replace(pictures=True) for step in steps if step.prefill_tokens and limits.picture_rows]
 
 
 def vision_sizes(checkpoint: Checkpoint, settings: Settings) -> VisionSizes | None:
@@ -259,13 +267,13 @@ def vision_sizes(checkpoint: Checkpoint, settings: Settings) -> VisionSizes | No
 
 
 def steering_programs(limits: EngineLimits, *, adapters: bool) -> list[Key]:
-    """Return the programs for steered requests, largest first.
+    """Return the programs for steered requests, without and with images, largest first.
 
     Args:
-        adapters: whether those requests have adapters.
+        adapters: whether the device has room for adapters.
     """
-    largest = sorted(limits.all_buckets(), key=attrgetter("size"), reverse=True)
-    return [UNSTEERED, STEER, *(bucket._replace(adapters=adapters, steered=True) for bucket in largest)]
+    steps = [bucket._replace(adapters=adapters, steered=True) for bucket in _largest_first(limits)]
+    return [UNSTEERED, STEER, *steps, *_pictured(steps, limits)]
 
 
 def _programs(

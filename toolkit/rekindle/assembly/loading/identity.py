@@ -1,7 +1,7 @@
 """Identity of an engine: all content that decides its answers, by part, and the parts in the key of each survivor.
 
-A survivor is found again after the call or the process that made it. Its key takes all parts of the identity, except
-for those in `LEFT_OUT`, each with the reason.
+A survivor, such as a stored page, outlives a call or a process. The key of a survivor takes all parts of the identity,
+except for the entries of `LEFT_OUT`, each with a reason.
 """
 
 import json
@@ -45,12 +45,12 @@ Part = Literal[
     "code",
 ]
 PARTS: Final[Mapping[Part, str]] = {
-    "weights": "all bytes of the weight files, with those of a vision tower",
-    "configs": "all bytes of the files beside them that decide how they are read, such as config.json",
+    "weights": "all bytes of the weight files, with a vision tower",
+    "configs": "all bytes of config.json and of the files like it",
     "model": "structure of the decoder",
     "tower": "structure of the vision tower",
     "family": "function given as `family`",
-    "tokenizer": "vocabulary and rules of the tokenizer, and the tokens that end an answer",
+    "tokenizer": "vocabulary and rules of the tokenizer, and the end tokens",
     "template": "chat templates",
     "defaults": "sampling options of the model's files",
     "processor": "logits processor",
@@ -62,10 +62,10 @@ PARTS: Final[Mapping[Part, str]] = {
     "library": "instruction set and library of the native kernels",
     "machine": "model of the device, or of the CPU",
     "compiler": "versions, settings and flags of JAX and XLA",
-    "devices": "number of devices that share a sum",
-    "rows": "the one program of `deterministic=True`, where rows depend on their program",
+    "devices": "number of devices of a sum",
+    "rows": "the one program of `deterministic=True`, where rows depend on the program",
     "shapes": "sizes of programs and chunks",
-    "code": "sources of everything that an engine imports",
+    "code": "sources of all imports of an engine",
 }
 
 Survivor = Literal["pages", "programs", "map", "fingerprint", "replicas"]
@@ -122,17 +122,17 @@ LEFT_OUT: Final[Mapping[Survivor, Mapping[Part, str]]] = {
         "rows": _PLACE,
     },
 }
-"""The parts that the key of a survivor leaves out, each with the reason. `test_survival.py` changes every part."""
+"""Parts missing in the key of a survivor, each with the reason. `test_identity.py` changes every part."""
 
 CODE: Final = "rekindle.assembly.building"
-"""The module whose imports can change a number of a page or a token of a prompt."""
+"""The root of all modules with an effect on the numbers of a page or the tokens of a prompt."""
 
 
 class Identity:
     """The content of each part as a text, computed at first use. Thread-safe.
 
     Args:
-        contents: the text, or a function that returns it, of each part.
+        contents: the text of each part, or a function for the text.
     """
 
     def __init__(self, contents: Mapping[Part, str | Callable[[], str]]):
@@ -201,7 +201,7 @@ class Identity:
 
 
 def model_contents(checkpoint: Checkpoint) -> dict[Part, Callable[[], str] | str]:
-    """Return the parts of a model's files, which are the same for copies on other machines."""
+    """Return the parts of a model's files, the same for copies on other machines."""
     tokenizer = checkpoint.tokenizer
     return {
         "weights": lambda: weights_digest_of(checkpoint),
@@ -216,7 +216,7 @@ def model_contents(checkpoint: Checkpoint) -> dict[Part, Callable[[], str] | str
 
 
 def weights_digest_of(checkpoint: Checkpoint) -> str:
-    """Return the digest of the weight files as they were opened; of files changed since, one that is never found again.
+    """Return the digest of opened weight files; for files changed since, a text without a second occurrence.
 
     Raises:
         OSError: a file cannot be read.
@@ -228,7 +228,7 @@ def weights_digest_of(checkpoint: Checkpoint) -> str:
 
 
 def _digest_or_unknown(function: Any) -> str:
-    """Return the digest of a function; for one with unreadable content, a text that is never found again."""
+    """Return the digest of a function; for unreadable content, a text without a second occurrence."""
     try:
         return content_digest(function)
     except Indigestible:

@@ -20,7 +20,7 @@ MEANINGS: Final = {
     "machine": "the CPU, or the kind of device",
     "library": "instruction set and library of the C++ kernels",
     "compiler": "versions, settings and flags of JAX and XLA",
-    "devices": "the number of devices that share a sum",
+    "devices": "the number of devices of a sum",
     "rows": "the program of deterministic=True",
     "jax_config": "settings of JAX",
     "xla_flags": "XLA_FLAGS and LIBTPU_INIT_ARGS",

@@ -1,4 +1,4 @@
-"""Digests of files by all their bytes, noted in the cache directory so that an unchanged file is read once for them."""
+"""Digests of files by all bytes, with notes in the cache directory: an unchanged file is read once."""
 
 import hashlib
 import json
@@ -18,10 +18,10 @@ from rekindle.core.store.directory import atomic_write, cache_dir, require_priva
 DIGESTS: Final = "digests"
 """Directory name of the notes in the cache directory."""
 PIECE_BYTES: Final = 32 << 20
-"""Bytes hashed by one task; the digest of a file is over the digests of its pieces."""
+"""Bytes hashed by one task; the digest of a file is over the digests of pieces."""
 READ_BYTES: Final = 1 << 20
 SETTLED_NS: Final = 2_000_000_000
-"""Age of a change from which a later one is certain to have another time."""
+"""Age of a change in nanoseconds; a change after this age has another time."""
 
 FileState = tuple[int, int, int, int, int]
 """Device, inode, size, and the times of the last changes of a file's content and of its inode, in nanoseconds."""
@@ -31,7 +31,7 @@ _lock = Lock()
 
 
 def file_digest(path: Path) -> str:
-    """Return the digest of a file's bytes, from this process, from a note on disk, or from the file.
+    """Return the digest of a file's bytes, from memory, from a note on disk, or from the file.
 
     Returns:
         64 hexadecimal digits.

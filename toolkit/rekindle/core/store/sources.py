@@ -1,4 +1,4 @@
-"""Digests of the sources that a module can run, found by its imports."""
+"""Digests of the sources of modules, with all imports."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ FileState = tuple[int, int, int]
 
 
 class Sources:
-    """The source files of Rekindle, as they were at the import.
+    """The source files of Rekindle at the time of the import.
 
     Args:
         roots: the folder of each package, by its name.
@@ -29,9 +29,9 @@ class Sources:
         self._digests: dict[str, str] = {}
 
     def digest(self, module: str) -> str:
-        """Return a digest of the sources of a module and of all modules that it imports, at once or later.
+        """Return a digest of the sources of a module with all imports, at once or later.
 
-        The kernels count whole, since implementations are imported by names in data; so do the tables of tile sizes.
+        The kernels count whole, with tables of tile sizes, since implementations are imported by names in data.
 
         After an edit of any source since the import, the running code is unknown. Each call then returns a new digest,
         so no stored entry is used, and no entry stored from now on is ever used again.
@@ -46,22 +46,22 @@ class Sources:
         return self._digests[module]
 
     def files(self, module: str) -> list[str]:
-        """Return the files of a module and of all modules that it imports, by their names from the package on."""
-        found, visited, rest = set[str](), set[str](), [module]
+        """Return the files of a module with all imports, by name from the package on."""
+        files, visited, rest = set[str](), set[str](), [module]
         while rest:
             name = rest.pop()
             if name in visited:
                 continue
             visited.add(name)
             if name.partition(".")[0] == KERNELS:
-                found.update(file for file in self._states if file.startswith(f"{KERNELS}/"))
+                files.update(file for file in self._states if file.startswith(f"{KERNELS}/"))
             elif (file := self._file_of(name)) is not None:
-                found.add(file)
+                files.add(file)
                 rest += _imports(self._read(file))
-        return sorted(found)
+        return sorted(files)
 
     def _scan(self) -> Iterator[tuple[str, FileState]]:
-        """Yield the names of all sources and tables with their states."""
+        """Yield the names and the states of all sources and tables."""
         folders = list(self._roots.items())
         while folders:
             name, folder = folders.pop()
@@ -85,7 +85,7 @@ class Sources:
 
 
 def _imports(source: bytes) -> Iterator[str]:
-    """Yield the names that a source may import: modules, and names in them, which may be modules too."""
+    """Yield the imports of a source: modules, and names in modules, perhaps modules too."""
     for module, names in _IMPORT.findall(source):
         yield module.decode()
         for name in _NAME.findall(names):

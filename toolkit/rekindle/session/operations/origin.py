@@ -16,13 +16,13 @@ from rekindle.notebook import marimo_cell
 class Origin:
     """A call of `open` in a cell.
 
-    Two runs of one cell have equal origins, unless files of the model have changed.
+    Two runs of one cell have equal origins, unless files have changed.
 
     Attributes:
-        code: the code of the cell; that of an equal text is equal.
+        code: the code of the cell; equal for equal texts.
         instruction: the place of the call in the code.
         arguments: the arguments of the call.
-        files: path, size and time of change of each file of a local model, of its tower and of its adapters.
+        files: path, size and time of change of each file of a local model, its tower and its adapters.
         run: the number of the run.
     """
 

@@ -53,6 +53,7 @@ class Executables:
         self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._pending: dict[Key, Future[Program]] = {}
         self._evicted_keys: set[Key] = set()
+        self._steps: set[Bucket] = set()  # those prepared in advance; none if each is compiled at its first use
         self._first_calls: dict[Key, bool] = {}  # for each program not called yet: whether it was loaded
         self._workspaces: dict[Key, int | None] = {}  # each query of the compiler takes tens of milliseconds
         self._workers = Workers(self._make, self.stop)
@@ -189,6 +190,8 @@ class Executables:
         """
         if patient:
             self._workers.note_call()
+        keys = list(keys)
+        self._steps.update(key for key in keys if isinstance(key, Bucket))
         with self._lock:
             programs = [self._future_of(key, lambda key: self._workers.enqueue(key, patient=patient)) for key in keys]
         return [_readiness(program) for program in programs]
@@ -264,6 +267,8 @@ class Executables:
             self.builder.warn_unexpected(
                 key, f"it was evicted, because max_executables={self._capacity}; raise max_executables"
             )
+        elif isinstance(key, Bucket) and self._steps and key not in self._steps:
+            self.builder.warn_unexpected(key, "it was not prepared; please report this, with the features in use")
         return self.builder.compile(key)
 
     def _compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:

@@ -183,7 +183,7 @@ class Stepper:
             await self._steer(plan.items)
         if not plan.chunks and not plan.rows:
             return Dispatched(plan.tick, (), (), None, plan.losses, awaited=awaited)
-        smallest = _bucket(parts, limits, plan)
+        smallest = _bucket(parts, limits, plan, has_adapters=bool(self._state.adapters))
         bucket, step = await self._programs.for_step(smallest)
         began = perf_counter()
         packed, described = self._pack(plan, parts, bucket)
@@ -312,13 +312,16 @@ def _forget(weights: list[list[jax.Array]]) -> None:
     release_host_memory()
 
 
-def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, plan: Plan) -> Bucket:
-    """Return the smallest bucket with room for each group's part of a tick."""
+def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, plan: Plan, *, has_adapters: bool) -> Bucket:
+    """Return the smallest bucket with room for each group's part of a tick.
+
+    With adapters on the device, ticks with images or steered rows have room for adapters too: fewer programs.
+    """
     return Bucket(
         buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),
         buckets.smallest(limits.decode_buckets, max(len(part.rows) for part in parts)),
         plan.steps,
-        plan.adapted,
+        plan.adapted or (has_adapters and (plan.pictured or plan.steered)),
         plan.steered,
         plan.pictured,
         limits.proposes,

@@ -218,9 +218,13 @@ class RequestState:
 
     @property
     def uncached_pictures(self) -> list[Picture]:
-        """The images with tokens to compute, in order."""
+        """The images with tokens to compute, in order.
+
+        Tokens of a cached page that are computed again need none: only the last token of a prompt is read from there.
+        """
         assert self.lease is not None
         start = self.chunk_start if self.has_states else max(self.chunk_start, self.lease.published)
+        start = min(start, self.prefill_end - 1)
         return [
             picture
             for picture in self.request.pictures
