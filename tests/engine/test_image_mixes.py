@@ -1,5 +1,6 @@
 """Images beside adapters, steering, lanes, priorities, cut prompts and cancelled requests, on a tiny SmolVLM."""
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -296,3 +297,32 @@ def test_mixtures_of_images_adapters_and_steering_compile_nothing_after_they_are
             handle.result()
         assert session.stats.compilations == before
         assert session.stats.unexpected_compilations == 0
+
+
+@pytest.mark.wide
+def test_a_restart_encodes_no_image_again_unless_the_tower_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of 64 tokens do not end with an image, whose last tokens are computed again."""
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
+    copy = tmp_path / "model"
+    shutil.copytree(GOLDEN, copy)
+    settings: Any = {**SETTINGS, "page_size": 64, "max_prefill_tokens": 64, "restore": "auto", "precompile": "lazy"}
+    prompts: list[Any] = [question("What is it?", IMAGES[1]), question("Is it blue, or not?", IMAGES[2], IMAGES[0])]
+
+    def ask() -> tuple[list[Any], int]:
+        with rekindle.open_sync(copy, **settings) as session:
+            answers = [session.generate_sync(prompt, **GREEDY, logprobs=0) for prompt in prompts]
+            session.save_sync(progress=False)
+            return [(each.token_ids, logprobs(each)) for each in answers], session.stats.scheduler.embedded_pictures
+
+    first, again = ask(), ask()
+    assert (first[1], again[1]) == (3, 0)
+    assert again[0] == first[0]
+    tensors = load_file(copy / "model.safetensors")
+    name = next(name for name in tensors if "vision" in name and "norm" in name)
+    save_file({**tensors, name: tensors[name] * 2}, copy / "model.safetensors")
+    with pytest.warns(RuntimeWarning, match="differ in weights"):
+        other = ask()
+    assert other[1] == 3
+    assert other[0] != first[0]

@@ -95,5 +95,5 @@ if __name__ == "__main__":
     sys.settrace(trace.call)
     asyncio.run(main(trace))
     sys.settrace(None)
-    threading.settrace(None)  # type: ignore[arg-type]
+    threading.settrace(None)
     sys.stdout.write(json.dumps({phase: trace.counts(phase) for phase in ("generate", "chat")} | {"modules": MODULES}))

@@ -313,7 +313,7 @@ def _lane(
         settler=Settler(),
         detokenizer=Detokenizer(blueprint.checkpoint.tokenizer, AnswerTurns.of(blueprint.checkpoint.tokenizer)),
         grammars=Grammars(jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.prompts.vocab_size)),
-        vision=Vision(),
+        vision=Vision(stores.images),
         host_tier=host_tier,
         disk_tier=DiskTier(stores.snapshot),
     )

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 QUERY_BLOCK = 16
 """Number of prefill tokens in a query block; a block belongs to one request and one page."""
+PIECE = 256
+"""Number of embeddings of an image copied at a time, between the device and the disk."""
 MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS = 256, 16
 """Room on the device for the token sequences of bad words; single tokens need none."""
 MAX_STEPS = QUERY_BLOCK

@@ -5,6 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Unpack, cast
 
+import numpy as np
+
 from rekindle.assembly.limits.resolution import resolve_limits
 from rekindle.core.engine.actors.grammars import Grammars, jumps_on
 from rekindle.core.messages import (
@@ -25,10 +27,13 @@ from rekindle.core.messages import (
     Output,
     Outputs,
     PictureCut,
+    PictureRead,
     Plan,
     PutAdapter,
+    ReadPicture,
     Rejected,
     Started,
+    StoredPicture,
     UseWeights,
     WeightsUsed,
     Write,
@@ -99,6 +104,7 @@ class ByHand:
         self.scheduler.restore(self.disk_tier.stored())
         self.advancing: deque[Advance] = deque()
         self.cutting: deque[CutPicture] = deque()
+        self.pictures: dict[bytes, Any] = {}  # stored embeddings
         self.grammars = Grammars(jumps_on("gpu", self.limits), SerialMasks())
         self.host_tier = FakeHostTier(
             self.limits.data * self.limits.pool.host_pages, self.disk_tier, self.limits.pool.state_pages
@@ -149,6 +155,10 @@ class ByHand:
                     self.advancing.append(answer)
                 case CutPicture():
                     self.cutting.append(answer)
+                case ReadPicture(digest):
+                    for reply in self._stepper.handle(answer):
+                        assert isinstance(reply, PictureRead)
+                        self.pictures[digest] = np.concatenate(reply.pieces)[: reply.tokens]
                 case Fetch():
                     (fetched,) = self.host_tier.handle(answer)
                     assert isinstance(fetched, Fetched)
@@ -227,10 +237,12 @@ class ByHand:
         return self.say(reply) if advance.answer_ids else []
 
     def settle_cut(self, *, ok: bool = True) -> list[Plan]:
-        """Settle the oldest image to cut; without `ok`, its file is damaged."""
+        """Settle the oldest image to cut, with stored embeddings if any; without `ok`, its file is damaged."""
         message = self.cutting.popleft()
-        outcome = message.picture.patches() if ok else ValueError("a damaged file")
-        return self.say(PictureCut(message.request_id, message.picture.digest, outcome))
+        digest, outcome = message.picture.digest, message.picture.patches() if ok else ValueError("a damaged file")
+        if ok and message.is_first_tower and digest in self.pictures:
+            outcome = StoredPicture(self.pictures[digest])
+        return self.say(PictureCut(message.request_id, digest, outcome))
 
     def settle_offload(self, *, ok: bool = True) -> list[Plan]:
         """Settle the oldest copy to the host tier; without `ok`, none of its pages is stored."""

@@ -23,13 +23,16 @@ from rekindle.core.messages import (
     Message,
     Offload,
     Onload,
+    PictureRead,
     Plan,
     PutAdapter,
     PutPages,
+    ReadPicture,
     Row,
     SampleRow,
     ScoreRow,
     Settled,
+    StoredPicture,
     Summing,
     SumRow,
     UseWeights,
@@ -111,11 +114,16 @@ class FakeStepper:
     def handle(self, message: Message) -> list[Message]:
         """Answer Plan with Dispatched, Offload with Gathered, Collect with Collected, UseWeights with WeightsUsed.
 
-        Answer PutAdapter with AdapterPut; its content is the digest of the adapter.
+        Answer PutAdapter with AdapterPut; its content is the digest of the adapter. Answer ReadPicture with
+        PictureRead.
         """
         match message:
             case Plan():
                 return [self._dispatch(message)]
+            case ReadPicture(digest, rows, losses):
+                if losses < self._losses:
+                    return []
+                return [PictureRead(digest, (np.array([[self._embedded[row]] for row in rows.tolist()]),), len(rows))]
             case Offload():
                 if message.losses < self._losses:
                     return [Gathered(message.offload_id, message.entries, ())]
@@ -312,6 +320,9 @@ class FakeStepper:
 
     def _embed(self, embedding: Embedding) -> None:
         assert 0 <= min(embedding.rows) <= max(embedding.rows) < self._limits.picture_rows, "there is no such row"
+        if isinstance(embedding.patches, StoredPicture):
+            self._embedded.update(zip(embedding.rows.tolist(), embedding.patches.values[:, 0].tolist(), strict=True))
+            return
         assert len(embedding.patches.values) == 1, "an embedding of several segments"
         self._embedded.update(dict.fromkeys(embedding.rows.tolist(), picture_stamp(embedding.patches)))
 

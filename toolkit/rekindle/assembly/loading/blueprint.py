@@ -19,8 +19,10 @@ from rekindle.core.device.programs.functions import (
     EMPTY,
     ENTER,
     GATHER,
+    GATHER_EMBEDDINGS,
     GATHER_STATE,
     SCATTER,
+    SCATTER_EMBEDDINGS,
     SCATTER_STATE,
     STEER,
     UNSTEERED,
@@ -244,7 +246,8 @@ def picture_programs(limits: EngineLimits) -> list[Key]:
     """Return the programs for images: the tower's, and the steps with prompt tokens, each largest first."""
     steps = _pictured([bucket._replace(adapters=limits.expects_adapters) for bucket in _largest_first(limits)], limits)
     first, *others = map(embed_program, reversed(limits.segments))
-    return [first, *steps[:1], *others, *steps[1:]]
+    copies = [GATHER_EMBEDDINGS, SCATTER_EMBEDDINGS] if limits.pool.snapshots else []
+    return [first, *steps[:1], *others, *copies, *steps[1:]]
 
 
 def _largest_first(limits: EngineLimits) -> list[Bucket]:

@@ -68,9 +68,10 @@ PARTS: Final[Mapping[Part, str]] = {
     "code": "sources of all imports of an engine",
 }
 
-Survivor = Literal["pages", "programs", "map", "fingerprint", "replicas"]
+Survivor = Literal["pages", "images", "programs", "map", "fingerprint", "replicas"]
 
 _CHOICE: Final = "chooses tokens, and a page is found by its tokens"
+_TOWER: Final = "belongs to the decoder, and an embedding is of the tower alone"
 _DIGITS: Final = "changes last digits at most, and a map may go on elsewhere"
 _PLACE: Final = "belongs to the place of a replica, whose own keys have it"
 LEFT_OUT: Final[Mapping[Survivor, Mapping[Part, str]]] = {
@@ -81,6 +82,20 @@ LEFT_OUT: Final[Mapping[Survivor, Mapping[Part, str]]] = {
         "processor": _CHOICE,
         "context": "bounds the number of pages, not the numbers in one",
         "shapes": "changes no bit where rows are independent; where they are not, `rows` has the program",
+    },
+    "images": {
+        "model": _TOWER,
+        "family": _TOWER,
+        "tokenizer": _TOWER,
+        "template": _TOWER,
+        "defaults": _TOWER,
+        "processor": _TOWER,
+        "context": _TOWER,
+        "page_size": _TOWER,
+        "page": _TOWER,
+        "devices": "each device computes the whole tower",
+        "rows": _TOWER,
+        "shapes": _TOWER,
     },
     "programs": {
         "weights": "argument of a program; its shapes and types are in the key",
@@ -194,6 +209,10 @@ class Identity:
     def pages_key(self) -> SnapshotKey:
         """Return the key of stored pages; raises as `taken_by`."""
         return SnapshotKey(tuple(self.taken_by("pages").items()))
+
+    def images_key(self) -> SnapshotKey:
+        """Return the key of stored embeddings of images; raises as `taken_by`."""
+        return SnapshotKey(tuple(self.taken_by("images").items()))
 
     def texts(self) -> dict[Part, str]:
         """Return the text of every part, for another process; raises as `taken_by`."""

@@ -15,13 +15,17 @@ from rekindle.core.device.programs.store import ProgramStore
 from rekindle.core.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.core.page import StoredPage
 from rekindle.core.store.directory import cache_dir, require_private
+from rekindle.core.store.picture_store import PictureStore
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.validity import Difference, shorten
 from rekindle.settings.engine import Restore, Settings
 
 PROGRAMS: Final = "programs"
 SNAPSHOTS: Final = "snapshots"
-"""Directory names of the two stores in the cache directory."""
+IMAGES: Final = "images"
+"""Directory names of the stores in the cache directory."""
+IMAGES_SHARE: Final = 8
+"""Embeddings of images take at most this part of `disk_cache_bytes`, beside the pages."""
 
 
 def store_directory(restore: Restore) -> Path | None:
@@ -34,7 +38,7 @@ def store_directory(restore: Restore) -> Path | None:
         return None
     try:
         directory = cache_dir()
-        for name in (PROGRAMS, SNAPSHOTS):
+        for name in (PROGRAMS, SNAPSHOTS, IMAGES):
             with suppress(OSError):
                 require_private((directory / name).resolve())
         return directory
@@ -77,6 +81,7 @@ class Stores:
         program_keys: programs of the session, in the order of their preparation.
         compile_seconds: compile time of each stored program, by its key; None if unknown.
         snapshot: the store of the prefix cache; None if pages are not stored.
+        images: the store of embeddings of images; None for a text model, or if pages are not stored.
         pages: stored pages, parents before children.
         differences: differences between the session's snapshot key and the most similar stored one; empty without any.
     """
@@ -85,6 +90,7 @@ class Stores:
     program_keys: Sequence[Key]
     compile_seconds: Mapping[Key, float | None]
     snapshot: SnapshotStore | None
+    images: PictureStore | None
     pages: Sequence[StoredPage]
     differences: Mapping[str, Difference]
 
@@ -122,13 +128,14 @@ def open_stores(
     for blueprint in lanes:
         programs = open_programs(directory, blueprint)
         snapshot = _open_snapshot(directory, blueprint, identity, settings.disk_cache_bytes)
+        images = None if snapshot is None else _open_images(directory, blueprint, identity, settings.disk_cache_bytes)
         differences = {} if snapshot is None or stores else _explain(snapshot, blueprint.checkpoint.source)
         pages = () if snapshot is None else snapshot.index()
         keys = blueprint.all_programs(cached=bool(pages))
         compile_seconds = {} if programs is None else programs.compile_seconds(keys)
         if settings.restore == "require":
             require_all(programs, keys)
-        stores.append(Stores(programs, keys, compile_seconds, snapshot, pages, differences))
+        stores.append(Stores(programs, keys, compile_seconds, snapshot, images, pages, differences))
     return stores
 
 
@@ -146,6 +153,16 @@ def _open_snapshot(
     if directory is None or not blueprint.limits.pool.snapshots:
         return None
     return SnapshotStore(directory / SNAPSHOTS, identity.pages_key(), blueprint.checkpoint.source, capacity_bytes)
+
+
+def _open_images(
+    directory: Path | None, blueprint: Blueprint, identity: Identity, capacity_bytes: int
+) -> PictureStore | None:
+    """Open the store of embeddings of images; None for a text model."""
+    if directory is None or not blueprint.limits.picture_rows:
+        return None
+    capacity = capacity_bytes // IMAGES_SHARE
+    return PictureStore(directory / IMAGES, identity.images_key(), blueprint.checkpoint.source, capacity)
 
 
 def _explain(snapshot: SnapshotStore, model: str) -> Mapping[str, Difference]:

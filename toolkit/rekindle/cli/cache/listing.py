@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rekindle.assembly.loading import identity
-from rekindle.assembly.loading.stores import PROGRAMS, SNAPSHOTS
+from rekindle.assembly.loading.stores import IMAGES, PROGRAMS, SNAPSHOTS
 from rekindle.assembly.programs.starts import STARTS
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.stores import MODELS
@@ -24,6 +24,7 @@ from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.file_digests import DIGESTS
+from rekindle.core.store.picture_store import PictureCatalog
 from rekindle.core.store.snapshots import SnapshotCatalog, SnapshotEntry
 from rekindle.core.store.sources import SOURCES
 from rekindle.core.words import quantity, size_text
@@ -42,6 +43,7 @@ def ls(arguments: Namespace) -> int:
         _section(MODELS, _models()),
         _section(PROGRAMS, _programs(root, long)),
         _section(SNAPSHOTS, _snapshots(root, long)),
+        _section(IMAGES, _images(root)),
     ]
     others = [(path.name, size_text(stores.size_of(path))) for path in _others(root)]
     if others:
@@ -56,7 +58,7 @@ def size(arguments: Namespace) -> int:
     """Print the size of each directory, and of the whole cache."""
     root = cache_dir()
     paths = [
-        *(path for name in (MODELS, PROGRAMS, SNAPSHOTS) if (path := stores.path_of(name)).exists()),
+        *(path for name in (MODELS, *stores.STORES) if (path := stores.path_of(name)).exists()),
         *_others(root),
     ]
     sizes = {path.name: stores.size_of(path) for path in paths}
@@ -66,7 +68,7 @@ def size(arguments: Namespace) -> int:
 
 
 def _others(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.name not in (MODELS, PROGRAMS, SNAPSHOTS, STARTS, DIGESTS))
+    return sorted(path for path in root.iterdir() if path.name not in (MODELS, *stores.STORES, STARTS, DIGESTS))
 
 
 def _section(name: str, lines: Iterable[str]) -> list[str]:
@@ -105,6 +107,14 @@ def _snapshots(root: Path, long: bool) -> Iterator[str]:
         if long:
             yield f"    {entry.digest}"
     yield from _rest(SNAPSHOTS, entries)
+
+
+def _images(root: Path) -> Iterator[str]:
+    entries = PictureCatalog(stores.path_of(IMAGES)).entries()
+    for model in sorted({entry.model for entry in entries}):
+        group = [entry for entry in entries if entry.model == model]
+        yield f"  {_short(root, model)}: {quantity(len(group), 'image')}, {_size_and_use(group)}"
+    yield from _rest(IMAGES, entries)
 
 
 def _models_of(root: Path, group: Iterable[Entry]) -> str:

@@ -4,15 +4,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rekindle.assembly.loading.stores import PROGRAMS, SNAPSHOTS
+from rekindle.assembly.loading.stores import IMAGES, PROGRAMS, SNAPSHOTS
 from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.store import entries as disk
 from rekindle.core.store.catalog import Catalog
 from rekindle.core.store.directory import cache_dir
+from rekindle.core.store.picture_store import PictureCatalog
 from rekindle.core.store.snapshots import SnapshotCatalog
 
 MODELS: Final = "models"
-STORES: Final[Mapping[str, Callable[[Path], Catalog[Any]]]] = {PROGRAMS: ProgramCatalog, SNAPSHOTS: SnapshotCatalog}
+STORES: Final[Mapping[str, Callable[[Path], Catalog[Any]]]] = {
+    PROGRAMS: ProgramCatalog,
+    SNAPSHOTS: SnapshotCatalog,
+    IMAGES: PictureCatalog,
+}
 
 
 def catalog(name: str) -> Catalog[Any]:

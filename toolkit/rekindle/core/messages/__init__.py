@@ -39,7 +39,14 @@ from rekindle.core.messages.pages import (
     Write,
     Written,
 )
-from rekindle.core.messages.pictures import CutPicture, Embedding, PictureCut
+from rekindle.core.messages.pictures import (
+    CutPicture,
+    Embedding,
+    PictureCut,
+    PictureRead,
+    ReadPicture,
+    StoredPicture,
+)
 from rekindle.core.messages.replicas import (
     FromLane,
     LaneBack,
@@ -143,11 +150,13 @@ __all__ = [
     "Overdue",
     "PagesStaged",
     "PictureCut",
+    "PictureRead",
     "PicturedTokens",
     "Plan",
     "Prompt",
     "PutAdapter",
     "PutPages",
+    "ReadPicture",
     "Received",
     "Rejected",
     "RemoteOutput",
@@ -164,6 +173,7 @@ __all__ = [
     "StagePages",
     "Started",
     "Stopped",
+    "StoredPicture",
     "Submit",
     "SumRow",
     "Summing",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rekindle.core.messages.message import OfRequest
+from rekindle.core.messages.message import Message, OfRequest
 from rekindle.core.messages.words import describe_error
 from rekindle.core.request.picture import Picture
 from rekindle.core.words import quantity
@@ -11,9 +11,15 @@ from rekindle.core.words import quantity
 
 @dataclass(frozen=True, slots=True)
 class CutPicture(OfRequest):
-    """Cut an image into patches in a worker thread. From the scheduler to the vision actor."""
+    """Cut an image into patches in a worker thread. From the scheduler to the vision actor.
+
+    Attributes:
+        picture: the image.
+        is_first_tower: whether embeddings of earlier sessions are of the tower in use, that of `open`.
+    """
 
     picture: Picture
+    is_first_tower: bool = True
 
     def __str__(self) -> str:
         return f"CutPicture: request {self.request_id}, {quantity(self.picture.tokens, 'token')}"
@@ -25,7 +31,7 @@ class PictureCut(OfRequest):
 
     Attributes:
         digest: the digest of the image.
-        outcome: its `Patches`, or the error of a damaged file.
+        outcome: its `Patches`, a `StoredPicture`, or the error of a damaged file.
     """
 
     digest: bytes
@@ -37,13 +43,54 @@ class PictureCut(OfRequest):
 
 
 @dataclass(frozen=True, slots=True)
+class StoredPicture:
+    """Embeddings of an image from disk, in place of `Patches`.
+
+    Attributes:
+        values: (tokens, hidden) float32.
+    """
+
+    values: Any = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPicture(Message):
+    """Read the embeddings of an image from the buffer, to be stored. From the scheduler to the stepper.
+
+    Attributes:
+        digest: the digest of the image.
+        rows: the rows of the buffer for its tokens, (tokens,) int32.
+        losses: the number of losses of the device state so far.
+    """
+
+    digest: bytes
+    rows: Any = field(compare=False, repr=False)
+    losses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PictureRead(Message):
+    """The answer to a `ReadPicture`. From the stepper to the vision actor.
+
+    Attributes:
+        digest: the digest of the image.
+        pieces: device arrays of `PIECE` embeddings each, the last with padding.
+        tokens: the number of tokens of the image.
+    """
+
+    digest: bytes
+    pieces: tuple[Any, ...] = field(compare=False, repr=False)
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Embedding:
     """A segment of an image for the tower to embed before the tick; a part of `Plan`.
 
     Attributes:
         request_id: the request that needs it.
         rows: the rows of the buffer of embeddings for its tokens, (tokens,) int32.
-        patches: its `Patches`, of one segment.
+        patches: its `Patches`, of one segment, or the whole `StoredPicture`.
     """
 
     request_id: int

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.core.messages import CutPicture, Embedding, Message, PictureCut
+from rekindle.core.messages import CutPicture, Embedding, Message, PictureCut, ReadPicture, StoredPicture
 from rekindle.core.request.picture import Picture
 from rekindle.core.scheduler.stats import Counts
 
@@ -20,7 +20,7 @@ class Waiting:
 
     Attributes:
         requests: the ids of the waiting requests.
-        patches: its `Patches`; None before the answer of the vision actor.
+        patches: its `Patches`, or a `StoredPicture`; None before the answer of the vision actor.
         rows: the rows of the buffer for the image; None before the first segment.
         segments: the number of embedded segments.
     """
@@ -40,10 +40,15 @@ class Gallery:
     Args:
         rows: the number of rows of the buffer.
         counts: the counters of the scheduler.
+        keeps: whether embeddings are stored on disk.
+
+    Attributes:
+        is_first_tower: whether the tower is still that of `open`, to which stored embeddings belong.
     """
 
-    def __init__(self, rows: int, counts: Counts):
-        self._counts, self._padding = counts, rows
+    def __init__(self, rows: int, counts: Counts, *, keeps: bool = False):
+        self._counts, self._padding, self._keeps = counts, rows, keeps
+        self.is_first_tower = True
         self._free = list(range(rows - 1, -1, -1))
         self._rows: dict[bytes, Any] = {}  # of embedded images, the least recently used one first
         self._waiting: dict[bytes, Waiting] = {}
@@ -63,7 +68,7 @@ class Gallery:
                 continue
             if picture.digest not in self._waiting:
                 self._waiting[picture.digest] = Waiting()
-                self._messages.append(CutPicture(request_id, picture))
+                self._messages.append(CutPicture(request_id, picture, self.is_first_tower))
             self._waiting[picture.digest].requests.add(request_id)
 
     def take(self, message: PictureCut) -> Collection[int]:
@@ -77,11 +82,14 @@ class Gallery:
         waiting.patches = message.outcome
         return ()
 
-    def next_embedding(self, request_id: int, picture: Picture, keep: Collection[bytes]) -> Embedding | None:
+    def next_embedding(
+        self, request_id: int, picture: Picture, keep: Collection[bytes], losses: int
+    ) -> Embedding | None:
         """Return the next segment of an image to embed, or None without patches or without room.
 
         Args:
             keep: the digests of images in the same plan.
+            losses: the number of losses of the device state so far.
         """
         waiting = self._waiting.get(picture.digest)
         if waiting is None or waiting.patches is None:
@@ -90,12 +98,18 @@ class Gallery:
             waiting.rows = self._place(picture.tokens, keep)
         if waiting.rows is None:
             return None
+        if isinstance(waiting.patches, StoredPicture):
+            self._rows[picture.digest] = waiting.rows
+            del self._waiting[picture.digest]
+            return Embedding(request_id, waiting.rows, waiting.patches)
         patches, segment = waiting.patches, waiting.segments
         waiting.segments += 1
         if waiting.segments == len(patches.values):
             self._rows[picture.digest] = waiting.rows
             del self._waiting[picture.digest]
             self._counts.embedded_pictures += 1
+            if self._keeps and self.is_first_tower:
+                self._messages.append(ReadPicture(picture.digest, waiting.rows, losses))
         return segment_of(patches, segment, waiting.rows, self._padding, request_id)
 
     def rows_of(self, pictures: Sequence[Picture], start: int, end: int) -> Any:

@@ -112,10 +112,9 @@ class EngineLimits:
         """Return the number of programs, with or without those for adapters, or for steering."""
         steps, states = len(self.all_buckets()), STATE_PROGRAMS if self.pool.state_pages else 0
         pictures = sum(bucket.prefill_tokens > 0 for bucket in self.all_buckets()) if self.picture_rows else 0
+        embeddings = len(self.segments) + 2 * (self.pool.snapshots and self.picture_rows > 0)
         adapted = (steps + 1 + pictures * (not self.expects_adapters)) * adapters
-        return (
-            steps + EXTRA_PROGRAMS + states + pictures + len(self.segments) + adapted + (steps + 2 + pictures) * steered
-        )
+        return steps + EXTRA_PROGRAMS + states + pictures + embeddings + adapted + (steps + 2 + pictures) * steered
 
     @property
     def adapter_slots(self) -> int:

@@ -225,7 +225,7 @@ class Planner:
         if not gallery.has(picture):
             gallery.await_all(request_id, coming)
             if not builder.embeddings:
-                embedding = gallery.next_embedding(request_id, picture, builder.kept_images)
+                embedding = gallery.next_embedding(request_id, picture, builder.kept_images, self._table.losses)
                 builder.embeddings += [] if embedding is None else [embedding]
         return gallery.has(picture)
 

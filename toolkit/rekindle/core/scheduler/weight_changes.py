@@ -87,6 +87,7 @@ class WeightChanges:
         version = self._table.exchanges + (not new.asleep) if new.version is None else new.version
         if new.asleep or new.has_tower:
             self._table.gallery.lose_device()
+            self._table.gallery.is_first_tower &= not new.has_tower
         for group in self._table.groups:
             if new.asleep:
                 group.cache.lose_device()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rekindle.core.buckets import Bucket
+from rekindle.core.buckets import PIECE, Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, STATES, WEIGHTS
 from rekindle.core.device.programs.shapes import SLOTS, ModelShapes
@@ -232,6 +232,27 @@ def _embed(length: int, shapes: ModelShapes) -> ProgramFunction:
     return ProgramFunction(shapes.place.on_each_device(embed, into, SAME), arguments, into, SAME)
 
 
+def _gather_embeddings(shapes: ModelShapes) -> ProgramFunction:
+    buffer, rows = _vision(shapes).buffer, np.zeros(PIECE, np.int32)
+
+    def read(buffer: jax.Array, rows: jax.Array) -> jax.Array:
+        return buffer[rows]
+
+    into = (SAME, SAME)
+    return ProgramFunction(shapes.place.on_each_device(read, into, SAME), {"buffer": buffer, "rows": rows}, into, SAME)
+
+
+def _scatter_embeddings(shapes: ModelShapes) -> ProgramFunction:
+    buffer, rows = _vision(shapes).buffer, np.zeros(PIECE, np.int32)
+
+    def write(buffer: jax.Array, rows: jax.Array, content: jax.Array) -> jax.Array:
+        return buffer.at[rows].set(content)
+
+    into = (SAME, SAME, SAME)
+    arguments = {"buffer": buffer, "rows": rows, "content": np.zeros((PIECE, buffer.shape[1]), np.float32)}
+    return ProgramFunction(shapes.place.on_each_device(write, into, SAME), arguments, into, SAME)
+
+
 def _gather(shapes: ModelShapes) -> ProgramFunction:
     place, state = shapes.place, shapes.state
     most = state.sizes.num_pages
@@ -312,6 +333,10 @@ GATHER_STATE: Final = DeviceProgram("gather state", _gather_state, "slots.states
 """Copies the state of a slot, over all layers: `(states, slot) -> content`."""
 SCATTER_STATE: Final = DeviceProgram("scatter state", _scatter_state, "slots.states")
 """Copies a state from GATHER_STATE into a slot: `(states, slot, content) -> states`."""
+GATHER_EMBEDDINGS: Final = DeviceProgram("gather embeddings", _gather_embeddings, "embeddings")
+"""Copies `PIECE` embeddings of an image out of the buffer: `(buffer, rows) -> content`."""
+SCATTER_EMBEDDINGS: Final = DeviceProgram("scatter embeddings", _scatter_embeddings, "embeddings")
+"""Copies content from GATHER_EMBEDDINGS into rows of the buffer: `(buffer, rows, content) -> buffer`."""
 ADAPT: Final = DeviceProgram("adapt", _adapt, "adapters")
 """Puts an adapter into a slot: `(adapters, slot, content) -> adapters`, packed by `pack_adapter`."""
 UNSTEERED: Final = DeviceProgram("unsteered", _unsteered)

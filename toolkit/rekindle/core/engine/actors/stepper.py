@@ -6,10 +6,11 @@ from time import perf_counter
 from typing import Any
 
 import jax
+import numpy as np
 from anyio import CancelScope, to_thread
 
 from rekindle.core import buckets
-from rekindle.core.buckets import QUERY_BLOCK, Bucket
+from rekindle.core.buckets import PIECE, QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import (
@@ -40,8 +41,10 @@ from rekindle.core.device.programs.functions import (
     EMPTY,
     ENTER,
     GATHER,
+    GATHER_EMBEDDINGS,
     GATHER_STATE,
     SCATTER,
+    SCATTER_EMBEDDINGS,
     SCATTER_STATE,
     STEER,
     UNSTEERED,
@@ -60,10 +63,13 @@ from rekindle.core.messages import (
     Message,
     Offload,
     Onload,
+    PictureRead,
     Plan,
     PutAdapter,
     PutPages,
+    ReadPicture,
     Row,
+    StoredPicture,
     UseWeights,
     WeightsUsed,
 )
@@ -104,11 +110,15 @@ class Stepper:
     async def handle(self, message: Message) -> list[Message]:
         """Turn Plan into Dispatched, Offload into Gathered, Collect into Collected, UseWeights into WeightsUsed.
 
-        Turn PutAdapter into AdapterPut, and Inspect into Inspected.
+        Turn PutAdapter into AdapterPut, Inspect into Inspected, and ReadPicture into PictureRead.
         """
         match message:
             case Plan():
                 return [await self._dispatch(message)]
+            case ReadPicture(digest, rows, losses):
+                orders = [StateOrder(GATHER_EMBEDDINGS, piece) for piece in self._pieces(rows)]
+                pieces = await self._copies(orders, losses)
+                return [PictureRead(digest, pieces, len(rows))] if pieces else []
             case Offload():
                 return [await self._gather(message)]
             case Collect(request_id, pages, losses):
@@ -171,6 +181,9 @@ class Stepper:
             await self._scatter(onload)
         awaited = None
         for embedding in plan.embeddings:
+            if isinstance(embedding.patches, StoredPicture):
+                await self._place(embedding.rows, embedding.patches.values)
+                continue
             order = EmbedOrder(embedding.rows, embedding.patches)
             awaited = await self._run(order, await self._programs.ready(order.key))
         for chunk in plan.chunks:
@@ -193,6 +206,20 @@ class Stepper:
         rows = 0 if bucket.prefill_tokens or bucket.steps > 1 else bucket.decode_rows
         sizes = [each for each in limits.decode_buckets if self._programs.is_pending(bucket._replace(decode_rows=each))]
         return replace(dispatched, rows=rows, began=began, unready=tuple(sizes) if rows else ())
+
+    async def _place(self, rows: Any, values: Any) -> None:
+        """Put stored embeddings into rows of the buffer."""
+        padded = np.zeros((-(-len(rows) // PIECE) * PIECE, values.shape[1]), np.float32)
+        padded[: len(rows)] = values
+        contents = np.split(padded, len(padded) // PIECE)
+        pieces = zip(self._pieces(rows), contents, strict=True)
+        await self._run_all([StateOrder(SCATTER_EMBEDDINGS, piece, content) for piece, content in pieces])
+
+    def _pieces(self, rows: Any) -> list[Any]:
+        """Return rows in pieces of `PIECE`; padding is the last row of the buffer."""
+        padding = np.full(-len(rows) % PIECE, self._limits.picture_rows, np.int32)
+        whole = np.concatenate([rows, padding]).astype(np.int32)
+        return np.split(whole, len(whole) // PIECE)
 
     def _pack(self, plan: Plan, parts: Sequence[GroupPart], bucket: Bucket) -> tuple[Any, Dispatched]:
         """Return the input array of a plan and its outputs without their arrays, for the same rows again the same."""

@@ -49,7 +49,7 @@ class RequestTable:
         self.drafter = Drafter(limits, self.counts)
         self.groups = [Group(limits, outbox, number) for number in range(limits.data)]
         self.waiting = WaitingQueue(limits, self.groups, self.counts)
-        self.gallery = Gallery(limits.picture_rows, self.counts)
+        self.gallery = Gallery(limits.picture_rows, self.counts, keeps=limits.pool.snapshots)
         self.exchanges = 0
         self.outputs: list[Output] = []
         self.grammar_outbox = GrammarOutbox()
