@@ -54,7 +54,15 @@ class Capturing:
         looks, ids = self.looks, prompt + output
         choice = Choice.of(params.capture, looks.layers)
         if not output:
-            end(Captured(choice.layers, choice.parts, np.zeros((choice.states, 0, looks.hidden), np.float32), ()))
+            end(
+                Captured(
+                    choice.layers,
+                    choice.parts,
+                    np.zeros((choice.states, 0, looks.hidden), np.float32),
+                    (),
+                    looks.layers,
+                )
+            )
             return
         shape = looks.shape(len(ids), choice, FEWER)
         changes = changes_of(params.steer, params.patch, len(prompt), (looks.layers, looks.hidden))
@@ -98,7 +106,7 @@ class Capturing:
     def _take(self, choice: Choice, prompt: int, output: tuple[int, ...], outputs: Any) -> Captured:
         """Return the activations of an output behind a prompt. Called in a worker thread."""
         states = np.asarray(outputs[0])[: choice.states, prompt : prompt + len(output)].copy()
-        return Captured(choice.layers, choice.parts, states, tuple(map(self._text, output)))
+        return Captured(choice.layers, choice.parts, states, tuple(map(self._text, output)), self.looks.layers)
 
     def _text(self, token: int) -> str:
         return str(token) if self.tokenizer is None else self.tokenizer.decode([token], skip_special_tokens=False)

@@ -261,8 +261,8 @@ class Record:
                 )
             )
         elif not self.done:
-            texts, layers, parts = captured.texts, captured.layers, captured.parts
-            activations = Activations.of(generation.token_ids, texts, layers, parts, captured.states)
+            choice = captured.texts, captured.layers, captured.parts, captured.states
+            activations = Activations.of(generation.token_ids, *choice, depth=captured.depth)
             self._end(replace(generation, activations=activations))
 
     def _end(self, generation: Generation) -> None:

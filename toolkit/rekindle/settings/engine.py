@@ -177,7 +177,8 @@ class Settings:
         max_adapter_rank: largest rank of an adapter. None (default) is 16, or the largest rank of `adapters`.
         draft: source of drafts: guesses of several next tokens, verified in one tick. "lookup" repeats the tokens after
             the same tokens earlier in the request, or in a finished output of the same `cache_salt` and adapter. "mtp"
-            asks the draft head of the model for one token; its files must bring one (DeepSeek-V3, GLM-4.5 to 4.7).
+            asks the draft head of the model for one token; its files must bring one (DeepSeek-V3, GLM-4.5 to 4.7,
+            Qwen3-Next, Qwen3.5).
             Answers equal those of single steps, except as for batches (see `deterministic`). The session measures
             ticks, and drafts where drafts are faster. None (default) drafts for requests with `draft="lookup"` alone.
     """

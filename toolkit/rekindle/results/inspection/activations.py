@@ -27,6 +27,7 @@ class Activations:
         heads: the (layer, head) of each attention pattern.
         patterns: (heads, tokens, tokens), the weight of each earlier token (last axis) for each token.
         images: the images of the prompt, with the positions of their tokens.
+        depth: the number of layers of the model.
     """
 
     token_ids: tuple[int, ...]
@@ -39,6 +40,7 @@ class Activations:
     heads: tuple[tuple[int, int], ...]
     patterns: Array
     images: tuple[LookedImage, ...] = ()
+    depth: int = 0
 
     @classmethod
     def of(
@@ -51,6 +53,7 @@ class Activations:
         heads: tuple[tuple[int, int], ...] = (),
         patterns: Array | None = None,
         images: tuple[LookedImage, ...] = (),
+        depth: int = 0,
     ) -> "Activations":
         """Return activations from the arrays of a look.
 
@@ -70,6 +73,7 @@ class Activations:
             heads=heads,
             patterns=np.zeros((0, len(token_ids), len(token_ids)), np.float32) if patterns is None else patterns,
             images=images,
+            depth=depth,
         )
 
     def over_images(self, token: int = -1, head: tuple[int, int] | None = None) -> ImageAttention:
@@ -98,16 +102,21 @@ class Activations:
     def at(self, layer: int, part: Part = "residual") -> Array:
         """Return the activations of one layer, (tokens, hidden).
 
+        Args:
+            layer: the index of the layer in the model, from the end if negative.
+            part: one of `parts`.
+
         Raises:
             InvalidRequest: the part was not asked for, or the layer is not among `layers`.
         """
         array: Array | None = getattr(self, part) if part in PARTS else None
-        if array is None or layer not in self.layers:
+        index = layer + self.depth if layer < 0 else layer
+        if array is None or index not in self.layers:
             raise InvalidRequest(
                 f"there are activations of {', '.join(map(repr, self.parts))} in the layers {self.layers}, not of "
                 f"{part!r:.40} in {layer!r:.40}: name them in session.look(..., layers=, parts=), or in capture="
             )
-        result: Array = array[self.layers.index(layer)]
+        result: Array = array[self.layers.index(index)]
         return result
 
     @property

@@ -103,6 +103,7 @@ class Inspections:
             choice.heads,
             np.asarray(patterns)[: len(choice.heads), : len(ids), : len(ids)],
             tuple(images),
+            len(model.layers),
         )
 
     def _embed(self, picture: Picture) -> Waits[tuple[Any, LookedImage]]:

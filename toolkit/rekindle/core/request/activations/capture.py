@@ -30,6 +30,7 @@ class Captured:
         layers, parts: their places.
         states: (1 + layers * parts, tokens, hidden) float32 of numpy, the embeddings, and then the parts of each layer.
         texts: the text of each token.
+        depth: the number of layers of the model.
         version: the number of the weights; None without tokens.
     """
 
@@ -37,6 +38,7 @@ class Captured:
     parts: tuple[Part, ...]
     states: Any
     texts: tuple[str, ...]
+    depth: int
     version: int | None = None
 
 
