@@ -115,7 +115,7 @@ async def test_all_are_checked_before_anything_is_computed(texts: Session) -> No
             await anext(loop)
     assert texts.stats.scheduler.prompt_tokens == 0
     with pytest.raises(InvalidRequest, match="takes a list of prompts, but got one"):
-        texts.as_completed("a")  # type: ignore[call-overload]
+        texts.as_completed("a")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="temperature"):
         texts.as_completed(["a"], temperature=-1)
     with pytest.raises(InvalidRequest, match='errors must be "raise" or "return"'):

@@ -6,6 +6,7 @@ import platform
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -97,8 +98,13 @@ def _kernels(platform_name: str) -> str:
 
 
 def _size(path: Path) -> str:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return f"{quantity(len(files), 'file')}, {size_text(sum(file.stat().st_size for file in files))}"
+    """Return the number and the size of files; others write meanwhile, so files that are gone do not count."""
+    places = [path] if path.is_file() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    sizes = []
+    for place in places:
+        with suppress(OSError):
+            sizes.append(place.stat().st_size)
+    return f"{quantity(len(sizes), 'file')}, {size_text(sum(sizes))}"
 
 
 def _model(checkpoint: Checkpoint) -> Rows:

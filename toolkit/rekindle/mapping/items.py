@@ -87,11 +87,14 @@ def read(items: Iterable[Any], template: RowTemplate | None, make: Callable[[Any
         make: returns the prompt of an item, or of its filled template; raises InvalidRequest for a bad one.
 
     Raises:
-        InvalidRequest: none of the first items fits the template.
+        InvalidRequest: none of the first items fits the template, or the first is a mapping without one.
     """
     items_read = _read(items, template, make)
     if template is None:
-        yield from items_read
+        for place, item in enumerate(items_read):
+            if place == 0 and isinstance(item.prompt, InvalidRequest) and isinstance(item.value, Mapping):
+                raise item.prompt
+            yield item
         return
     first: list[Item] = []
     for item in islice(items_read, MAX_TRIED):

@@ -17,7 +17,8 @@ def log(line: str, level: int = logging.INFO) -> None:
         line: the line.
         level: its level: DEBUG for the stages of a start, INFO for all others.
     """
-    if LOG.hasHandlers():
+    is_bare = not LOG.handlers and logging.root.handlers == [logging.lastResort]  # during a save
+    if LOG.hasHandlers() and not is_bare:
         LOG.log(level, "%s", line)
     elif level >= (LOG.level or logging.INFO) and sys.stderr is not None:
         sys.stderr.write(f"{line}\n")

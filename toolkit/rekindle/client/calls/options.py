@@ -13,7 +13,7 @@ TokenIds = Sequence[int]
 """Token ids of one prompt."""
 OnePrompt = str | Messages | None
 """Text or a conversation; None if the call has `token_ids` instead."""
-Prompts = list[str] | list[Messages] | None
+Prompts = list[str] | Sequence[Messages] | None
 """List of prompts; None if the call has `token_ids` instead."""
 ToolSchemas = Sequence[Mapping[str, Any]]
 """JSON schemas of the tools in a conversation's prompt."""

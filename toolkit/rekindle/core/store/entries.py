@@ -8,6 +8,7 @@ uses tensorstore, Orbax's storage library, because it imports six times as fast 
 import errno
 import hashlib
 import json
+import logging
 import os
 import shutil
 import stat
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 import jax
@@ -40,6 +42,7 @@ MAKING: Final = ".making-"
 """Prefix of an empty directory before it is locked."""
 WRITING: Final = ".writing-"
 REMOVING: Final = ".removing-"
+_SAVING: Final = Lock()
 SPARE_BYTES: Final = 1 << 20
 LARGE_BYTES: Final = 64 << 10
 """For files of at least this size, a seal may hold the length alone."""
@@ -248,8 +251,26 @@ def _save(entry: Path, arrays: Mapping[str, Array], compressed: bool) -> None:
 
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, entry / FOLLOWER_ARRAYS)
         return
-    with _checkpointer(compressed) as checkpointer:
+    with _root_logger_kept(), _checkpointer(compressed) as checkpointer:
         checkpointer.save((entry / ARRAYS).absolute(), dict(arrays))
+
+
+@contextmanager
+def _root_logger_kept() -> Iterator[None]:
+    """Keep absl, by which Orbax logs, from giving the root logger a handler: it has Python's last resort meanwhile.
+
+    So warnings are written as without any handler. One save runs at a time.
+    """
+    with _SAVING:
+        handler = None if logging.root.handlers else logging.lastResort
+        if handler is None:
+            yield
+            return
+        logging.root.addHandler(handler)
+        try:
+            yield
+        finally:
+            logging.root.removeHandler(handler)
 
 
 def _checkpointer(compressed: bool) -> Any:
