@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rekindle.core.errors import ConstraintFailed, InvalidRequest
+from rekindle.core.errors import ConstraintFailed, InvalidRequest, panics_as
 from rekindle.core.request.constraint import Allowed, Constraint
 from rekindle.core.request.request import Request
 from rekindle.core.request.thoughts import ThoughtWatch
@@ -52,10 +52,11 @@ class Compiler:
         grammar = self._cache.get(constraint)
         if grammar is not None:
             return grammar
-        with self._lock:
-            tokens = self._tokens
-        # unlocked, because others need not wait while a large constraint is parsed
-        grammar = Grammar(constraint, tokens, -(-self._vocab_size // 32))
+        with panics_as(lambda reason: InvalidRequest(f"{constraint.parameter} cannot be served: {reason}")):
+            with self._lock:
+                tokens = self._tokens
+            # unlocked, because others need not wait while a large constraint is parsed
+            grammar = Grammar(constraint, tokens, -(-self._vocab_size // 32))
         self._cache.put(constraint, grammar, max(LEAST, len(constraint.text)))
         return grammar
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.formats.rendering.sandbox import bounded
 from rekindle.formats.rendering.template import compile_template, template_variables
 
 
@@ -54,10 +55,13 @@ class ChatTemplate:
         }
         values = {**defaults, **(variables or {}), "messages": messages, "tools": tools}
         try:
-            return compile_template(self.source).render(values)
+            with bounded():
+                return compile_template(self.source).render(values)
+        except InvalidRequest:
+            raise
         except TemplateError as error:
             raise InvalidRequest.of("prompt", f"the model's chat template rejects the messages: {error}") from error
-        except (TypeError, ValueError, KeyError, IndexError) as error:
+        except Exception as error:  # the template's code may divide by zero, overflow or call itself without an end
             raise InvalidRequest.of(
                 "prompt",
                 f"the model's chat template cannot render the messages ({type(error).__name__}: {error}): "
