@@ -17,6 +17,7 @@ from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import collapse_later, distinct, fill
 from rekindle.assembly.loading.planning import fewest, plan
 from rekindle.assembly.loading.stores import Stores, open_stores, store_directory
+from rekindle.assembly.machine import cores
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.programs.restore_report import RestoreReport
@@ -309,7 +310,9 @@ def _lane(
         stepper=stepper,
         settler=Settler(),
         detokenizer=Detokenizer(blueprint.checkpoint.tokenizer, AnswerTurns.of(blueprint.checkpoint.tokenizer)),
-        grammars=Grammars(jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.prompts.vocab_size)),
+        grammars=Grammars(
+            jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.prompts.vocab_size, cores())
+        ),
         vision=Vision(),
         host_tier=host_tier,
         disk_tier=DiskTier(stores.snapshot),
