@@ -144,6 +144,11 @@ class Turn:
         return self._requests.conversation(messages, options)
 
     @property
+    def sees(self) -> bool:
+        """True for a model that takes pictures."""
+        return self._prompts.images is not None
+
+    @property
     def _prompts(self) -> PromptReader:
         return self._requests.loaded_engine.preparer.prompts
 
