@@ -33,6 +33,43 @@ MEMORY = 12 << 30
 PATIENCE = 20
 """Seconds after which a mutation counts as one without an end, on a busy machine."""
 TEXTS = ("hello world 123", "", "x" * 60, "ä😀\n\t </s> <|im_start|>")
+PARTS = {
+    "normalizer": (
+        {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+        {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAD/////"},
+        {"type": "Replace", "pattern": {"Regex": "(x+x+)+y"}, "content": "y"},
+        {"type": "Replace", "pattern": {"String": ""}, "content": "y"},
+        {"type": "Prepend", "prepend": ""},
+        {"type": "ByteLevel"},
+    ),
+    "pre_tokenizer": (
+        {"type": "FixedLength", "length": 0},
+        {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False},
+        {"type": "Split", "pattern": {"Regex": ""}, "behavior": "MergedWithNext", "invert": True},
+        {"type": "Punctuation", "behavior": "Contiguous"},
+        {"type": "Metaspace", "replacement": "x", "prepend_scheme": "always", "split": True},
+        {"type": "UnicodeScripts"},
+        None,
+    ),
+    "decoder": (
+        {"type": "Strip", "content": "h", "start": 9, "stop": 9},
+        {"type": "Strip", "content": "\u0120", "start": 0, "stop": 2**40},
+        {"type": "Replace", "pattern": {"Regex": "(x+x+)+y"}, "content": "y"},
+        {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True},
+        {"type": "WordPiece", "prefix": "", "cleanup": True},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        None,
+    ),
+    "post_processor": (
+        {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        {"type": "BertProcessing", "sep": ["a", 2**31], "cls": ["b", 2**32 - 1]},
+        {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}},
+    ),
+}
+"""Parts that the library reads, and some of which it breaks down with."""
+MOST = 40
+"""Entries of the largest table that is mutated often: vocabularies and merges are longer."""
 NUMBERS = (0, 1, -1, 2, 127, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**63, 2**64 - 1, 1e308, -1e-320)
 
 
@@ -85,8 +122,14 @@ def mutated_json(content: Any, seed: int) -> Any:
     """Return a JSON value with a few of its parts replaced, removed, or exchanged."""
     chance, value = random.Random(seed), copy.deepcopy(content)
     for _ in range(chance.randint(1, 3)):
-        places = list(_places(value))
-        holder, key = chance.choice([each for each in places if not isinstance(each[1], str) or chance.random() < 0.9])
+        if chance.random() < 0.5:
+            name = chance.choice(list(PARTS))
+            parts = chance.choices(PARTS[name], k=chance.randint(1, 2))
+            of_several = {"type": "Sequence", f"{name}s": parts, "processors": parts, "pretokenizers": parts}
+            value[name] = parts[0] if len(parts) == 1 or None in parts else of_several
+            continue
+        places = list(_places(value, whole=chance.random() < 0.2))
+        holder, key = chance.choice(places)
         kind = chance.randrange(6)
         if kind == 0 and isinstance(holder, dict):
             del holder[key]
@@ -100,11 +143,12 @@ def mutated_json(content: Any, seed: int) -> Any:
     return value
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def _places(value: Any, whole: bool) -> Iterator[tuple[Any, Any]]:
+    """Yield the object and the key of each part; without `whole`, those of large tables are left out."""
     for key, each in list(value.items() if isinstance(value, dict) else enumerate(value)):
         yield value, key
-        if isinstance(each, dict | list):
-            yield from _places(each)
+        if isinstance(each, dict | list) and (whole or len(each) < MOST):
+            yield from _places(each, whole)
 
 
 def _other(value: Any, chance: random.Random) -> Any:

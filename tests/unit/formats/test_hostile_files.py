@@ -13,9 +13,13 @@ from safetensors.numpy import load_file, save_file
 
 from rekindle.core.errors import CheckpointError, InvalidRequest, ModelNotFound, RekindleError
 from rekindle.core.models.decoder import expected_shapes
+from rekindle.core.request.constraint import regex
+from rekindle.core.text.grammar import Compiler
 from rekindle.formats import patterns
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.peft import read_adapter
+from rekindle.formats.families.coordinates import with_sections
+from rekindle.formats.families.registry import parse_config
 from rekindle.formats.rendering import sandbox
 from rekindle.formats.rendering.chat_template import ChatTemplate
 from rekindle.formats.responses.contents import Malformed, parse
@@ -163,6 +167,21 @@ def test_sizes_of_a_config_are_compared_with_its_file_before_anything_is_built(
     assert expected_shapes.cache_info().misses == 0
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [("exaone4", "sliding_window_pattern", 10**10), ("qwen2", "rope_scaling", {"mrope_section": [10**12, 1, 1]})],
+)
+def test_lists_by_the_numbers_of_a_config_have_an_end(copy: Copy, family: str, key: str, value: Any) -> None:  # noqa: F811
+    directory = copy(family)
+    edit(directory / "config.json", {key: value})
+    with suppress(RekindleError):
+        open_checkpoint(directory)
+    config = parse_config(json.loads((directory / "config.json").read_text()) | {"sliding_window_pattern": 4}, "x")
+    with pytest.raises(CheckpointError, match="must have"):
+        with_sections(config, [10**12, 1, 1], "x", interleaved=False)
+
+
 def test_experts_are_compared_with_the_file_too(copy: Copy) -> None:  # noqa: F811
     directory = copy("qwen3-moe")
     edit(directory / "config.json", {"num_experts": 10**7})
@@ -284,3 +303,21 @@ def test_a_directory_is_no_file(directory: Path) -> None:
     save_file({"a": np.zeros(1)}, directory / "model.safetensors")
     with pytest.raises(CheckpointError, match="layers by its config"):
         open_checkpoint(directory)
+
+
+def test_merges_without_the_prefix_of_pieces_do_not_end_the_process(directory: Path) -> None:
+    content = json.loads((directory / "tokenizer.json").read_text())
+    content["model"]["continuing_subword_prefix"] = "##"
+    (directory / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="is without the prefix '##'"):
+        open_checkpoint(directory)
+
+
+def test_a_token_far_beyond_the_vocabulary_takes_no_memory_of_a_constraint(directory: Path) -> None:
+    content = json.loads((directory / "tokenizer.json").read_text())
+    content["model"]["vocab"]["far"] = 2**31
+    (directory / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = open_checkpoint(directory).tokenizer
+    assert tokenizer is not None
+    with pytest.raises(InvalidRequest, match="the model's tokenizer has a token 2147483648, and the model 512"):
+        Compiler(tokenizer, 512, []).compile(regex("regex", "a"))

@@ -75,7 +75,13 @@ class Compiler:
             backend = type(backend).from_str(backend.to_str())
             backend.add_special_tokens([NO_TOKEN])
             ends, vocab_size = [vocab_size], vocab_size + 1
-        return LLTokenizer(backend.to_str(), n_vocab=max(self._vocab_size, vocab_size), eos_token=ends)
+        count = max(self._vocab_size, vocab_size)
+        if (last := max(backend.get_vocab().values())) >= 2 * count:  # memory for each number up to it, even of gaps
+            raise InvalidRequest(f"the model's tokenizer has a token {last}, and the model {count}: it is damaged")
+        try:
+            return LLTokenizer(backend.to_str(), n_vocab=count, eos_token=ends)
+        except ValueError as error:  # such as one without a decoder
+            raise InvalidRequest(f"constraints cannot be served with the model's tokenizer: {error}") from error
 
 
 class Grammar:

@@ -1,5 +1,6 @@
 """Tokenizer of a Hugging Face model directory."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -9,8 +10,9 @@ from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.formats.checkpoints.gguf.bpe import PRE_TOKENIZERS, split_as
 from rekindle.formats.checkpoints.huggingface.sentencepiece_model import read_sentencepiece
 from rekindle.formats.checkpoints.huggingface.tekken import BOS, EOS, read_tekken
-from rekindle.formats.model_file import is_present, read_json, read_text
+from rekindle.formats.model_file import is_present, parse_json, read_json, read_text
 
+_PREFIX: Final = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
 DEFAULT, FOR_TOOLS = "default", "tool_use"
 """Names of chat templates in a list of several."""
 _RULES: Final = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
@@ -66,11 +68,36 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
 def _from_json(path: Path) -> Any:
     from tokenizers import Tokenizer as Backend
 
+    _check_merges(path)
     try:
         with panics_as(ValueError):
             return Backend.from_file(str(path))
     except Exception as error:  # the library raises plain Exception for everything
         raise CheckpointError(f"{path}: not a readable tokenizer ({error}). Fetch it again") from error
+
+
+def _check_merges(path: Path) -> None:
+    """Check the merges of a model with a prefix of pieces, which the library cuts off their bytes without a look.
+
+    Raises:
+        CheckpointError: a piece is without the prefix; the library would end the process.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if _PREFIX.search(data) is None:  # so that large files are not parsed twice
+        return
+    content = parse_json(data, path)
+    model = content.get("model") if isinstance(content, dict) else None
+    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
+    merges = model.get("merges") if isinstance(model, dict) else None
+    for merge in merges if isinstance(prefix, str) and isinstance(merges, list) else ():
+        pieces = merge.split(" ") if isinstance(merge, str) else merge
+        if isinstance(pieces, list) and pieces and not str(pieces[-1]).startswith(prefix):
+            raise CheckpointError(
+                f"{path}: the piece {pieces[-1]!r:.80} of a merge is without the prefix {prefix!r:.80}. Fetch it again"
+            )
 
 
 def _rule(settings: Mapping[str, Any]) -> str | None:
