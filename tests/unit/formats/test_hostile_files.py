@@ -319,5 +319,5 @@ def test_a_token_far_beyond_the_vocabulary_takes_no_memory_of_a_constraint(direc
     (directory / "tokenizer.json").write_text(json.dumps(content))
     tokenizer = open_checkpoint(directory).tokenizer
     assert tokenizer is not None
-    with pytest.raises(InvalidRequest, match="the model's tokenizer has a token 2147483648, and the model 512"):
+    with pytest.raises(InvalidRequest, match="the model's tokenizer has a token 2147483648, and the model 514"):
         Compiler(tokenizer, 512, []).compile(regex("regex", "a"))
