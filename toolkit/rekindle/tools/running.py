@@ -46,7 +46,7 @@ class Rounds:
         limit: the maximum number of answers.
         respond: requests the model's answer to a conversation.
         on_step: the callback for each step.
-        sees: whether the model takes pictures.
+        sees: returns whether the model takes pictures in results; called for a result with one.
 
     Attributes:
         messages: the conversation with all answers and results so far.
@@ -60,7 +60,7 @@ class Rounds:
         respond: Respond,
         on_step: OnStep,
         *,
-        sees: bool,
+        sees: Callable[[], bool],
     ):
         self.messages = list(messages)
         self._tools, self._limit, self._respond, self._on_step, self._sees = tools, limit, respond, on_step, sees
@@ -105,7 +105,7 @@ class Rounds:
                 output = ToolOutput(result_content(outcome), outcome)
             except (TypeError, ValueError, RecursionError) as error:
                 return _failed(call, f"error: the result of {call.name} cannot be written as JSON: {error}", error)
-        content = for_model(output.content, sees=self._sees)
+        content = output.content if isinstance(output.content, str) else for_model(output.content, sees=self._sees())
         return ToolResult(call, as_text(content), output.value), content
 
     def _step(self, call: ToolCall) -> WaitStep:

@@ -102,7 +102,8 @@ class Connection(H11Protocol):
 
     def _check(self, before: tuple[object, int] | None) -> None:
         """Close the connection if it waits, unchanged since the last check; otherwise schedule the next check."""
-        waits = self.cycle is None or self.cycle.response_complete or self.transport.is_closing()
+        has_no_request = self.cycle is None
+        waits = has_no_request or self.cycle.response_complete or self.transport.is_closing()
         now = (self.cycle, self.transport.get_write_buffer_size()) if waits and not self._is_kept else None
         if now is not None and now == before:
             self.transport.abort()

@@ -92,7 +92,9 @@ def _check_merges(path: Path) -> None:
     model = content.get("model") if isinstance(content, dict) else None
     prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
     merges = model.get("merges") if isinstance(model, dict) else None
-    for merge in merges if isinstance(prefix, str) and isinstance(merges, list) else ():
+    if not isinstance(prefix, str) or not isinstance(merges, list):
+        return
+    for merge in merges:
         pieces = merge.split(" ") if isinstance(merge, str) else merge
         if isinstance(pieces, list) and pieces and not str(pieces[-1]).startswith(prefix):
             raise CheckpointError(
