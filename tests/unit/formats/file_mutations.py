@@ -67,7 +67,7 @@ PARTS = {
         {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}},
     ),
 }
-"""Parts that the library reads, and some of which it breaks down with."""
+"""Parts known to the library; it breaks down with some."""
 MOST = 40
 """Entries of the largest table that is mutated often: vocabularies and merges are longer."""
 NUMBERS = (0, 1, -1, 2, 127, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**63, 2**64 - 1, 1e308, -1e-320)

@@ -142,6 +142,7 @@ def test_pictures_of_a_result_are_parts_for_models_that_see_and_names_for_others
     words, data = {"type": "text", "text": "the page"}, png()
     resource = {"type": "resource", "resource": {"uri": "x:1", "mimeType": "image/png", "blob": block(data)["data"]}}
     output = output_of({"content": [words, block(data), resource]})
+    assert isinstance(output.content, list)
     text, *pictures = output.content
     assert text == words
     for picture in pictures:
@@ -224,12 +225,12 @@ POINT = {"type": "object", "properties": {"x": {"type": "number"}}}
     ],
 )
 def test_references_of_a_schema_are_resolved_in_place(schema: dict[str, Any], expected: dict[str, Any]) -> None:
-    outside = {key: schema.pop(key) for key in ("$defs", "definitions") if key in schema}
-    given = {"type": "object", **outside, "properties": schema}
-    copied = copy.deepcopy(given)
-    properties = without_references(given)["properties"]
+    outside: dict[str, Any] = {key: schema.pop(key) for key in ("$defs", "definitions") if key in schema}
+    whole = {"type": "object", **outside, "properties": schema}
+    copied = copy.deepcopy(whole)
+    properties = without_references(whole)["properties"]
     assert {key: properties[key] for key in expected} == expected
-    assert given == copied
+    assert whole == copied
 
 
 def test_an_address_of_the_schema_itself_is_resolved() -> None:
@@ -243,9 +244,9 @@ def test_references_to_each_other_have_an_end(kinds: int) -> None:
     inner = {"type": "object", "properties": {name: {"$ref": f"#/$defs/{name}"} for name in names}}
     schema = {"$defs": dict.fromkeys(names, inner), "properties": {"doc": {"$ref": "#/$defs/T0"}}}
     schema = json.loads(json.dumps(schema))
-    told = without_references(schema)
-    assert set(told["properties"]["doc"]["properties"]) == set(names)
-    assert len(json.dumps(told)) < 2 * ROOM
+    plain = without_references(schema)
+    assert set(plain["properties"]["doc"]["properties"]) == set(names)
+    assert len(json.dumps(plain)) < 2 * ROOM
 
 
 def test_a_fan_of_references_has_an_end_and_a_deep_schema_is_refused() -> None:
