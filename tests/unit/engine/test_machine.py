@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.assembly import machine
-from rekindle.assembly.machine import cores, limit_threads, memory_limit
+from rekindle.assembly.limits import machine
+from rekindle.assembly.limits.machine import cores, limit_threads, memory_limit
 
 LARGE = 9223372036854771712
 """The first version's number for no limit."""

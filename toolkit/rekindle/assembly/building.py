@@ -12,12 +12,12 @@ from typing import Any
 from rekindle.assembly.deployment import Deployment
 from rekindle.assembly.devices import lanes_of, place_of_set, places_of, places_over, shares_memory
 from rekindle.assembly.followers import FollowerHosts, Followers
+from rekindle.assembly.limits.machine import cores
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import collapse_later, distinct, fill
 from rekindle.assembly.loading.planning import fewest, plan
 from rekindle.assembly.loading.stores import Stores, open_stores, store_directory
-from rekindle.assembly.machine import cores
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.programs.restore_report import RestoreReport

@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import Mesh
 
-from rekindle.assembly.machine import limit_threads, memory_limit
+from rekindle.assembly.limits.machine import limit_threads, memory_limit
 from rekindle.core.device.jax_settings import default_device, with_overrides
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError

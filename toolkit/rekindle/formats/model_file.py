@@ -1,4 +1,4 @@
-"""Files of a model directory: whether they are there, their text and JSON, and the files that they name."""
+"""Files of a model directory: their presence, their text and JSON, and their names of other files."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _DAMAGE: Final = (
 
 @contextmanager
 def damage(name: object, *, own_code: bool = False) -> Iterator[None]:
-    """Raise any error of a reader as CheckpointError, so that a file's content never looks like a fault of the code.
+    """Raise any error of a reader as CheckpointError: a file's content must not look like a fault of the code.
 
     Args:
         name: the model, for errors.
@@ -43,7 +43,7 @@ def is_present(path: Path) -> bool:
     """Return True if a file is there.
 
     Raises:
-        CheckpointError: it is a link to a file that is gone, or cannot be looked at.
+        CheckpointError: it is a link to a lost file, or cannot be looked at.
     """
     try:
         if path.is_file():
@@ -60,7 +60,7 @@ def is_present(path: Path) -> bool:
 
 
 def inside(directory: Path, name: str, owner: str) -> Path:
-    """Return the path of a file or folder of a model that another of its files names.
+    """Return the path of a file or folder of a model by its name in another file.
 
     Args:
         directory: the model directory.
@@ -117,7 +117,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, or an empty dict if the file does not exist.
 
     Raises:
-        CheckpointError: the file is a link to a file that is gone, is not valid JSON, or not an object.
+        CheckpointError: the file is a link to a lost file, is not valid JSON, or not an object.
     """
     if not is_present(path):
         return {}

@@ -1,4 +1,4 @@
-"""Contents of tool messages: text, and pictures for models that see."""
+"""Contents of tool messages: text, and pictures for models with a tower."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
@@ -37,7 +37,7 @@ def for_model(content: Content, *, sees: bool) -> Content:
 
 
 def as_text(content: Content, note: str = "") -> str:
-    """Return a content as text, in which pictures are named.
+    """Return a content as text, with names in place of pictures.
 
     Args:
         content: the content.

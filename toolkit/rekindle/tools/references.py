@@ -1,4 +1,4 @@
-"""References inside of a JSON schema, resolved in place within a bound, so that another schema may hold it."""
+"""References inside of a JSON schema, resolved in place within a bound: another schema may hold the result."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,10 +21,10 @@ _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 
 
 def without_references(schema: Mapping[str, Any]) -> Any:
-    """Return a JSON schema with the parts that its references name in their places.
+    """Return a JSON schema with its references replaced by the parts of their names.
 
-    References are pointers of RFC 6901, anchors, and the schema's own addresses. A part within itself, and a part that
-    would exceed the bounds, has its type alone. A reference to another document allows any value.
+    References are pointers of RFC 6901, anchors, and the schema's own addresses. A part within itself, and a part
+    beyond the bounds, has its type alone. A reference to another document allows any value.
 
     Raises:
         InvalidRequest: the schema is nested too deeply.
@@ -47,7 +47,7 @@ class _NoRoom(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The parts of a schema that references name.
+    """The named parts of a schema.
 
     Attributes:
         base: the address of the schema; empty for none.
@@ -80,10 +80,10 @@ class _Document:
             self._note(part, base)
 
     def find(self, reference: str, base: str) -> tuple[Any, str]:
-        """Return the part that a reference names, and the address of its document.
+        """Return the part of a reference, and the address of its document.
 
         Raises:
-            LookupError: there is no such part.
+            LookupError: there is none.
         """
         address, fragment = (
             urldefrag(urljoin(base, reference)) if not reference.startswith("#") else (base, reference[1:])
@@ -141,7 +141,7 @@ class _Resolver:
         return {name: self.schema(each, base, within) for name, each in schemas.items()}
 
     def _referenced(self, reference: str, base: str, within: tuple[int, ...], own: dict[str, Any]) -> Any:
-        """Return the part that a reference names, with the keywords beside the reference."""
+        """Return the part of a reference, with the keywords beside the reference."""
         try:
             part, address = self._document.find(reference, base)
         except (LookupError, ValueError, TypeError):  # another document's
@@ -157,7 +157,7 @@ class _Resolver:
         return {**self.schema(part, address, (*within, id(part))), **own}
 
     def _take(self, schema: Mapping[str, Any]) -> None:
-        """Count the characters of a copy as JSON, without those of the copies in it."""
+        """Count the characters of a copy as JSON, without the copies in it."""
         self._room -= 2 + sum(len(key) + len(_own_text(value)) + 6 for key, value in schema.items())
         if self._room < 0:
             raise _NoRoom
@@ -190,6 +190,6 @@ def _parts(schema: Any) -> Iterator[Any]:
 
 
 def _address(base: str, schema: Mapping[str, Any]) -> str:
-    """Return the address of a schema, which may name its own."""
+    """Return the address of a schema: its own, or the one around it."""
     own = schema.get("$id")
     return urldefrag(urljoin(base, own))[0] if isinstance(own, str) else base

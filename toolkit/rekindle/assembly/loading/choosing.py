@@ -8,8 +8,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from rekindle.assembly.devices import device_of, memory_of, shares_memory
+from rekindle.assembly.limits.machine import cores
 from rekindle.assembly.loading.budget import KEPT_FREE
-from rekindle.assembly.machine import cores
 from rekindle.core.errors import ModelNotFound
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.embedded import NAME

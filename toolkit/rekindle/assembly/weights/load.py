@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.assembly.machine import cores
+from rekindle.assembly.limits.machine import cores
 from rekindle.assembly.weights.copying import ByteBudget, between, copy_into
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.errors import ModelError

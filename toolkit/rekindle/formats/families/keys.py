@@ -77,10 +77,10 @@ class Keys:
         return value
 
     def layers(self, key: str, default: int | None = None) -> int:
-        """Return a number of layers, at most `MOST_LAYERS`, because readers list them before a file is opened.
+        """Return a number of layers, at most `MOST_LAYERS`, because readers list all layers before a file is opened.
 
         Raises:
-            CheckpointError: the value is not such a number, or is missing without a default.
+            CheckpointError: the value is no such number, or is missing without a default.
         """
         count = self.size(key, default)
         if count > MOST_LAYERS:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.formats.rendering.sandbox import bounded
 from rekindle.formats.rendering.template import compile_template, template_variables
 
 
@@ -45,6 +44,8 @@ class ChatTemplate:
             InvalidRequest: the template rejects the messages, or its code fails.
         """
         from jinja2 import TemplateError
+
+        from rekindle.formats.rendering.sandbox import bounded  # beside jinja2, which it needs
 
         # Leave missing tokens undefined, because templates test for that.
         tokens = {"bos_token": self.bos_token, "eos_token": self.eos_token}

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.formats.rendering.sandbox import environment_class
 
 if TYPE_CHECKING:
     import jinja2
@@ -113,6 +112,8 @@ def _parse_errors() -> Iterator[None]:
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
     from jinja2.ext import loopcontrols
+
+    from rekindle.formats.rendering.sandbox import environment_class  # beside jinja2, which it needs
 
     environment = environment_class()(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation_blocks()]

@@ -68,7 +68,7 @@ class ClientTools(ToolSource):
         return self.tools
 
     def _tool(self, description: Any) -> Tool | None:
-        """Return a tool of the list; None, after a warning, for one that cannot be told to a model."""
+        """Return a tool of the list; None, after a warning, for a malformed one."""
         try:
             name, parameters = description["name"], description["inputSchema"]
             words = description.get("description") or description.get("title") or ""

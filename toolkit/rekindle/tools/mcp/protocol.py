@@ -1,4 +1,4 @@
-"""Requests of the MCP protocol that the package `mcp` is too strict, or too brief, about."""
+"""Requests of the MCP protocol beyond the package `mcp`, too strict for some servers."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,13 +8,13 @@ import anyio
 from rekindle.tools.calling import ToolFailed
 
 CLOSED: Final = "Connection closed"
-"""The words of the package for a closed connection. The code beside them is one that servers use for own errors."""
+"""The words of the package for a closed connection. Servers use the code beside them for own errors."""
 PING_SECONDS: Final = 5.0
 """Longest time for a server to show that it lives."""
 
 
 async def page_of(client: Any, cursor: str | None) -> Mapping[str, Any]:
-    """Return a page of a server's list of tools, in the words of the protocol, also one with malformed tools.
+    """Return a page of a server's list of tools, malformed ones too, in the words of the protocol.
 
     Args:
         client: the client session.

@@ -23,7 +23,7 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "command": ("command", "args", "env", "cwd", "envFile", *_COMMON),
     "url": ("url", "headers", *_COMMON),
 }
-"""The keys of a server, by the key that says how to reach it."""
+"""The keys of a server, by the key of its way."""
 _OF_OTHERS: Final = frozenset(
     {"alwaysAllow", "autoApprove", "alwaysLoad", "description", "name", "version", "gallery", "dev", "disabledTools"}
 )
@@ -35,7 +35,7 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 _MOST_SECONDS: Final = 3600
 """Larger time limits are in milliseconds, as Claude Code has them."""
 _COMMENT: Final = re.compile(r"""("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/|,(?=\s*[}\]])""", re.DOTALL)
-"""Texts, and what JSON with comments, as VS Code reads it, has more than JSON."""
+"""Texts, and the additions of JSON with comments, as VS Code reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class ServerConfig:
         name: its name in the file.
         command: the program and its arguments; empty for an address.
         env: variables of the program, added to the basic ones.
-        cwd: the program's directory; None for that of this process.
+        cwd: the program's directory; None for this process's.
         url: the address of streamable HTTP, or of SSE; empty for a program.
         headers: the headers of its requests.
         is_sse: whether the address is one of SSE.
-        limit: the longest time of a start and of a call, in seconds; None for that of the chat.
+        limit: the longest time of a start and of a call, in seconds; None for the chat's.
     """
 
     name: str
@@ -142,7 +142,7 @@ class _Texts:
         self._path, self._place, self._fields = path, place, dict(fields)
 
     def one(self, key: str) -> str:
-        """Return a text that is not empty."""
+        """Return a text of at least one character."""
         text = self._text(key, self._fields[key])
         if not text:
             raise InvalidRequest(f"{self._place}: {key} is empty")

@@ -54,7 +54,7 @@ class Permission:
 
 
 def _word(name: str) -> str:
-    """Return a name on one line, with what nobody sees spelled out."""
+    """Return a name on one line, with invisible characters spelled out."""
     return name if name.isprintable() else repr(name)
 
 

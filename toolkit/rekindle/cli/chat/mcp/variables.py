@@ -18,15 +18,15 @@ _FOLDERS: Final = (".cursor", ".vscode", ".claude")
 def replaced(text: str, file: Path) -> str:
     """Return a text with the values of its variables.
 
-    `${NAME}` and `${env:NAME}` are of the environment, with `${NAME:-DEFAULT}` for one that is not set or empty.
-    `${workspaceFolder}` is the folder of the project with the file, and `${userHome}` that of the user.
+    `${NAME}` and `${env:NAME}` are of the environment, with `${NAME:-DEFAULT}` for an unset or empty one.
+    `${workspaceFolder}` is the folder of the project with the file, and `${userHome}` the user's.
 
     Args:
         text: the text.
         file: the file with the text.
 
     Raises:
-        InvalidRequest: a variable is not set, or is one that only another program knows.
+        InvalidRequest: a variable is not set, or is another program's.
     """
     return _VARIABLE.sub(lambda match: _value(match, file), text)
 

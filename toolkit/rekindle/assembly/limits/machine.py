@@ -1,4 +1,4 @@
-"""The share of the machine that this process may use: its cores, and the limits of its control groups on Linux."""
+"""The share of the machine for this process: cores, and the limits of its control groups on Linux."""
 
 import math
 import os
@@ -12,7 +12,7 @@ _OF_KIND: Final = {"memory": ("memory.max", "memory.limit_in_bytes"), "cpu": ("c
 """Names of the files with a limit, by its kind: of the second and the first version of control groups."""
 _USUAL: Final = "sys/fs/cgroup"
 THREADS: Final = "NPROC"
-"""Variable with the number of XLA's threads; without it, XLA starts one for each core that it sees."""
+"""Variable with the number of XLA's threads; without it, XLA starts one for each visible core."""
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
@@ -30,7 +30,7 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 def cores(root: Path = Path("/")) -> int:
-    """Return the number of cores that this process may use: by its affinity, and by the CPU time of its groups.
+    """Return the number of cores for this process: by its affinity, and by the CPU time of its groups.
 
     Args:
         root: the root of the file system.
@@ -61,7 +61,7 @@ class _Mount:
 
     Attributes:
         place: its directory.
-        group: the group that the directory stands for.
+        group: the group of the directory.
         kinds: the kinds of its limits; empty for all of them, in the second version.
     """
 
