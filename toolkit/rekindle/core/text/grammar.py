@@ -76,7 +76,9 @@ class Compiler:
             backend.add_special_tokens([NO_TOKEN])
             ends, vocab_size = [vocab_size], vocab_size + 1
         count = max(self._vocab_size, vocab_size)
-        if (last := max(backend.get_vocab().values())) >= 2 * count:  # memory for each number up to it, even of gaps
+        if (
+            last := max(backend.get_vocab().values(), default=0)
+        ) >= 2 * count:  # memory for each number up to it, even of gaps
             raise InvalidRequest(f"the model's tokenizer has a token {last}, and the model {count}: it is damaged")
         try:
             return LLTokenizer(backend.to_str(), n_vocab=count, eos_token=ends)
