@@ -26,6 +26,7 @@ from tests.waiting import until, until_blocking
 
 pytestmark = pytest.mark.anyio
 SERVER = Path(__file__).with_name("mcp_server.py")
+LOOSE = str(SERVER.with_name("loose_mcp_server.py"))
 
 
 @pytest.fixture
@@ -52,9 +53,9 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[rekindle.Session]:
 
 
 @asynccontextmanager
-async def connected(**options: Any) -> AsyncIterator[ClientSession]:
-    """Start the server, and yield its client."""
-    parameters = StdioServerParameters(command=sys.executable, args=[str(SERVER)])
+async def connected(*arguments: str, **options: Any) -> AsyncIterator[ClientSession]:
+    """Start the server, or another one with arguments, and yield its client."""
+    parameters = StdioServerParameters(command=sys.executable, args=list(arguments or [str(SERVER)]))
     async with await anyio.open_file(os.devnull, "w") as log:
         streams = stdio_client(parameters, errlog=log.wrapped)
         async with streams as (reading, writing), ClientSession(reading, writing, **options) as client:
@@ -162,6 +163,21 @@ async def test_a_server_that_dies_is_told_to_the_model_and_the_chat_goes_on(sess
         assert (await chat.say("say hello")).content == "hello"
         with pytest.raises(InvalidRequest, match="does not list its tools"):
             await session.run_tools(says("say hello"), [client])
+
+
+async def test_a_malformed_tool_is_left_out_and_errors_of_a_living_server_are_told(session: rekindle.Session) -> None:
+    async with connected(LOOSE) as client:
+        with pytest.warns(RuntimeWarning, match="a tool of the MCP server loose is left out"):
+            run = await session.run_tools(says(call("good") + call("busy").removeprefix("say ")), [client])
+        good, busy = run.results
+        assert (good.content, good.value) == ("fine", {"a": 1})
+        assert busy.content == "error: Connection closed"
+
+
+async def test_a_list_without_an_end_is_refused(session: rekindle.Session) -> None:
+    async with connected(LOOSE, "endless") as client:
+        with pytest.raises(InvalidRequest, match="the MCP server loose does not list its tools: its list has no end"):
+            await session.run_tools(says("hi"), [client])
 
 
 async def test_another_thread_calls_a_client_in_its_own_loop(session: rekindle.Session) -> None:

@@ -68,3 +68,29 @@ async def test_a_text_model_and_a_small_buffer_say_why(families: Path) -> None:
     small = rekindle.open_sync(GOLDEN, image_bytes=4096, **settings)
     with small, pytest.raises(InvalidRequest, match="image_bytes"):
         await small.generate("a", images=[image])
+
+
+PLACES = (
+    "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+    "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{% endif %}{% for c in m.tool_calls or [] %}"
+    "<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}{% endfor %}"
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("template", "tokens"), [(PLACES, True), (None, False)])
+async def test_a_picture_of_a_tool_is_seen_where_the_template_has_a_place(template: str | None, tokens: bool) -> None:
+    def look() -> object:
+        """Look."""
+        return ["a square", (GOLDEN / "image-0.png").read_bytes()]
+
+    settings: Any = {"page_size": 16, "restore": "off", "progress": False, "chat_template": template}
+    question: Any = [{"role": "user", "content": "look"}]
+    with rekindle.open_sync(GOLDEN, dtype="float32", max_running=4, **settings) as session:
+        run = await session.run_tools(
+            question, [look], tool_choice="look", parallel_tool_calls=False, limit=2, max_tokens=80, temperature=0
+        )
+        assert (run.answer.usage.image_tokens > 0) == tokens
+        assert run.results[0].content.startswith("a square\n[image, image/png, ")
+        assert isinstance(run.messages[2]["content"], str) != tokens

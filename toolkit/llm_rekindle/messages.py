@@ -19,7 +19,7 @@ def messages_of(prompt: Any) -> list[dict[str, Any]]:
 
 def schemas_of(prompt: Any) -> list[Mapping[str, Any]] | None:
     """Return the JSON schemas of a prompt's tools; None without tools."""
-    from rekindle.tools.records import without_references
+    from rekindle.tools.references import without_references
 
     functions = [
         {"name": tool.name, "description": tool.description or "", "parameters": without_references(tool.input_schema)}

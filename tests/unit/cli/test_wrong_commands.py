@@ -154,3 +154,13 @@ def test_a_warning_of_a_command_is_one_note(
         main()
     warnings.showwarning("no pages", RuntimeWarning, "there.py", 8)
     assert capsys.readouterr().err == "rekindle: no pages\n"
+
+
+def test_json_that_is_too_deep_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text('{"a": ' + "[" * 100_000)
+    with pytest.raises(SystemExit, match="2"):
+        main(["generate", "hi", "--schema", str(file)])
+    assert "argument --schema: no valid JSON" in capsys.readouterr().err
+    assert main(["chat", "fake", "--load", str(file)]) == 1
+    assert "has no conversation" in " ".join(capsys.readouterr().err.split())

@@ -137,7 +137,8 @@ async def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: To
         actors, Submit(0, Conversation([{"role": "user", "content": "hi"}], None, {}), TWO_TOKENS)
     )
     assert isinstance(rejected, Rejected)
-    assert isinstance(rejected.error, ZeroDivisionError)
+    assert isinstance(rejected.error, InvalidRequest)
+    assert "(ZeroDivisionError: " in str(rejected.error)
 
 
 @pytest.mark.parametrize(

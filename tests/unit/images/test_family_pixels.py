@@ -10,7 +10,6 @@ import pytest
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.families.towers import tower_kind
@@ -19,6 +18,7 @@ from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_pr
 from rekindle.formats.images.processors.gemma import Gemma4Images
 from rekindle.formats.images.processors.processor import ImageProcessor, tokens_of
 from rekindle.formats.images.sources import image_source
+from rekindle.formats.model_file import read_json
 from tests.unit.images.vision_goldens import PIXELS, SOURCES, VISION, sha256
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
 from rekindle.formats.images.processors.processor import tokens_of
 from rekindle.formats.images.processors.tiled.idefics3 import MOST_TILES, Idefics3Images
 from rekindle.formats.images.sources import image_source
+from rekindle.formats.model_file import read_json
 from tests.unit.images.vision_goldens import PIXELS, SMOLVLM, SOURCES, sha256, smolvlm_images
 
 TOWERS = {"smolvlm": (512, 16, 4), "smolvlm-small": (32, 8, 2), "smolvlm-whole": (48, 8, 2), "idefics3": (364, 14, 2)}

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor, videos_of
 from rekindle.formats.images.processors.qwen_videos import AdjacentPairs
 from rekindle.formats.images.videos import Video, video_source
+from rekindle.formats.model_file import read_json
 from tests.unit.images.vision_goldens import VISION
 
 RATES = [0.25, 1 / 3, 0.7, 1, 1.5, 2, 3, 6, 7.5, 10, 12.5, 23.976, 24, 29.97, 30, 60]

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
 from rekindle.formats.images.processors.tiled.idefics3 import Idefics3Images
 from rekindle.formats.images.prompts import ImagePrompts
+from rekindle.formats.model_file import read_json
 
 VISION: Final = Path(__file__).parents[2] / "goldens" / "vision"
 SMOLVLM: Final = VISION / "smolvlm"

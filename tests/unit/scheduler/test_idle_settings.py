@@ -144,6 +144,7 @@ SERVE: Entries = {
     "admin_keys": ALWAYS,
     "origins": ALWAYS,
     "grace": ALWAYS,
+    "timeout_keep_alive": ALWAYS,
     "ssl_certfile": ALWAYS,
     "ssl_keyfile": [({"ssl_keyfile": "key.pem"}, "ssl_keyfile is the key of a certificate")],
     "strict": ALWAYS,

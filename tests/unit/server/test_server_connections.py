@@ -26,11 +26,19 @@ from tests.waiting import PATIENCE
 REQUEST = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
 
 
+NUMBERS = itertools.count()
+
+
 class Timer:
     """A later call of a loop."""
 
     def __init__(self, seconds: float, call: Callable[[], None]):
         self.seconds, self.call, self.cancelled = seconds, call, False
+        self._number = next(NUMBERS)
+
+    def when(self) -> float:
+        """Return the time of the call: timers of one length end in the order of their beginnings."""
+        return self._number
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -152,7 +160,18 @@ def test_an_answer_may_take_as_long_as_it_takes(client: Client) -> None:
     client.answer()
     client.transport.unread = 0
     assert client.stays(looks=1)
-    assert not client.stays(looks=1)
+
+
+def test_a_connection_is_kept_for_the_next_request_until_uvicorns_timer_ends(client: Client) -> None:
+    client.send(REQUEST + b"\r\n")
+    client.answer()
+    client.transport.unread = 0
+    timer: Any = client.protocol.timeout_keep_alive_task
+    assert timer.seconds == client.protocol.timeout_keep_alive
+    assert client.stays(looks=9)
+    assert not client.transport.closing
+    timer.call()
+    assert client.transport.closing
 
 
 def test_a_client_that_asks_again_in_time_keeps_its_connection(client: Client) -> None:
@@ -179,7 +198,33 @@ def test_an_answer_is_kept_for_as_long_as_its_client_reads(client: Client) -> No
         assert client.stays(looks=1)
         client.transport.unread -= 1
     assert client.stays(looks=1)
-    assert not client.stays(looks=1)
+
+
+def test_an_answer_that_its_client_reads_no_further_is_given_up(client: Client) -> None:
+    client.send(REQUEST + b"\r\n")
+    client.answer()
+    assert client.transport.unread
+    assert not client.stays(looks=2)
+
+
+def test_a_kept_connection_makes_room_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "max_connections", lambda: 2)
+    state = ServerState()
+    first, second = Client(state), Client(state)
+    for client in (first, second):
+        client.send(REQUEST + b"\r\n")
+    refused = Client(state)
+    assert refused.transport.aborted
+    state.connections.discard(refused.protocol)
+    for client in (second, first):
+        client.answer()
+        client.transport.unread = 0
+    new = Client(state)
+    assert second.transport.aborted
+    assert not first.transport.aborted
+    assert not new.transport.aborted
+    for client in (first, second):
+        client.loop.task.close()
 
 
 def test_an_answer_that_nobody_reads_is_given_up_where_the_app_gave_it_up(client: Client) -> None:

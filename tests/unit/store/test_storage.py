@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.core.errors import StorageError
+from rekindle.assembly.loading.stores import store_directory
+from rekindle.core.errors import ModelNotFound, StorageError
 from rekindle.core.store.directory import atomic_write, cache_dir
+from rekindle.formats.checkpoints.local.lmstudio import lmstudio_models
+from rekindle.formats.checkpoints.local.model import home_directory
+from rekindle.formats.checkpoints.local.ollama import ollama_models
+from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.unit.flushes import watched
 
 
@@ -78,3 +83,21 @@ def test_a_file_outlasts_a_power_cut_once_it_has_its_name(tmp_path: Path) -> Non
         file.write(b"new")
     assert flushes.targets == [tmp_path / "entry"]
     assert (flushes.unflushed, flushes.dirty) == ([], False)
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "REKINDLE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    with pytest.raises(StorageError, match=r"this user has no home directory .*set REKINDLE_CACHE"):
+        cache_dir()
+    with pytest.warns(RuntimeWarning, match="nothing is restored, and nothing will be: there is no cache directory"):
+        assert store_directory("auto") is None
+    assert home_directory() == Path("~")
+    assert list(ollama_models()) == []
+    assert list(lmstudio_models()) == []
+    with pytest.raises(ModelNotFound, match="no model '~nobody/x'"):
+        open_checkpoint("~nobody/x")
+    monkeypatch.setenv("REKINDLE_CACHE", "~/cache")
+    with pytest.raises(StorageError, match="set REKINDLE_CACHE"):
+        cache_dir()

@@ -214,7 +214,7 @@ def test_masks_computed_together_are_those_computed_alone(compiler: Compiler) ->
             outcomes, late = together.advance([index for index, _ in going], lambda: False)
         return turns
 
-    threaded = story(ThreadedMasks(VOCAB_SIZE))
+    threaded = story(ThreadedMasks(VOCAB_SIZE, 4))
     assert threaded == story(SerialMasks())
     assert {kind for turn in threaded for _, kind, _ in turn} == {Allowed, ConstraintFailed}, (
         "one fails, and others go on"

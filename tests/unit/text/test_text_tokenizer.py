@@ -9,6 +9,7 @@ import pytest
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
+from rekindle import Generation
 from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.core.errors import CheckpointError, InvalidRequest, UnsupportedModel
 from rekindle.core.messages import Conversation
@@ -362,3 +363,22 @@ def test_a_long_prompt_is_cut_before_its_last_tokens_or_after_its_first_ones() -
         assert cut(almost, -1, max_tokens=None) == [bos, *letters[:14]], "what fits stays whole"
     with pytest.raises(InvalidRequest, match="truncate_prompt_tokens must be at least 1, or -1 for as many"):
         session.generate_sync("a", truncate_prompt_tokens=0)
+
+
+@pytest.mark.anyio
+async def test_a_text_at_which_the_tokenizer_breaks_down_fails_its_request_alone() -> None:
+    backend = rebuilt().backend
+    beyond = pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([beyond, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    loaded = fake_loaded_engine(fake_limits(), tokenizer=Tokenizer(backend))
+    with fake_session(loaded) as session:
+        for _ in range(2):
+            with pytest.raises(InvalidRequest, match="the model's tokenizer cannot take this text"):
+                await session.generate("x" * 40, max_tokens=1)
+            with pytest.raises(InvalidRequest, match="the model's tokenizer cannot take this text"):
+                session.encode("x" * 40)
+            with pytest.raises(InvalidRequest, match="1 of 2 prompts cannot be served"):
+                await session.generate(["aaa", "x" * 40], max_tokens=1)
+            failed, answered = await session.generate(["x" * 40, "aaa"], max_tokens=1, errors="return")
+            assert isinstance(failed, InvalidRequest)
+            assert isinstance(answered, Generation)

@@ -12,6 +12,7 @@ from typing import Any
 from rekindle.assembly.deployment import Deployment
 from rekindle.assembly.devices import lanes_of, place_of_set, places_of, places_over, shares_memory
 from rekindle.assembly.followers import FollowerHosts, Followers
+from rekindle.assembly.limits.machine import cores
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import collapse_later, distinct, fill
@@ -312,7 +313,9 @@ def _lane(
         stepper=stepper,
         settler=Settler(),
         detokenizer=Detokenizer(blueprint.checkpoint.tokenizer, AnswerTurns.of(blueprint.checkpoint.tokenizer)),
-        grammars=Grammars(jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.prompts.vocab_size)),
+        grammars=Grammars(
+            jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.prompts.vocab_size, cores())
+        ),
         vision=Vision(stores.images),
         host_tier=host_tier,
         disk_tier=DiskTier(stores.snapshot),

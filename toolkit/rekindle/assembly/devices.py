@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,13 +10,12 @@ import numpy as np
 from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import Mesh
 
+from rekindle.assembly.limits.machine import limit_threads, memory_limit
 from rekindle.core.device.jax_settings import default_device, with_overrides
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError
 from rekindle.settings.engine import AXES, Settings
 
-_CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Linux files with the memory limit of a container, in bytes."""
 _EXTRAS = {"gpu": "cuda", "cuda": "cuda", "tpu": "tpu"}
 """Extras of Rekindle that add a platform to JAX, by its name."""
 _APPLE = ("mps", "metal")
@@ -34,6 +32,7 @@ def device_of(spec: Any) -> jax.Device:
     Raises:
         ConfigError: the device does not exist, or belongs to another process of `jax.distributed`.
     """
+    limit_threads()
     if spec is None:
         spec = default_device() or jax.local_devices()[0]
     device = _device_by_name(spec) if isinstance(spec, str) else spec
@@ -211,14 +210,12 @@ def reads_floats(device: jax.Device) -> bool:
 
 
 def _host_memory() -> int | None:
-    """Return the bytes of memory of the machine, or of this process's container if less."""
+    """Return the bytes of memory of the machine, or of this process's control groups if less."""
     if not hasattr(os, "sysconf"):
         return None
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit in _CONTAINER_LIMITS:
-        with suppress(OSError, ValueError):  # the file is absent, or contains "max"
-            memory = min(memory, int(Path(limit).read_text()))
-    return memory
+    limit = memory_limit()
+    return memory if limit is None else min(memory, limit)
 
 
 def _device_by_name(name: str) -> jax.Device:

@@ -257,7 +257,7 @@ class Chat:
     ) -> Rounds:
         """Return the rounds of a turn; without functions to call there is a single round."""
         by_name = {tool.name: tool for tool in tools}
-        return Rounds(messages, by_name, ROUNDS, lambda history: turn.answer(history, draw), on_step)
+        return Rounds(messages, by_name, ROUNDS, lambda history: turn.answer(history, draw), on_step, sees=turn.sees)
 
     def _begin(
         self, new_messages: NewMessages, options: SayOptions, tools: Sequence[Tool]

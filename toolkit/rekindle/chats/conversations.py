@@ -17,7 +17,7 @@ from rekindle.core.request.params import SamplingOptions, check_keywords
 from rekindle.formats.rendering.chat import check_messages, copy_messages
 from rekindle.notebook.live_text import Cell
 from rekindle.results.tool_run import ToolRun
-from rekindle.tools.running import Rounds, callable_tools
+from rekindle.tools.running import Respond, Rounds, callable_tools
 from rekindle.tools.tool import Tool
 from rekindle.tools.toolset import CallableTool, ChatTool
 
@@ -139,4 +139,5 @@ def _rounds(
     turn = Turn(requests, [tool.schema for tool in tools.values()], options)
     on_step = (lambda step: None) if cell is None else draw_results
     rounds = checks.integer("limit", limit, 1, MOST_ROUNDS)
-    return Rounds(copy_messages(messages), tools, rounds, lambda history: turn.answer(history, drawing(cell)), on_step)
+    respond: Respond = lambda history: turn.answer(history, drawing(cell))  # noqa: E731
+    return Rounds(copy_messages(messages), tools, rounds, respond, on_step, sees=turn.sees)

@@ -3,7 +3,9 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
+
+import numpy as np
 
 from rekindle import markup
 from rekindle.assembly.preparing.prompt_reader import PromptReader
@@ -12,11 +14,12 @@ from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, Pr
 from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits
+from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.params import SamplingOptions
 from rekindle.formats.images.parts import images_in
-from rekindle.formats.images.sources import ImageSource
+from rekindle.formats.images.sources import ImagePixels, ImageSource
 from rekindle.formats.images.videos import Video
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import Cell
@@ -52,6 +55,21 @@ class SayOptions(TurnOptions, total=False):
     images: Sequence[Any] | None
 
 
+_RESULT_WITH_PICTURE: Final[Sequence[Mapping[str, Any]]] = (
+    {"role": "user", "content": "look"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "id": "call00000", "function": {"name": "look", "arguments": {}}}],
+    },
+    {
+        "role": "tool",
+        "tool_call_id": "call00000",
+        "name": "look",
+        "content": [{"type": "image", "image": ImagePixels(np.zeros((64, 64, 3), np.uint8))}],
+    },
+)
+"""A conversation to find out whether a chat template has a place for pictures in results."""
 SAY_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in SayOptions.__annotations__}
 TURN_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in TurnOptions.__annotations__}
 
@@ -142,6 +160,16 @@ class Turn:
         if self._tools:
             options["tools"] = self._tools
         return self._requests.conversation(messages, options)
+
+    def sees(self) -> bool:
+        """Return True for a model whose chat template has a place for pictures in the results of tools."""
+        if self._prompts.images is None:
+            return False
+        try:
+            self._prompts.rendered(self._conversation(_RESULT_WITH_PICTURE))
+        except InvalidRequest:
+            return False
+        return True
 
     @property
     def _prompts(self) -> PromptReader:

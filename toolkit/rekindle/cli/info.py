@@ -18,6 +18,7 @@ from rekindle.assembly.counts import parameters
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import broken
+from rekindle.core.errors import StorageError
 from rekindle.core.models.config import (
     AttentionConfig,
     DeltaNet,
@@ -85,7 +86,11 @@ def _installation() -> Rows:
         memory = f", {size_text(stats['bytes_limit'])} for JAX" if "bytes_limit" in stats else ""
         yield "device", f"{device.platform}:{device.id} {device.device_kind}{memory}"
     yield "kernels", _kernels(jax.default_backend())
-    root = cache_dir()
+    try:
+        root = cache_dir()
+    except StorageError as error:  # a session opens without it
+        yield "cache", f"none, as {error}"
+        return
     yield "cache", f"{root}, {_size(root)}"
     for path in sorted(root.iterdir()):
         yield "", f"{path.name}, {_size(path)}"

@@ -71,8 +71,8 @@ def _lacks_template_there(model: "HubModel") -> bool | None:
     """Return True for a model for texts without a chat template on the hub; None if the hub does not tell."""
     from rekindle.formats.checkpoints.hub import fetch_settings
     from rekindle.formats.checkpoints.huggingface.classifier import is_classifier
-    from rekindle.formats.checkpoints.huggingface.json_file import read_json
     from rekindle.formats.checkpoints.huggingface.tokenizer import chat_templates
+    from rekindle.formats.model_file import read_json
 
     if model.file is not None:  # the header of a GGUF file has it
         return None

@@ -37,6 +37,7 @@ def serve(arguments: Namespace) -> int:
         "admin_keys": arguments.admin_key or list(filter(None, [os.environ.get(ADMIN_KEYS_VARIABLE)])),
         "origins": arguments.cors,
         "grace": arguments.grace,
+        "timeout_keep_alive": arguments.timeout_keep_alive,
         "strict": arguments.strict,
         "keep_responses": arguments.keep_responses,
         "ssl_certfile": arguments.ssl_certfile,

@@ -35,7 +35,8 @@ the traceback of an error has only the lines of the user's code and the message.
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -233,6 +234,17 @@ def warn(message: str, category: type[Warning]) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+@contextmanager
+def panics_as(kind: Callable[[str], Exception]) -> Iterator[None]:
+    """Raise a panic of a library in Rust, which is no Exception and would end the engine, as an error of a kind."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise kind(f"it broke down ({error!s:.200})") from error
 
 
 def not_installed(what: str, extra: str, error: ImportError) -> ConfigError:

@@ -138,8 +138,8 @@ class Reading(Protocol):
         ...
 
 
-def tool_messages(results: Sequence[tuple[ToolCall, str]]) -> list[Mapping[str, Any]]:
-    """Return the tool messages with the results of calls, in the format of chat templates."""
+def tool_messages(results: Sequence[tuple[ToolCall, Any]]) -> list[Mapping[str, Any]]:
+    """Return the tool messages with the results of calls, texts or parts, in the format of chat templates."""
     return [
         {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content} for call, content in results
     ]

@@ -221,7 +221,7 @@ class AnswerFile:
             record = json.loads(line)
             place, digest, keywords = record["place"], record["digest"], record["keywords"]
             is_answer = record["error"] is None
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise self._foreign(number) from error
         if type(place) is not int or not isinstance(keywords, dict):
             raise self._foreign(number)

@@ -24,7 +24,7 @@ class ToolResult:
 
     Attributes:
         call: the tool call.
-        content: the text of the tool message for the model.
+        content: the text of the tool message for the model, in which pictures are named.
         value: the return value of the function; None after an error.
         error: the exception of the function, or the reason for not calling it; None if the function returned.
     """

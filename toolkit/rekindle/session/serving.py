@@ -13,12 +13,12 @@ from rekindle.assembly.devices import places_of
 from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.assembly.loading.choosing import AUTO, choose
 from rekindle.assembly.loading.planning import fewest, plan
+from rekindle.assembly.loading.stores import store_directory
 from rekindle.client.concurrency.twins import blocking
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.core.keywords import spelled_out
-from rekindle.core.store.directory import cache_dir
 from rekindle.replicas.ray import Ray
 from rekindle.session import opening
 from rekindle.session.session import Session
@@ -72,7 +72,7 @@ class ModelSource:
         model = choose(settings).model if model == AUTO else model
         checkpoint = open_model(model, silent, family, revision, template, settings.mmproj)
         place = fewest(checkpoint, settings, places_of(settings))
-        blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=False)
+        blueprint = plan(checkpoint, settings, place, store_directory(settings.restore), compiles=False)
         return blueprint.budget.share(blueprint.limits.pool.bytes)
 
     async def open(self) -> Session:

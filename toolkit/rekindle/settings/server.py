@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict
 from rekindle.core.errors import ConfigError
 from rekindle.core.keywords import hinted, suggestion
 
-MOST_GRACE: Final = 24 * 60 * 60
+MOST_SECONDS: Final = 24 * 60 * 60
 LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 """Addresses reachable from this machine only."""
 
@@ -27,6 +27,8 @@ class ServerSettings:
             machine. If empty, administration is refused.
         origins: the allowed origins of web pages, such as "https://example.org"; "*" allows all.
         grace: the longest wait of a closing server for requests in flight, in seconds. The others are cancelled.
+        timeout_keep_alive: the time in seconds that a connection without a request stays open for the next one. It
+            should exceed that of the clients' pools: aiohttp has 15 s, nginx 60 s, Go 90 s.
         ssl_certfile: the certificate for HTTPS, with its chain, in PEM format; None for HTTP.
         ssl_keyfile: the private key of the certificate, if it is not in the same file.
         strict: whether hints without effect on the model, such as `verbosity` or a variable unread by the chat
@@ -35,7 +37,7 @@ class ServerSettings:
             conversations after a restart, instead of the latest 64 MiB in memory.
 
     Raises:
-        ConfigError: `grace` is not a number of seconds up to a day.
+        ConfigError: `grace` or `timeout_keep_alive` is not a number of seconds up to a day.
     """
 
     host: str = "127.0.0.1"
@@ -44,6 +46,7 @@ class ServerSettings:
     admin_keys: Sequence[str] = field(default=(), repr=False)
     origins: Sequence[str] = ()
     grace: float = 10.0
+    timeout_keep_alive: float = 120.0
     ssl_certfile: str | PathLike[str] | None = None
     ssl_keyfile: str | PathLike[str] | None = None
     strict: bool = False
@@ -51,7 +54,8 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        check_number("grace", self.grace, float, MOST_GRACE, "; it is in seconds")
+        check_number("grace", self.grace, float, MOST_SECONDS, "; it is in seconds")
+        check_number("timeout_keep_alive", self.timeout_keep_alive, float, MOST_SECONDS, "; it is in seconds")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "ServerSettings":
@@ -81,6 +85,7 @@ class ServerOptions(TypedDict, total=False):
     admin_keys: Sequence[str]
     origins: Sequence[str]
     grace: float
+    timeout_keep_alive: float
     ssl_certfile: str | PathLike[str] | None
     ssl_keyfile: str | PathLike[str] | None
     strict: bool

@@ -14,6 +14,7 @@ from typing import Any
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.mailbox import responsive
 from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.tools.content import Content, picture_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,27 @@ class ToolFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """Result of a tool with a text of its own for the model.
+    """Result of a tool with a content of its own for the model.
 
     Attributes:
-        content: the text.
+        content: a text, or parts with text and pictures.
         value: the result for the caller.
     """
 
-    content: str
+    content: Content
     value: Any
+
+
+def result_content(value: Any) -> Content:
+    """Return a function's result for the model: pictures as parts, also those in a list; others as `result_text`."""
+    values = value if isinstance(value, list | tuple) else [value]
+    pictures = [picture_part(each) for each in values]
+    if not any(pictures):
+        return result_text(value)
+    return [
+        {"type": "text", "text": result_text(each)} if picture is None else picture
+        for each, picture in zip(values, pictures, strict=True)
+    ]
 
 
 def result_text(value: Any) -> str:

@@ -2,8 +2,10 @@
 
 import dataclasses
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from rekindle.tools.references import without_references
 
 
 def is_record(kind: type) -> bool:
@@ -36,31 +38,3 @@ def pydantic_kind(model: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     The parser raises pydantic's ValidationError, a subclass of ValueError.
     """
     return without_references(model.model_json_schema()), model.model_validate
-
-
-def without_references(schema: Mapping[str, Any]) -> Any:
-    """Return a JSON schema with its references to its own definitions resolved, so that another schema may hold it."""
-    definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
-    rest = {key: value for key, value in schema.items() if key not in ("definitions", "$defs")}
-    return _without_references(rest, definitions, ())
-
-
-def _without_references(schema: Any, definitions: dict[str, Any], within: tuple[str, ...]) -> Any:
-    """Return a schema with its references resolved; a recursive reference becomes the schema of any object.
-
-    Args:
-        definitions: the definitions by name.
-        within: the names of the references resolved around this schema.
-    """
-    if isinstance(schema, list):
-        return [_without_references(each, definitions, within) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    name = str(schema.get("$ref", "")).rpartition("/")[2]
-    if name:
-        if name in within:
-            return {"type": "object"}
-        rest = {key: value for key, value in schema.items() if key != "$ref"}
-        definition = definitions.get(name, {})  # another document's: any value
-        return _without_references({**definition, **rest}, definitions, (*within, name))
-    return {key: _without_references(value, definitions, within) for key, value in schema.items()}

@@ -10,7 +10,8 @@ from rekindle.core.words import quantity
 from rekindle.formats.response import ToolCall, tool_messages
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import Stop, ToolResult, ToolRun, ToolStep
-from rekindle.tools.calling import ToolOutput, result_text
+from rekindle.tools.calling import ToolOutput, result_content, result_text
+from rekindle.tools.content import Content, as_text, for_model
 from rekindle.tools.tool import Tool
 from rekindle.tools.toolset import Toolset
 
@@ -45,6 +46,7 @@ class Rounds:
         limit: the maximum number of answers.
         respond: requests the model's answer to a conversation.
         on_step: the callback for each step.
+        sees: returns whether the model takes pictures in results; called for a result with one.
 
     Attributes:
         messages: the conversation with all answers and results so far.
@@ -57,9 +59,11 @@ class Rounds:
         limit: int,
         respond: Respond,
         on_step: OnStep,
+        *,
+        sees: Callable[[], bool],
     ):
         self.messages = list(messages)
-        self._tools, self._limit, self._respond, self._on_step = tools, limit, respond, on_step
+        self._tools, self._limit, self._respond, self._on_step, self._sees = tools, limit, respond, on_step, sees
         self._steps: list[ToolStep] = []
 
     def run(self) -> Waits[ToolRun]:
@@ -81,27 +85,28 @@ class Rounds:
             results = []
             for call in answer.tool_calls:
                 results.append((yield from self._result(call)))
-            self.messages += tool_messages([(result.call, result.content) for result in results])
-            self._steps.append(ToolStep(answer, tuple(results)))
+            self.messages += tool_messages([(result.call, content) for result, content in results])
+            self._steps.append(ToolStep(answer, tuple(result for result, _ in results)))
             self._on_step(self._steps[-1])
         raise AssertionError("the last round returns")
 
-    def _result(self, call: ToolCall) -> Waits[ToolResult]:
-        """Execute a call; the result of an invalid call is its error."""
+    def _result(self, call: ToolCall) -> Waits[tuple[ToolResult, Content]]:
+        """Execute a call; return its result, and the content for the model. Those of an invalid call are its error."""
         try:
             step = self._step(call)
         except ValueError as error:
-            return ToolResult(call, f"error: {error}", error=error)
+            return _failed(call, f"error: {error}", error)
         outcome = yield step
-        if isinstance(outcome, ToolOutput):
-            return ToolResult(call, outcome.content, outcome.value)
         if isinstance(outcome, Exception):
-            return ToolResult(call, result_text(outcome), error=outcome)
-        try:
-            return ToolResult(call, result_text(outcome), outcome)
-        except (TypeError, ValueError, RecursionError) as error:
-            content = f"error: the result of {call.name} cannot be written as JSON: {error}"
-            return ToolResult(call, content, error=error)
+            return _failed(call, result_text(outcome), outcome)
+        output = outcome
+        if not isinstance(outcome, ToolOutput):
+            try:
+                output = ToolOutput(result_content(outcome), outcome)
+            except (TypeError, ValueError, RecursionError) as error:
+                return _failed(call, f"error: the result of {call.name} cannot be written as JSON: {error}", error)
+        content = output.content if isinstance(output.content, str) else for_model(output.content, sees=self._sees())
+        return ToolResult(call, as_text(content), output.value), content
 
     def _step(self, call: ToolCall) -> WaitStep:
         """Return the step that executes a tool call.
@@ -138,3 +143,7 @@ class Rounds:
             return
         words = f"interrupted after {quantity(len(self._steps), 'step')}, which are in `steps` of this error"
         interrupts.tell(error, words, "steps", tuple(self._steps))
+
+
+def _failed(call: ToolCall, content: str, error: Exception) -> tuple[ToolResult, Content]:
+    return ToolResult(call, content, error=error), content

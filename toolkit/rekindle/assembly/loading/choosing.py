@@ -1,7 +1,6 @@
 """The choice of a model for `open("auto")`: the largest of a short list that this machine runs well."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,6 +8,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from rekindle.assembly.devices import device_of, memory_of, shares_memory
+from rekindle.assembly.limits.machine import cores
 from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.core.errors import ModelNotFound
 from rekindle.core.words import quantity, size_text
@@ -69,7 +69,7 @@ class Machine:
         default = "float32" if shares_memory(device) else "bfloat16"
         itemsize = {"float32": 4, "bfloat16": 2, "int8": 1}[settings.kv_dtype or settings.dtype or default]
         if shares_memory(device):
-            return cls("this CPU", memory and memory // HOST_PART, _cores(), itemsize)
+            return cls("this CPU", memory and memory // HOST_PART, cores(), itemsize)
         devices = settings.tensor or 1
         return cls(_devices_text(name, devices), memory and devices * (memory - memory // KEPT_FREE), None, itemsize)
 
@@ -165,11 +165,6 @@ def _download(model: HubModel) -> str:
 
 def _devices_text(kind: str, devices: int) -> str:
     return f"this {kind}" if devices == 1 else quantity(devices, kind)
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache

@@ -33,7 +33,7 @@ class ColdStarts:
 
     def seconds(self) -> float | None:
         """Return the duration of the cold start with these programs; None if it is unknown."""
-        with suppress(OSError, ValueError, AttributeError, StorageError):
+        with suppress(OSError, ValueError, AttributeError, RecursionError, StorageError):
             require_private(self._path)
             seconds = json.loads(self._path.read_text(encoding="utf-8")).get("seconds")
             return float(seconds) if isinstance(seconds, float | int) and seconds > 0 else None

@@ -2,7 +2,6 @@
 
 import math
 import mmap
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle.assembly.limits.machine import cores
 from rekindle.assembly.weights.copying import ByteBudget, between, copy_into
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.errors import ModelError
@@ -36,7 +36,7 @@ from rekindle_kernels.storage import BlockRows
 Put = Callable[[Array], jax.Array]
 Join = Callable[[JoinedTensors, Sequence[jax.Array], jnp.dtype], jax.Array]
 
-_THREADS: Final = min(4, os.cpu_count() or 1)
+_THREADS: Final = min(4, cores())
 _ENCODED_AT_ONCE: Final = 1 << 20
 """Numbers quantized at a time, to keep temporary arrays small."""
 MAX_RUNS: Final = 64

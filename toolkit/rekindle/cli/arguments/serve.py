@@ -50,6 +50,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cors", metavar="ORIGIN", action="append", default=[], help=text)
     text = "time for requests in flight to finish on shutdown (30)"
     parser.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=text)
+    text = "time that a connection without a request stays open; more than those of the clients' pools (120)"
+    parser.add_argument("--timeout-keep-alive", type=float, default=120.0, metavar="SECONDS", help=text)
     text = "refuse hints without effect on the model, such as verbosity, instead of ignoring them"
     parser.add_argument("--strict", action="store_true", help=text)
     parser.add_argument("--policy", choices=tuple(POLICIES), help="the order of waiting requests (fcfs)")

@@ -29,7 +29,7 @@ class LastChat:
         try:
             messages: list[Mapping[str, Any]] = json.loads(self._path().read_text(encoding="utf-8"))["messages"]
             check_messages(messages)
-        except (OSError, ValueError, KeyError, TypeError, InvalidRequest, StorageError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, InvalidRequest, StorageError):
             return []
         return messages
 

@@ -1,8 +1,10 @@
 """Lines of input: from a terminal with history and editing, or from a pipe."""
 
 import sys
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from rekindle.core.errors import StorageError
 from rekindle.core.store.directory import cache_dir
 
 PROMPT: Final = ">>> "
@@ -111,12 +113,15 @@ class TerminalLines:
         from prompt_toolkit.shortcuts import CompleteStyle
         from prompt_toolkit.styles import Style
 
+        file = None
+        with suppress(StorageError):  # a disk that cannot be written only loses the history
+            file = cache_dir(HISTORY) / "chat" if keeps else None
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
             prompt_continuation=lambda width, line, wraps: " " * len(CONTINUATION) if wraps else CONTINUATION,
             key_bindings=_keys(),
-            history=FileHistory(str(cache_dir(HISTORY) / "chat")) if keeps else InMemoryHistory(),
+            history=InMemoryHistory() if file is None else FileHistory(str(file)),
             style=Style([("", COLOUR)]) if coloured else None,
             completer=WordCompleter(commands, sentence=True),
             complete_while_typing=False,

@@ -18,7 +18,7 @@ def read_messages(path: Path) -> list[Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{path} has no conversation, which /save writes: {error}") from error
     messages = content.get("messages") if isinstance(content, dict) else content
     if not isinstance(messages, list):

@@ -5,6 +5,7 @@ import sys
 from typing import Final
 
 from rekindle.cli.chat.wrapping import WordWrap, columns, wrap_for
+from rekindle.core.words import spelled
 from rekindle.formats.response import Part
 
 DIM: Final = "\x1b[2m"
@@ -52,7 +53,8 @@ class Screen:
             self._write(self._rest(), self._last.kind)
             print("\n")
         self._last = part
-        self._write(self._words.push(part.text) if self._is_terminal else part.text, part.kind)
+        # A terminal would obey control characters, which a model may copy from a page or a tool's result.
+        self._write(self._words.push(spelled(part.text)) if self._is_terminal else part.text, part.kind)
 
     def end(self) -> None:
         """End the line of an answer."""

@@ -58,7 +58,7 @@ def _schema(text: str) -> dict[str, Any]:
             raise ArgumentTypeError(f"expected a JSON object or a file with one; {text!r}: {error}") from error
     try:
         schema = json.loads(source)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentTypeError(f"no valid JSON: {error}") from error
     if not isinstance(schema, dict):
         raise ArgumentTypeError(f"expected a JSON object, got {source!r:.80}")

@@ -22,7 +22,7 @@ def cache_dir(*parts: str) -> Path:
         parts: directory names below the cache directory, outermost first.
 
     Raises:
-        StorageError: a directory cannot be created.
+        StorageError: a directory cannot be created, or the user has no home directory.
         UnsafeStorage: a directory belongs to another user, or is writable by others.
     """
     path = _root()
@@ -109,8 +109,14 @@ def sync(path: Path) -> None:
 
 def _root() -> Path:
     path = os.environ.get("REKINDLE_CACHE")
-    if path:
-        return Path(path).expanduser().absolute()
-    from platformdirs import user_cache_path
+    try:
+        if path:
+            return Path(path).expanduser().absolute()
+        from platformdirs import user_cache_path
 
-    return user_cache_path("rekindle", appauthor=False)
+        return user_cache_path("rekindle", appauthor=False)
+    except RuntimeError as error:  # a number without a name, as containers may give, and no HOME
+        raise StorageError(
+            f"there is no cache directory, as this user has no home directory ({error}): set REKINDLE_CACHE to a "
+            "directory that you can write to"
+        ) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rekindle.core.errors import ConstraintFailed, InvalidRequest
+from rekindle.core.errors import ConstraintFailed, InvalidRequest, panics_as
 from rekindle.core.request.constraint import Allowed, Constraint
 from rekindle.core.request.request import Request
 from rekindle.core.request.thoughts import ThoughtWatch
@@ -52,10 +52,11 @@ class Compiler:
         grammar = self._cache.get(constraint)
         if grammar is not None:
             return grammar
-        with self._lock:
-            tokens = self._tokens
-        # unlocked, because others need not wait while a large constraint is parsed
-        grammar = Grammar(constraint, tokens, -(-self._vocab_size // 32))
+        with panics_as(lambda reason: InvalidRequest(f"{constraint.parameter} cannot be served: {reason}")):
+            with self._lock:
+                tokens = self._tokens
+            # unlocked, because others need not wait while a large constraint is parsed
+            grammar = Grammar(constraint, tokens, -(-self._vocab_size // 32))
         self._cache.put(constraint, grammar, max(LEAST, len(constraint.text)))
         return grammar
 
@@ -74,7 +75,15 @@ class Compiler:
             backend = type(backend).from_str(backend.to_str())
             backend.add_special_tokens([NO_TOKEN])
             ends, vocab_size = [vocab_size], vocab_size + 1
-        return LLTokenizer(backend.to_str(), n_vocab=max(self._vocab_size, vocab_size), eos_token=ends)
+        count = max(self._vocab_size, vocab_size)
+        if (
+            last := max(backend.get_vocab().values(), default=0)
+        ) >= 2 * count:  # memory for each number up to it, even of gaps
+            raise InvalidRequest(f"the model's tokenizer has a token {last}, and the model {count}: it is damaged")
+        try:
+            return LLTokenizer(backend.to_str(), n_vocab=count, eos_token=ends)
+        except ValueError as error:  # such as one without a decoder
+            raise InvalidRequest(f"constraints cannot be served with the model's tokenizer: {error}") from error
 
 
 class Grammar:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, islice
@@ -66,11 +65,12 @@ class ThreadedMasks:
 
     Args:
         vocab_size: upper bound of the token ids.
+        cores: the number of cores for the threads.
     """
 
-    def __init__(self, vocab_size: int):
+    def __init__(self, vocab_size: int, cores: int):
         self._words = -(-vocab_size // 32)
-        self._threads = min(8, os.cpu_count() or 1)
+        self._threads = min(8, cores)
 
     @property
     def batch_size(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rekindle.core.errors import InvalidRequest
+from rekindle.core.errors import InvalidRequest, panics_as
 from rekindle.core.text.token_lengths import TokenBound, token_bound
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class Tokenizer:
             check: a check of the number of tokens, before a list of millions is made.
 
         Raises:
-            InvalidRequest: the text has a lone surrogate, which no encoding can represent.
+            InvalidRequest: the text has a lone surrogate, which no encoding can represent; or the tokenizer breaks
+                down at the text.
         """
         encoding = self._encoding(text, add_special_tokens)
         if check is not None:
@@ -146,7 +147,7 @@ class Tokenizer:
         if len(text) <= LEAST_BYTES * most or self.bound is None:
             return text
         part = self.bound.reaching(text, most, at_end=at_end)
-        opening = self.backend.decode(list(self.opening_ids), skip_special_tokens=False)
+        opening = self.decode(self.opening_ids, skip_special_tokens=False)
         if not at_end or len(part) + len(opening) > len(text):
             return part
         return opening + part if text.startswith(opening) else part
@@ -169,16 +170,28 @@ class Tokenizer:
 
     def _encode(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
         # Only the batch method releases the GIL for other threads.
-        (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        with panics_as(_broken):
+            (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return encoding
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of token ids. Invalid UTF-8 becomes U+FFFD, and ids outside the vocabulary are ignored."""
+        """Return the text of token ids. Invalid UTF-8 becomes U+FFFD, and ids outside the vocabulary are ignored.
+
+        Raises:
+            InvalidRequest: the decoder of the model's tokenizer breaks down.
+        """
         tokens = list(ids)
-        if len(tokens) < LONG:
-            return self.backend.decode(tokens, skip_special_tokens=skip_special_tokens)
-        (text,) = self.backend.decode_batch([tokens], skip_special_tokens=skip_special_tokens)  # releases the GIL
+        with panics_as(_broken):
+            if len(tokens) < LONG:
+                return self.backend.decode(tokens, skip_special_tokens=skip_special_tokens)
+            (text,) = self.backend.decode_batch([tokens], skip_special_tokens=skip_special_tokens)  # releases the GIL
         return str(text)
+
+
+def _broken(reason: str) -> InvalidRequest:
+    return InvalidRequest.of(
+        "prompt", f"the model's tokenizer cannot take this text or these tokens: {reason}. Other ones may be served"
+    )
 
 
 def wrap(backend: tokenizers.Tokenizer, bos: str | None, eos: str | None) -> None:

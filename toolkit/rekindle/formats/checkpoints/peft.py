@@ -13,10 +13,11 @@ import numpy as np
 
 from rekindle.core.errors import CheckpointError, ModelNotFound, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.names import TEXT_PREFIXES
 from rekindle.formats.checkpoints.huggingface.safetensors_file import open_safetensors
 from rekindle.formats.lora import Array, Lora, LowRank
+from rekindle.formats.model_file import damage, is_present, read_json
+from rekindle.formats.patterns import match_all
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
@@ -99,10 +100,10 @@ def config_of(source: str | os.PathLike[str]) -> Mapping[str, Any]:
 
     Raises:
         ModelNotFound: there is no such directory, or it has no adapter.
-        CheckpointError: the configuration is no JSON object.
+        CheckpointError: the configuration is no JSON object, or a file is a link to a file that is gone.
     """
     directory = Path(source).expanduser()
-    missing = [name for name in (CONFIG, WEIGHTS) if not (directory / name).is_file()]
+    missing = [name for name in (CONFIG, WEIGHTS) if not is_present(directory / name)]
     if missing:
         raise ModelNotFound(
             f"{source} has no {' and no '.join(missing)}: give the path of a directory with an adapter saved by "
@@ -132,8 +133,9 @@ def read_adapter(source: str | os.PathLike[str], model: ModelConfig) -> Lora:
         CheckpointError: a file is truncated or corrupt, or the tensors and the configuration contradict each other.
         UnsupportedModel: the adapter is more than plain LoRA.
     """
-    config, file = config_of(source), open_safetensors(Path(source).expanduser() / WEIGHTS)
-    return adapter_of({name: file.loader(name) for name in file.shapes}, config, model, str(source))
+    with damage(source):
+        config, file = config_of(source), open_safetensors(Path(source).expanduser() / WEIGHTS)
+        return adapter_of({name: file.loader(name) for name in file.shapes}, config, model, str(source))
 
 
 def given_adapter(tensors: Mapping[str, Any], config: Mapping[str, Any], model: ModelConfig) -> Lora:
@@ -247,7 +249,7 @@ def _patterns(config: Mapping[str, Any], name: str, source: str) -> Mapping[str,
 def _by_pattern(config: Mapping[str, Any], name: str, module: str, default: Any, source: str) -> Any:
     """Return the value of the first pattern for the end of a module's name, else the default."""
     for pattern, value in _patterns(config, name, source).items():
-        if _matches(rf"(?:.*\.)?(?:{pattern})", module, name, source):
+        if match_all(rf"(?:.*\.)?(?:{pattern})", module, f"{source}: {name}"):
             return value
     return default
 
@@ -270,24 +272,18 @@ def _in_layers(module: str, config: Mapping[str, Any], source: str) -> bool:
         return True
     patterns = [patterns] if isinstance(patterns, str) else patterns or []
     forms = [rf"(?:.*\.)?{pattern}\.(?P<layer>\d+)\..*" for pattern in patterns] or [_LAYER]
-    numbers = [int(match["layer"]) for form in forms if (match := re.fullmatch(form, module)) is not None]
+    place = f"{source}: layers_pattern"
+    numbers = [int(match["layer"]) for form in forms if (match := match_all(form, module, place)) is not None]
     return any(number in (layers if isinstance(layers, list) else [layers]) for number in numbers[:1])
 
 
 def _names_module(target: Any, module: str, source: str) -> bool:
     """Return True if a module is in a list of ends of names, or matches a regular expression as a whole."""
     if isinstance(target, str):
-        return _matches(target, module, "target_modules", source)
+        return match_all(target, module, f"{source}: target_modules") is not None
     if not isinstance(target, Iterable) or not all(isinstance(each, str) for each in target):
         raise CheckpointError(f"{source}: target_modules must be names or a regular expression, got {target!r:.80}")
     return any(module == each or module.endswith(f".{each}") for each in target)
-
-
-def _matches(pattern: str, module: str, name: str, source: str) -> bool:
-    try:
-        return re.fullmatch(pattern, module) is not None
-    except re.error as error:
-        raise CheckpointError(f"{source}: {name} has {pattern!r:.80}, no regular expression: {error}") from error
 
 
 def _names(modules: Iterable[str], model: ModelConfig) -> dict[str, str]:

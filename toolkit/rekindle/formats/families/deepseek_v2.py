@@ -62,7 +62,7 @@ def read_latent(
     hidden, width = keys.size("hidden_size"), keys.size("intermediate_size")
     keys.refuse("mlp_bias", False)
     plain = LayerConfig(attention, FeedForwardConfig(width, activation_of(keys)))
-    layers = (plain,) * keys.size("num_hidden_layers")
+    layers = (plain,) * keys.layers("num_hidden_layers")
     if keys.get("n_routed_experts", 0):
         layers = dense_first(keys, layers, routed_experts(keys, router, shared), dense)
     else:

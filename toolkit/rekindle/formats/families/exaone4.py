@@ -33,7 +33,7 @@ def hybrid_layers(keys: Keys, layers: tuple[LayerConfig, ...]) -> tuple[LayerCon
             keys.get(unused)
         return layers
     pattern = keys.get("sliding_window_pattern", 4)
-    pattern = pattern if isinstance(pattern, str) else "L" * (keys.size("sliding_window_pattern", 4) - 1) + "G"
+    pattern = pattern if isinstance(pattern, str) else "L" * (keys.layers("sliding_window_pattern", 4) - 1) + "G"
     assert layers[0].attention is not None
     rope, plain = layers[0].attention.rope, tuple(without_positions(layer) for layer in layers)
     return with_windows(keys, plain, lambda i: pattern[i % len(pattern)] == "L", rope=rope, default_size=WINDOW)

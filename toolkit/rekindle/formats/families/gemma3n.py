@@ -25,7 +25,7 @@ SPARSE_LAYERS = 10
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Gemma 3n. Every fifth layer has full attention."""
-    count, hidden = keys.size("num_hidden_layers"), keys.size("hidden_size")
+    count, hidden = keys.layers("num_hidden_layers"), keys.size("hidden_size")
     types = layer_types(keys, count, lambda i: (i + 1) % 5 > 0)
     heads, norm, bias = read_heads(keys), read_norm(keys), keys.flag("attention_bias")
     full_rope, local_rope = ropes_of(keys, heads.head_dim, 1_000_000.0, "rope_local_base_freq", 10_000.0)

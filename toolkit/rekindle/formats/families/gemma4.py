@@ -33,7 +33,7 @@ FULL = "full_attention"
 
 def read(keys: Keys) -> ModelConfig:
     """Read a Gemma 4. The last layer always has full attention."""
-    count, hidden = keys.size("num_hidden_layers"), keys.size("hidden_size")
+    count, hidden = keys.layers("num_hidden_layers"), keys.size("hidden_size")
     types = [*layer_types(keys, count, lambda i: (i + 1) % 6 > 0)[:-1], FULL]
     attentions = [_attention(keys, kind, each) for kind, each in zip(types, _heads(keys, types), strict=True)]
     owners = page_owners(keys, types)

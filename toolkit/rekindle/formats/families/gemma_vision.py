@@ -97,7 +97,7 @@ def read_gemma4(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
         vocab_size=0,
         hidden_size=hidden,
         max_context=keys.size("max_position_embeddings", 131_072),
-        layers=(LayerConfig(attention, feed_forward),) * keys.size("num_hidden_layers", 16),
+        layers=(LayerConfig(attention, feed_forward),) * keys.layers("num_hidden_layers", 16),
         norm=norm,
         positions=LearnedPositions(2 * rows),
         names=replace(GEMMA4_NAMES, clipped=keys.flag("use_clipped_linears")),

@@ -35,7 +35,7 @@ def read(keys: Keys) -> ModelConfig:
     scale = (hidden // heads) ** -0.5 if keys.flag("scale_attn_weights", True) else 1.0
     by_layer = keys.flag("scale_attn_by_inverse_layer_idx")
     attention = AttentionConfig(heads, heads, hidden // heads, scale, qkv_bias=True, out_bias=True)
-    feed_forward, divisors = read_feed_forward(keys, hidden), range(1, read_size(keys, "n_layer") + 1)
+    feed_forward, divisors = read_feed_forward(keys, hidden), range(1, read_layers(keys) + 1)
     layers = (
         LayerConfig(replace(attention, scale=scale / divisor if by_layer else scale), feed_forward)
         for divisor in divisors
@@ -59,6 +59,11 @@ def read_feed_forward(keys: Keys, hidden: int) -> FeedForwardConfig:
     keys.get("intermediate_size")
     activation = activation_of(keys, "activation_function", "gelu_new")
     return FeedForwardConfig(width, activation, gated=False, bias=True)
+
+
+def read_layers(keys: Keys) -> int:
+    """Return the number of layers under a GPT's name, or under the name of other families."""
+    return keys.layers("n_layer", keys.get(_OTHERWISE["n_layer"]))
 
 
 def read_size(keys: Keys, name: str) -> int:

@@ -1,7 +1,7 @@
 """GPT-J: parallel layers after one LayerNorm, an interleaved rope over a part of each head, and biases of logits."""
 
 from rekindle.core.models.config import AttentionConfig, LayerConfig, ModelConfig, Names, Norm, Rope
-from rekindle.formats.families.gpt2 import read_feed_forward, read_size
+from rekindle.formats.families.gpt2 import read_feed_forward, read_layers, read_size
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.reading import Family
 
@@ -30,7 +30,7 @@ def read(keys: Keys) -> ModelConfig:
         vocab_size=keys.size("vocab_size"),
         hidden_size=hidden,
         max_context=read_size(keys, "n_positions"),
-        layers=(layer,) * read_size(keys, "n_layer"),
+        layers=(layer,) * read_layers(keys),
         norm=Norm(keys.number("layer_norm_epsilon", 1e-5), centred=True, bias=True),
         parallel=True,
         tied_embeddings=keys.flag("tie_word_embeddings"),

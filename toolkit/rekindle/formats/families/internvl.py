@@ -185,7 +185,7 @@ def _encoder(keys: Keys, patches: int, layout: _Layout) -> ModelConfig:
         vocab_size=0,
         hidden_size=hidden,
         max_context=patches,
-        layers=(LayerConfig(attention, feed_forward),) * keys.size("num_hidden_layers", 24),
+        layers=(LayerConfig(attention, feed_forward),) * keys.layers("num_hidden_layers", 24),
         norm=Norm(eps, centred=is_centred, bias=is_centred),
         positions=LearnedPositions(patches + 1, offset=1),
         names=layout.names if keys.flag("use_mean_pooling", True) else replace(layout.names, norm=norm),

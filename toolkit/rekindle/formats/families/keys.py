@@ -34,6 +34,10 @@ WITHOUT_EFFECT: Final = frozenset({
 """Keys without an effect on a model's computation."""
 
 
+MOST_LAYERS: Final = 2048
+"""Most layers of a model; the deepest published ones have less than two hundred."""
+
+
 class Keys:
     """A decoded `config.json` with a record of the keys read.
 
@@ -71,6 +75,17 @@ class Keys:
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise self.wrong(key, "must be a positive integer", value)
         return value
+
+    def layers(self, key: str, default: int | None = None) -> int:
+        """Return a number of layers, at most `MOST_LAYERS`, because readers list all layers before a file is opened.
+
+        Raises:
+            CheckpointError: the value is no such number, or is missing without a default.
+        """
+        count = self.size(key, default)
+        if count > MOST_LAYERS:
+            raise self.wrong(key, f"must be a number of layers up to {MOST_LAYERS:,}", count)
+        return count
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a number.

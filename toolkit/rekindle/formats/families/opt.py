@@ -45,7 +45,7 @@ def read(keys: Keys) -> ModelConfig:
         vocab_size=keys.size("vocab_size"),
         hidden_size=hidden,
         max_context=context,
-        layers=(layer,) * keys.size("num_hidden_layers"),
+        layers=(layer,) * keys.layers("num_hidden_layers"),
         norm=Norm(1e-5, centred=True, bias=weighted, weighted=weighted),
         norm_sums=names is AFTER_SUMS,
         embedding_size=None if size == hidden else size,

@@ -37,7 +37,7 @@ def read_tower(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
     )
     if hidden % heads or hidden // heads % 4:
         raise keys.wrong("hidden_size", f"must be a multiple of 4 for each of {heads} heads", hidden)
-    size, layers = hidden // heads, keys.size("num_hidden_layers", 24)
+    size, layers = hidden // heads, keys.layers("num_hidden_layers", 24)
     if (layer := outer.get("vision_feature_layer", -1)) not in (-1, layers):
         raise UnsupportedModel(f"{outer.source}: vision_feature_layer {layer!r:.80} is not supported, only -1")
     rope = keys.below("rope_parameters")

@@ -49,7 +49,7 @@ def read_qwen3(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
         CheckpointError: a number is wrong, or numbers do not fit together.
     """
     hidden, norm = keys.size("hidden_size", 1152), Norm(_EPS, centred=True, bias=True)
-    rows, layers = keys.size("num_position_embeddings", 2304), keys.size("depth", 27)
+    rows, layers = keys.size("num_position_embeddings", 2304), keys.layers("depth", 27)
     if round(rows**0.5) ** 2 != rows:
         raise keys.wrong("num_position_embeddings", "must be a square", rows)
     activation = activation_of(keys, default="gelu_pytorch_tanh")
@@ -74,7 +74,7 @@ def read_qwen3(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
 
 def read_qwen2_5(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
     """Read the tower of a Qwen2.5-VL, with windows in most layers; see `read_qwen3`."""
-    hidden, layers = keys.size("hidden_size", 1280), keys.size("depth", 32)
+    hidden, layers = keys.size("hidden_size", 1280), keys.layers("depth", 32)
     feed_forward = FeedForwardConfig(keys.size("intermediate_size", 3420), activation_of(keys), bias=True)
     names = replace(NAMES, gate_up=("mlp.gate_proj", "mlp.up_proj"), down="mlp.down_proj")
     encoder = _encoder(keys, hidden, layers, feed_forward, Norm(_EPS), names)
@@ -91,7 +91,7 @@ def read_qwen2_5(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
 def read_qwen2(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
     """Read the tower of a Qwen2-VL; see `read_qwen3`."""
     hidden, norm = keys.size("embed_dim", 1280), Norm(_EPS, centred=True, bias=True)
-    layers, ratio = keys.size("depth", 32), keys.number("mlp_ratio", 4)
+    layers, ratio = keys.layers("depth", 32), keys.number("mlp_ratio", 4)
     activation = activation_of(keys, default="quick_gelu")
     feed_forward = FeedForwardConfig(int(hidden * ratio), activation, gated=False, bias=True)
     names = replace(NAMES, gate_up=("mlp.fc1",), down="mlp.fc2")

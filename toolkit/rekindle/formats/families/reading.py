@@ -74,7 +74,7 @@ def read_llama(
         vocab_size=keys.size("vocab_size"),
         hidden_size=keys.size("hidden_size"),
         max_context=_max_context(keys, attention.rope),
-        layers=(LayerConfig(attention, feed_forward),) * keys.size("num_hidden_layers"),
+        layers=(LayerConfig(attention, feed_forward),) * keys.layers("num_hidden_layers"),
         norm=read_norm(keys, eps),
         tied_embeddings=keys.flag("tie_word_embeddings"),
     )

@@ -63,7 +63,7 @@ def read_encoder(
         vocab_size=0,
         hidden_size=hidden,
         max_context=rows,
-        layers=(LayerConfig(attention, feed_forward),) * keys.size("num_hidden_layers", base[2]),
+        layers=(LayerConfig(attention, feed_forward),) * keys.layers("num_hidden_layers", base[2]),
         norm=Norm(keys.number("layer_norm_eps", eps), centred=True, bias=True),
         positions=LearnedPositions(rows),
         names=names_of(tower),

@@ -45,6 +45,8 @@ class ChatTemplate:
         """
         from jinja2 import TemplateError
 
+        from rekindle.formats.rendering.sandbox import bounded  # beside jinja2, which it needs
+
         # Leave missing tokens undefined, because templates test for that.
         tokens = {"bos_token": self.bos_token, "eos_token": self.eos_token}
         defaults = {
@@ -54,10 +56,13 @@ class ChatTemplate:
         }
         values = {**defaults, **(variables or {}), "messages": messages, "tools": tools}
         try:
-            return compile_template(self.source).render(values)
+            with bounded():
+                return compile_template(self.source).render(values)
+        except InvalidRequest:
+            raise
         except TemplateError as error:
             raise InvalidRequest.of("prompt", f"the model's chat template rejects the messages: {error}") from error
-        except (TypeError, ValueError, KeyError, IndexError) as error:
+        except Exception as error:  # the template's code may divide by zero, overflow or call itself without an end
             raise InvalidRequest.of(
                 "prompt",
                 f"the model's chat template cannot render the messages ({type(error).__name__}: {error}): "

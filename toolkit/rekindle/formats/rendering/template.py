@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=16)
 def compile_template(source: str) -> jinja2.Template:
-    """Compile a template in a sandbox."""
-    return _environment().from_string(source)
+    """Compile a template in a sandbox.
+
+    Raises:
+        InvalidRequest: the source is not a valid template.
+    """
+    with _parse_errors():
+        return _environment().from_string(source)
 
 
 @lru_cache(maxsize=16)
@@ -88,20 +94,28 @@ def _reads_content(node: jinja2.nodes.Node) -> bool:
 
 
 def _parse(source: str) -> jinja2.nodes.Template:
+    with _parse_errors():
+        return _environment().parse(source)
+
+
+@contextmanager
+def _parse_errors() -> Iterator[None]:
+    """Raise errors of a template's source as InvalidRequest: SyntaxError and RecursionError are of deep nesting."""
     from jinja2 import TemplateError
 
     try:
-        return _environment().parse(source)
-    except TemplateError as error:
-        raise InvalidRequest(f"the model's chat template cannot be parsed: {error}") from error
+        yield
+    except (TemplateError, SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        raise InvalidRequest(f"the model's chat template cannot be parsed: {error!s:.300}") from error
 
 
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
     from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(
+    from rekindle.formats.rendering.sandbox import environment_class  # beside jinja2, which it needs
+
+    environment = environment_class()(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation_blocks()]
     )
     filters: dict[str, Callable[..., Any]] = environment.filters

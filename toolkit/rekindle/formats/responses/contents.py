@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
+from rekindle.formats.patterns import SECONDS
+
 Arguments = Mapping[str, Any]
 
 
@@ -232,13 +234,17 @@ def _tags(text: str, arguments: Arguments) -> dict[str, Any]:
     """
     import regex
 
-    if "whole_pattern" in arguments:
-        rest = regex.sub(arguments["tag_pattern"], "", text, flags=regex.DOTALL)
-        if regex.fullmatch(arguments["whole_pattern"], rest, flags=regex.DOTALL) is None:
-            raise Malformed(f"expected closed tags, got {text.strip()!r:.200}")
+    try:
+        if "whole_pattern" in arguments:
+            rest = regex.sub(arguments["tag_pattern"], "", text, flags=regex.DOTALL, timeout=SECONDS)
+            if regex.fullmatch(arguments["whole_pattern"], rest, flags=regex.DOTALL, timeout=SECONDS) is None:
+                raise Malformed(f"expected closed tags, got {text.strip()!r:.200}")
+        matches = list(regex.finditer(arguments["tag_pattern"], text, flags=regex.DOTALL, timeout=SECONDS))
+    except TimeoutError as error:
+        raise Malformed(f"the pattern {arguments['tag_pattern']!r:.80} takes too long for it") from error
     values: dict[str, Any] = {}
     merged: set[str] = set()
-    for match in regex.finditer(arguments["tag_pattern"], text, flags=regex.DOTALL):
+    for match in matches:
         groups = match.groupdict()
         key, value = groups["key"], _value(groups.get("value") or "", arguments)
         if key not in values or not arguments.get("merge_duplicates"):

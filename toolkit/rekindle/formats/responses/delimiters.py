@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from rekindle.formats.patterns import SECONDS, endless
 
 if TYPE_CHECKING:
     import regex
@@ -97,7 +100,8 @@ class Pattern:
 
     def find(self, text: str, start: int, final: bool) -> tuple[DelimiterMatch | None, int]:
         """See `Delimiter.find`."""
-        match = self.expression.search(text, start, partial=not final)
+        with self._limited(text):
+            match = self.expression.search(text, start, partial=not final, timeout=SECONDS)
         if match is None:
             return None, len(text)
         if not final and (match.partial or self._may_grow(text, match.start(), match.end())):
@@ -112,11 +116,21 @@ class Pattern:
         """
         if len(text) - end > GROWS_BY:
             return False
-        return end == len(text) or self.expression.fullmatch(text, start, partial=True) is not None
+        with self._limited(text):
+            return end == len(text) or self.expression.fullmatch(text, start, partial=True, timeout=SECONDS) is not None
 
     def last_end(self, text: str) -> int | None:
         """See `Delimiter.last_end`."""
         last = None
-        for match in self.expression.finditer(text):
-            last = match.end()
+        with self._limited(text):
+            for match in self.expression.finditer(text, timeout=SECONDS):
+                last = match.end()
         return last
+
+    @contextmanager
+    def _limited(self, text: str) -> Iterator[None]:
+        """Raise CheckpointError for a match that takes too long."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise endless(self.expression.pattern, text, "the model's response template") from error

@@ -7,6 +7,7 @@ from contextlib import suppress
 from email.utils import formatdate
 from urllib.parse import unquote
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -15,7 +16,7 @@ from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.server.common.errors import PARTING_SECONDS
 
 CHECK_SECONDS = 15.0
-"""Seconds between checks of a connection. A connection idle and unchanged since the last check is closed."""
+"""Seconds between checks of a connection. One that waits for its client, unchanged since the last check, is closed."""
 WINDOWS_CONNECTIONS = 4096
 """Limit on connections on Windows, where sockets do not count as open files of a process."""
 
@@ -62,8 +63,8 @@ class Connection(H11Protocol):
     """Connection with the timeouts missing in uvicorn.
 
     Uvicorn waits without limit for the rest of a request's headers, for a body after its response, and for a client to
-    read the rest of a response. The app limits the time for a body. A connection over the limit is closed immediately,
-    so the process can still open other files.
+    read the rest of a response. The app limits the time for a body. Over the limit on connections, the one without a
+    request for the longest time is closed for a new one, or else the new one, so the process can open other files.
     """
 
     _check_timer: asyncio.TimerHandle | None = None
@@ -71,10 +72,13 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start serving a connection."""
         super().connection_made(transport)
-        if len(self.connections) > max_connections():
+        if len(self.connections) > max_connections() and (waiting := self._longest_kept()) is not None:
+            waiting.transport.abort()
+            self.connections.discard(waiting)
+        elif len(self.connections) > max_connections():
             transport.abort()
-        else:
-            self._check(None)
+            return
+        self._check(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop a closed connection and its timer."""
@@ -82,11 +86,25 @@ class Connection(H11Protocol):
             self._check_timer.cancel()
         super().connection_lost(exc)
 
+    def _longest_kept(self) -> "Connection | None":
+        """Return the connection kept open for the longest time since its last response; None without one."""
+        timers = {each: each.timeout_keep_alive_task for each in self.connections if isinstance(each, Connection)}
+        ends = {
+            each: task.when() for each, task in timers.items() if task is not None and not each.transport.is_closing()
+        }
+        return min(ends, key=lambda each: ends[each], default=None)
+
+    @property
+    def _is_kept(self) -> bool:
+        """True between a response that the client has read and its next request: uvicorn ends this by its timer."""
+        has_timer = self.timeout_keep_alive_task is not None and not self.transport.is_closing()
+        return has_timer and self.conn.their_state is h11.IDLE and not self.transport.get_write_buffer_size()
+
     def _check(self, before: tuple[object, int] | None) -> None:
-        """Close the connection if it is idle and unchanged since the last check; otherwise schedule the next check."""
+        """Close the connection if it waits, unchanged since the last check; otherwise schedule the next check."""
         has_no_request = self.cycle is None
-        idle = has_no_request or self.cycle.response_complete or self.transport.is_closing()
-        now = (self.cycle, self.transport.get_write_buffer_size()) if idle else None
+        waits = has_no_request or self.cycle.response_complete or self.transport.is_closing()
+        now = (self.cycle, self.transport.get_write_buffer_size()) if waits and not self._is_kept else None
         if now is not None and now == before:
             self.transport.abort()
         else:

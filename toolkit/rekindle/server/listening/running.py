@@ -67,6 +67,7 @@ class Server:
             access_log=False,
             server_header=False,
             date_header=False,
+            timeout_keep_alive=settings.timeout_keep_alive,  # type: ignore[arg-type]  # a number for `call_later`
             ssl_certfile=settings.ssl_certfile,
             ssl_keyfile=settings.ssl_keyfile,
         )

@@ -1,21 +1,23 @@
-"""Results of an MCP server's tools, as text for the model."""
+"""Results of an MCP server's tools, as text and pictures for the model."""
 
+import base64
+import binascii
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from rekindle.core.words import size_text
 from rekindle.tools.calling import ToolFailed, ToolOutput
+from rekindle.tools.content import Content, as_text, data_name, picture_part
 
-Content = Mapping[str, Any]
+Block = Mapping[str, Any]
 """Block of a result, in the words of the protocol."""
 
 
 def output_of(result: Mapping[str, Any]) -> ToolOutput:
-    """Return the text and the value of a call's result.
+    """Return the content and the value of a call's result.
 
-    The text has all blocks of the content. Images and other data are named instead, as the model reads text alone.
-    Structured content is part of the text if no block is text.
+    The content has all blocks: a text, or parts if there are images. Other data are data_name, as no model reads them.
+    Structured content is part of it if no block is text.
 
     Args:
         result: the result in the words of the protocol.
@@ -24,33 +26,45 @@ def output_of(result: Mapping[str, Any]) -> ToolOutput:
         ToolFailed: the tool reports an error, in its words.
     """
     blocks, structured = result.get("content") or [], result.get("structuredContent")
-    texts = [_text(block) for block in blocks]
+    parts = [_picture(block) or {"type": "text", "text": _text(block)} for block in blocks]
     if structured is not None and not any(block.get("type") == "text" for block in blocks):
-        texts.append(json.dumps(structured, ensure_ascii=False))
-    text = "\n".join(texts)
+        parts.append({"type": "text", "text": json.dumps(structured, ensure_ascii=False)})
     if result.get("isError"):
-        raise ToolFailed(text or "the tool failed without a word")
-    return ToolOutput(text, text if structured is None else structured)
+        raise ToolFailed(as_text(parts) or "the tool failed without a word")
+    content: Content = parts if any(part["type"] == "image" for part in parts) else as_text(parts)
+    return ToolOutput(content, content if structured is None else structured)
 
 
-def _text(block: Content) -> str:
+def _picture(block: Block) -> dict[str, Any] | None:
+    """Return the part for an image, possibly of an embedded resource; None for another block, or a damaged image."""
+    resource = block.get("resource", {}) if block.get("type") == "resource" else {}
+    data = block.get("data") if block.get("type") == "image" else resource.get("blob")
+    try:
+        return picture_part(base64.b64decode(data or "", validate=True))
+    except (binascii.Error, ValueError, TypeError):
+        return None
+
+
+def _text(block: Block) -> str:
     """Return a block of a result as text."""
     match block.get("type"):
         case "text":
             return str(block["text"])
         case "image" | "audio" as kind:
-            return _unread(kind, block.get("mimeType"), block.get("data", ""))
+            return data_name(kind, block.get("mimeType"), _size(block.get("data", "")))
         case "resource_link":
             return f"[resource {block.get('name', '')}: {block.get('uri')}]"
         case "resource":
             resource = block.get("resource", {})
             if "text" in resource:
                 return str(resource["text"])
-            return _unread(f"resource {resource.get('uri')}", resource.get("mimeType"), resource.get("blob", ""))
+            return data_name(
+                f"resource {resource.get('uri')}", resource.get("mimeType"), _size(resource.get("blob", ""))
+            )
         case kind:
             return f"[{kind}, which cannot be shown as text]"
 
 
-def _unread(kind: str, mime_type: Any, data: str) -> str:
-    size = size_text(len(data) * 3 // 4)  # base64
-    return f"[{kind}, {mime_type}, {size}: not shown, as only text can be read here]"
+def _size(data: str) -> int:
+    """Return the number of bytes of data in base64."""
+    return len(data) * 3 // 4

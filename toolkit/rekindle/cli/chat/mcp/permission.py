@@ -5,17 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rekindle.cli.chat.lines import Lines
+from rekindle.cli.chat.mcp.visible import visible
 from rekindle.cli.chat.screen import Screen
 from rekindle.core.concurrency.waits import Waits, WaitStep
 from rekindle.core.words import one_line
 from rekindle.tools.calling import ToolFailed, ToolOutput
+from rekindle.tools.content import as_text
 from rekindle.tools.mcp.clients import ClientTools
 from rekindle.tools.sources import ToolSource
 from rekindle.tools.tool import Tool
 
 QUESTION: Final = "run it? [y]es, [n]o, [a]lways for this tool: "
 LONGEST: Final = 1000
-"""The most characters of a call or a result on the screen."""
+"""The most characters of a result on the screen."""
 
 
 class Permission:
@@ -30,9 +32,9 @@ class Permission:
         self._always: set[str] = set()
 
     def allows(self, tool: Tool, arguments: Mapping[str, Any]) -> bool:
-        """Show a call, and return whether it may run."""
-        text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        self._show(f"{tool.name}({text}), a tool of {tool.owner}")
+        """Show a whole call, and return whether it may run."""
+        text = ", ".join(f"{_word(name)}={value!r}" for name, value in arguments.items())
+        self._show(f"{_word(tool.name)}({text}), a tool of {_word(tool.owner)}")
         if not self._asks or tool.name in self._always:
             return True
         while (answer := self._lines.ask(QUESTION).strip().lower()) not in ("y", "yes", "n", "no", "a", "always", ""):
@@ -43,12 +45,17 @@ class Permission:
 
     def show_outcome(self, outcome: Any) -> None:
         """Show the result of a call, or its error."""
-        content = outcome.content if isinstance(outcome, ToolOutput) else f"error: {outcome}"
-        self._show(f"→ {content}")
+        content = as_text(outcome.content) if isinstance(outcome, ToolOutput) else f"error: {outcome}"
+        self._show(one_line(f"→ {content}", LONGEST))
 
     def _show(self, text: str) -> None:
         show = self._screen.show if self._lines.interactive else self._screen.note
-        show(one_line(text, LONGEST))
+        show(visible(text))
+
+
+def _word(name: str) -> str:
+    """Return a name on one line, with invisible characters spelled out."""
+    return name if name.isprintable() else repr(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from rekindle.cli.chat.mcp.config import ServerConfig
 from rekindle.cli.chat.mcp.permission import AskedTools, Permission
+from rekindle.cli.chat.mcp.visible import visible
 from rekindle.core.concurrency.waits import blocked
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.core.words import quantity
@@ -74,14 +75,17 @@ class Servers:
         log = stack.enter_context(_log())
         changed = _Flag()
         try:
-            connection = portal.wrap_async_context_manager(_connection(config, self._limit, log, changed))
+            limit = config.limit or self._limit
+            connection = portal.wrap_async_context_manager(_connection(config, limit, log, changed))
             client = connection.__enter__()
             stack.callback(connection.__exit__, None, None, None)  # without the errors of the chat
-            tools = ClientTools(client, portal.call(Home.here, config.name), config.name, self._limit, changed.take)
+            tools = ClientTools(client, portal.call(Home.here, config.name), config.name, limit, changed.take)
             source = AskedTools(tools, self._permission)
             blocked(source.wait_listed())
         except (Exception, BaseExceptionGroup) as error:
-            raise ConfigError(f"the MCP server {config.name} did not start: {_reason(error)}{_tail(log)}") from error
+            raise ConfigError(
+                f"the MCP server {config.name} did not start: {visible(_reason(error))}{_tail(log)}"
+            ) from error
         return source
 
 
@@ -129,6 +133,10 @@ async def _connection(config: ServerConfig, limit: float, log: IO[str], changed:
 
 
 def _transport(config: ServerConfig, log: IO[str]) -> Any:
+    if config.is_sse:
+        from mcp.client.sse import sse_client
+
+        return sse_client(config.url, headers=None if config.headers is None else dict(config.headers))
     if config.url:
         return _http_transport(config)
     from mcp import StdioServerParameters, stdio_client
@@ -166,5 +174,5 @@ def _reason(error: BaseException) -> str:
 def _tail(log: IO[str]) -> str:
     """Return the end of a server's standard error, for an error message."""
     log.seek(0, os.SEEK_SET)
-    words = log.read()[-LAST_WORDS:].strip()
+    words = visible(log.read()[-LAST_WORDS:].strip())
     return f". Its last words:\n{words}" if words else ""

@@ -7,7 +7,8 @@ from weakref import ref
 
 from anyio.lowlevel import checkpoint
 
-from rekindle.core.messages import Message, Output, Outputs, Stopped, Text, Texts
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.messages import Message, Output, Outputs, Rejected, Stopped, Text, Texts
 from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.repetition import RepetitionWatch, first_occurrence
 from rekindle.core.request.request import Request
@@ -80,7 +81,7 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._turns = turns
         self._growing_texts: dict[int, _GrowingText] = {}
-        self._bytes_of = lru_cache(maxsize=65536)(lambda token: token_bytes(tokenizer, token) if tokenizer else b"")
+        self._bytes_of = lru_cache(maxsize=65536)(self._bytes)
 
     def handle(self, message: Message) -> list[Message] | Awaitable[list[Message]]:
         """Turn Outputs into Texts. At a complete stop string or call, or a repetition, send Stopped and drop the rest.
@@ -90,7 +91,7 @@ class Detokenizer:
         if not isinstance(message, Outputs):
             raise wrong_receiver("detokenizer", message)
         stopped: list[Message] = []
-        texts = [text for output in message.outputs if (text := self._text(output, stopped)) is not None]
+        texts = [text for output in message.outputs if (text := self._text_or_error(output, stopped)) is not None]
         if any(text.logprobs or text.prompt_logprobs for text in texts):
             if sum(map(_scores, texts)) > SCORES_AT_ONCE:
                 return self._score_in_turns(texts, stopped)
@@ -116,6 +117,19 @@ class Detokenizer:
         """Return a text with token texts added to its log-probabilities."""
         logprobs, prompt = map(self._with_text, text.logprobs), map(self._with_text, text.prompt_logprobs)
         return replace(text, logprobs=tuple(logprobs), prompt_logprobs=tuple(prompt))
+
+    def _text_or_error(self, output: Output, stopped: list[Message]) -> Text | None:
+        """Return the text of an output, as `_text` does; a decoder that breaks down ends this request alone."""
+        try:
+            return self._text(output, stopped)
+        except InvalidRequest as error:
+            stopped.append(Rejected(output.request.id, error))
+            growing_text = self._growing_texts.pop(output.request.id, None)
+            if output.end is None and growing_text is not None:
+                growing_text.stopped, growing_text.plain = True, False
+                self._growing_texts[output.request.id] = growing_text
+                stopped.append(Stopped(output.request.id, growing_text.tokens))
+            return None
 
     def _text(self, output: Output, stopped: list[Message]) -> Text | None:
         """Return the text of an output; None if a stop string or a call ended the text before it."""
@@ -226,6 +240,12 @@ class Detokenizer:
             output.states,
             output.weights_version,
         )
+
+    def _bytes(self, token: int) -> bytes:
+        try:
+            return b"" if self._tokenizer is None else token_bytes(self._tokenizer, token)
+        except InvalidRequest:  # the decoder breaks down at this token
+            return b""
 
     def _text_of(self, token: int) -> str:
         return self._bytes_of(token).decode("utf-8", "backslashreplace")

@@ -10,7 +10,7 @@ from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.request.request import Pooling
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, check_shapes
+from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, check_counts, check_layers, check_shapes
 from rekindle.formats.checkpoints.gguf.architecture import read_metadata, settings_of
 from rekindle.formats.checkpoints.gguf.architectures.table import ARCHITECTURES
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
@@ -48,11 +48,14 @@ def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None:
         raise UnsupportedModel(gguf_refusal(source, name))
+    blocks = file.metadata.get(f"{architecture.name}.block_count")
+    check_layers(blocks if isinstance(blocks, int) else 0, file.shapes, source)
     metadata = read_metadata(file, architecture, source)
     rope = rope_parameters(metadata, source, truncated=architecture.truncated)
     config = parse_config(settings_of(metadata, architecture, rope, source), source)
     # llama.cpp stores all projections as (out, in), and queries, keys and values one after another.
     config = replace(config, names=replace(config.names, transposed=False, qkv_by_head=False))
+    check_counts(file.shapes, config, source)
     shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)
     check_shapes(shapes, config, source)
     tokenizer = gguf_tokenizer(file.metadata, source)

@@ -128,6 +128,8 @@ def open_gguf_file(path: Path) -> GGUFFile:
     """
     try:
         metadata, tensors = _read_header(WeightFile(path), _FIRST_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, ArithmeticError, struct_error) as error:
         raise CheckpointError(
             f"{path}: the file cannot be read ({error}). It is truncated or corrupt: fetch it again; or it is newer "

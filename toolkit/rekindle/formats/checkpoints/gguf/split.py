@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rekindle.core.errors import CheckpointError
 from rekindle.formats.checkpoints.gguf.file import GGUFFile, open_gguf_file
+from rekindle.formats.model_file import is_present
 
 _NAME = re.compile(r"(?P<name>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 
@@ -30,7 +31,7 @@ def open_gguf_files(path: Path) -> GGUFFile:
             f"NAME-00001-of-{count:05}.gguf: rename all files"
         )
     paths = [path.with_name(f"{match['name']}-{place + 1:05}-of-{count:05}{path.suffix}") for place in range(count)]
-    missing = [each.name for each in paths if not each.is_file()]
+    missing = [each.name for each in paths if not is_present(each)]
     if missing:
         raise CheckpointError(f"{path}: the model was split into {count} files. Missing are {', '.join(missing)}")
     files = [file if each == path else open_gguf_file(each) for each in paths]

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.uses import Activation, Classifier
+from rekindle.formats.model_file import read_json
 
 SUFFIX: Final = "ForSequenceClassification"
 HEAD: Final = "score.weight"

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rekindle.core.errors import CheckpointError
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.uses import DecisionForm
+from rekindle.formats.model_file import is_present, read_json, read_text
 
 SETTINGS: Final = "decision.json"
 TEMPLATE: Final = "decision_template.jinja"
@@ -21,7 +21,7 @@ def read_decision_form(directory: Path) -> DecisionForm:
     """
     settings, template = read_json(directory / SETTINGS), directory / TEMPLATE
     try:
-        source = template.read_text(encoding="utf-8") if template.is_file() else None
+        source = read_text(template) if is_present(template) else None
         labels = {kind: tuple(_texts(each)) for kind, each in _by_kind(settings, "labels").items() if each}
         temperature = {kind: float(each) for kind, each in _by_kind(settings, "temperature").items()}
         order = _texts(settings.get("noul_options") or ["true", "false"])

@@ -14,7 +14,13 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.core.models.weights.requests import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, TowerFiles, check_shapes
+from rekindle.formats.checkpoints.checkpoint import (
+    Checkpoint,
+    LazyTensors,
+    TowerFiles,
+    check_counts,
+    check_shapes,
+)
 from rekindle.formats.checkpoints.huggingface.classifier import is_classifier, read_activation, read_classifier
 from rekindle.formats.checkpoints.huggingface.decision_form import read_decision_form
 from rekindle.formats.checkpoints.huggingface.foreign import (
@@ -24,7 +30,6 @@ from rekindle.formats.checkpoints.huggingface.foreign import (
     open_mistrals,
     with_pairs,
 )
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.names import stored_names
 from rekindle.formats.checkpoints.huggingface.quantized.formats import formats_of, with_quantized
 from rekindle.formats.checkpoints.huggingface.safetensors_file import SafetensorsFile
@@ -43,6 +48,7 @@ from rekindle.formats.families.towers import tower_config, tower_kind
 from rekindle.formats.families.wrapped import PREFIX_ATTENTION, end_tokens, may_be_tied, text_config_of, tie_flags
 from rekindle.formats.images.chat_templates import with_places
 from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_processor
+from rekindle.formats.model_file import is_present, read_json
 from rekindle_kernels.blocks import Tensor
 from rekindle_kernels.quantized import Quantized, Stack
 
@@ -64,8 +70,9 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         CheckpointError: a file is missing, truncated or corrupt, or a tensor is missing or has a wrong shape.
     """
     source = str(directory)
-    is_mistral = not (directory / "config.json").is_file() and is_mistrals(directory)
-    if not is_mistral and not (directory / "config.json").is_file():
+    has_config = is_present(directory / "config.json")
+    is_mistral = not has_config and is_mistrals(directory)
+    if not is_mistral and not has_config:
         advice = advice_for(directory)
         raise ModelNotFound(f"{source} is not a model directory: it has no config.json{advice and f'; {advice}'}")
     settings = mistral_settings(directory) if is_mistral else read_json(directory / "config.json")
@@ -73,6 +80,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     config = with_pairs(config) if is_mistral else config
     weight_files = open_mistrals(directory) if is_mistral else open_weight_files(directory)
     files = with_quantized(weight_files, _with_quantization(settings, directory), source)
+    check_counts({name: shape for file in files for name, shape in file.shapes.items()}, config, source)
     owners, is_base = _owners(files, config)
     config, generates = _with_head(config, settings, owners, is_base or _embeds(directory), source)
     shapes, loaders = _stored(owners, expected_shapes(config))
@@ -160,6 +168,7 @@ def _tower(settings: Mapping[str, Any], owners: Owners, config: ModelConfig, sou
     if tower is None:
         return None
     shapes = {name: file.shapes[stored_name] for name, (file, stored_name) in owners.items()}
+    check_counts(shapes, tower, f"{source}: its vision tower")
     names = own_names(tower, shapes)
     loaders = _loaders(owners, names.values())
     return tower_files(tower, names, shapes, loaders, source) if loaders else None
@@ -186,7 +195,7 @@ def _with_head(
 
 def _embeds(directory: Path) -> bool:
     """Return True if a directory describes a model for embeddings."""
-    return (directory / "modules.json").is_file()
+    return is_present(directory / "modules.json")
 
 
 def _loaders(owners: Owners, names: Collection[str]) -> dict[str, Loader]:

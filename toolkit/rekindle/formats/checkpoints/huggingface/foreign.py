@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.config import LayerConfig, ModelConfig
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.formats.checkpoints.vision.names import is_tower
+from rekindle.formats.model_file import is_present, read_json
 
 _PARAMS: Final = "params.json"
 _TEXT: Final[Mapping[str, str]] = {
@@ -57,7 +57,7 @@ _LAYER: Final = re.compile(r"layers\.(\d+)\.(.+)")
 
 def is_mistrals(directory: Path) -> bool:
     """Return True for a directory in the layout of Mistral's own code, with its weights."""
-    return (directory / _PARAMS).is_file() and any(directory.glob("consolidated*.safetensors"))
+    return is_present(directory / _PARAMS) and any(directory.glob("consolidated*.safetensors"))
 
 
 def mistral_settings(directory: Path) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def mistral_settings(directory: Path) -> dict[str, Any]:
             f"{directory / _PARAMS}: {', '.join(unknown)} is not supported in this layout: fetch config.json and "
             "model*.safetensors of the same repository"
         )
-    is_tekken = (directory / "tekken.json").is_file()
+    is_tekken = is_present(directory / "tekken.json")
     context = params.get("max_position_embeddings") or params.get("max_seq_len") or (131_072 if is_tekken else 32_768)
     text = {own: params[key] for key, own in _TEXT.items() if key in params} | {"max_position_embeddings": context}
     text |= {"model_type": "mistral", "hidden_act": "silu", **_growing(params)}

@@ -1,6 +1,5 @@
 """Reader of safetensors files. Opening reads only the header, and each tensor is read when it is converted."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,7 +9,8 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
-from rekindle.core.errors import CheckpointError, UnsupportedModel
+from rekindle.core.errors import CheckpointError, UnsupportedModel, panics_as
+from rekindle.formats.model_file import is_present, parse_json
 from rekindle.formats.weight_file import WeightFile
 from rekindle_kernels.blocks import FileArray, Tensor
 
@@ -89,18 +89,20 @@ def open_safetensors(path: Path) -> SafetensorsFile:
     """Open a file. The safetensors library checks the header and that the tensors fill the file.
 
     Raises:
-        CheckpointError: the file is truncated or corrupt.
+        CheckpointError: the file is missing, truncated or corrupt.
     """
     from safetensors import SafetensorError, safe_open
 
+    if not is_present(path):
+        raise CheckpointError(f"{path} is missing. Fetch it again")
     try:
-        with safe_open(path, framework="numpy"):
+        with panics_as(ValueError), safe_open(path, framework="numpy"):
             pass
-    except SafetensorError as error:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            header = parse_json(file.read(length), path)
+    except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}; the file is truncated or corrupt: fetch it again") from error
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        header = json.loads(file.read(length))
     header.pop("__metadata__", None)
     shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
     return SafetensorsFile(path, shapes, header, WeightFile(path), _LENGTH_BYTES + length)

@@ -1,6 +1,5 @@
 """Embedding settings of a sentence-transformers directory."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,9 +9,9 @@ import numpy as np
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.request.request import Pooling
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.safetensors_file import open_safetensors
 from rekindle.formats.checkpoints.uses import DENSE_ACTIVATIONS, ConversationForm, Dense, Embedding
+from rekindle.formats.model_file import inside, is_present, parse_json, read_json, read_text
 
 _MODULES: Final = "modules.json"
 _KINDS: Final = ("Transformer", "Pooling", "Dense", "Normalize")
@@ -41,17 +40,17 @@ def read_embedding(directory: Path) -> Embedding:
     prompts, default = options.get("prompts") or {}, options.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise CheckpointError(f"{directory}/config_sentence_transformers.json: prompts must be texts by name")
-    if not (directory / _MODULES).is_file():
+    if not is_present(directory / _MODULES):
         pooling, unsupported_reason = _pooling(read_json(directory / "1_Pooling" / "config.json"))
         return Embedding(pooling, None, prompts, default, unsupported_reason=unsupported_reason)
-    modules = list(_modules(directory / _MODULES))
+    modules = list(_modules(directory))
     kinds = [kind for kind, _ in modules]
-    messages = _messages(directory / dict(modules).get("Transformer", ""))
+    messages = _messages(dict(modules).get("Transformer", directory))
     if _SCORE in kinds:
         is_single = bool(_score_settings(directory)) and read_answers(directory) is None
         reason = f"{_MODULES} has scores by one token alone: false_token_id must be a token too" if is_single else ""
         return Embedding(None, None, prompts, default, (), messages, reason)
-    settings = read_json(directory / dict(modules)["Pooling"] / "config.json") if "Pooling" in kinds else {}
+    settings = read_json(dict(modules)["Pooling"] / "config.json") if "Pooling" in kinds else {}
     pooling, unsupported_reason = _pooling(settings)
     unknown = [kind for kind in kinds if kind not in _KINDS]
     dense: list[Dense] = []
@@ -60,7 +59,7 @@ def read_embedding(directory: Path) -> Embedding:
             raise UnsupportedModel(f"{_MODULES} has further layers after the model: {', '.join(unknown)}")
         if kinds != sorted(kinds, key=_KINDS.index):
             raise UnsupportedModel(f"{_MODULES} has its layers in the order {', '.join(kinds)}")
-        dense += [_dense(directory / place) for kind, place in modules if kind == "Dense"]
+        dense += [_dense(place) for kind, place in modules if kind == "Dense"]
     except UnsupportedModel as error:
         unsupported_reason = str(error)
     return Embedding(pooling, "Normalize" in kinds, prompts, default, tuple(dense), messages, unsupported_reason)
@@ -79,8 +78,8 @@ def read_answers(directory: Path) -> tuple[int, int] | None:
 
 def _score_settings(directory: Path) -> Mapping[str, Any]:
     """Return the settings of a ranker by an answer; empty without a file."""
-    places = dict(_modules(directory / _MODULES)) if (directory / _MODULES).is_file() else {}
-    return read_json(directory / places[_SCORE] / "config.json") if _SCORE in places else {}
+    places = dict(_modules(directory)) if is_present(directory / _MODULES) else {}
+    return read_json(places[_SCORE] / "config.json") if _SCORE in places else {}
 
 
 def _messages(directory: Path) -> ConversationForm | None:
@@ -111,7 +110,7 @@ def _dense(directory: Path) -> Dense:
         raise UnsupportedModel(f"{place} has the activation {activation}, not one of {', '.join(DENSE_ACTIVATIONS)}")
     if settings.get("module_input_name", _OUTPUT) != _OUTPUT or settings.get("module_output_name", _OUTPUT) != _OUTPUT:
         raise UnsupportedModel(f"{place} is not a layer from embedding to embedding")
-    if not (directory / "model.safetensors").is_file():
+    if not is_present(directory / "model.safetensors"):
         raise UnsupportedModel(f"{place} has no model.safetensors")
     file = open_safetensors(directory / "model.safetensors")
     if "linear.weight" not in file.shapes:
@@ -124,14 +123,20 @@ def _dense(directory: Path) -> Dense:
     return Dense(weight, bias, activation)
 
 
-def _modules(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the type and folder of each module, in order."""
+def _modules(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the type and folder of each module, in order.
+
+    Raises:
+        CheckpointError: modules.json has another form, or names a folder outside of the directory.
+    """
+    path = directory / _MODULES
+    modules = parse_json(read_text(path), path)
     try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
-        for module in modules:
-            yield module["type"].rsplit(".", 1)[-1], module["path"]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        places = [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in modules]
+    except (TypeError, KeyError) as error:
         raise CheckpointError(f"{path}: expected a list of modules, each with a type and a path") from error
+    for kind, place in places:
+        yield kind, inside(directory, place, _MODULES)
 
 
 def _pooling(settings: Mapping[str, Any]) -> tuple[Pooling | None, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rekindle.core.errors import CheckpointError
 from rekindle.core.text.byte_alphabet import byte_alphabet
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
+from rekindle.formats.model_file import read_json
 
 if TYPE_CHECKING:
     import tokenizers

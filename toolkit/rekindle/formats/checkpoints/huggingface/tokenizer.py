@@ -1,16 +1,18 @@
 """Tokenizer of a Hugging Face model directory."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rekindle.core.errors import CheckpointError
+from rekindle.core.errors import CheckpointError, panics_as
 from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.formats.checkpoints.gguf.bpe import PRE_TOKENIZERS, split_as
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.sentencepiece_model import read_sentencepiece
 from rekindle.formats.checkpoints.huggingface.tekken import BOS, EOS, read_tekken
+from rekindle.formats.model_file import is_present, parse_json, read_json, read_text
 
+_PREFIX: Final = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
 DEFAULT, FOR_TOOLS = "default", "tool_use"
 """Names of chat templates in a list of several."""
 _RULES: Final = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
@@ -29,19 +31,19 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
     """
     settings = read_json(directory / "tokenizer_config.json")
     bos, eos = _token_text(settings.get("bos_token")), _token_text(settings.get("eos_token"))
-    if (directory / "tokenizer.json").is_file():
+    if is_present(directory / "tokenizer.json"):
         backend = _from_json(directory / "tokenizer.json")
-    elif (directory / "tekken.json").is_file():
+    elif is_present(directory / "tekken.json"):
         backend, bos, eos = read_tekken(directory / "tekken.json"), bos or BOS, eos or EOS
         settings = {"add_bos_token": True, **settings}
-    elif (directory / "tokenizer.model").is_file():
+    elif is_present(directory / "tokenizer.model"):
         # As in transformers: the default is the legacy behaviour.
         prefix_once = settings.get("legacy") is False
         backend, model_bos, model_eos = read_sentencepiece(directory / "tokenizer.model", prefix_once)
         bos, eos = bos or model_bos, eos or model_eos
         _add_missing_tokens(backend, directory, settings)
         settings = {"add_bos_token": bos is not None, **settings}
-    elif (directory / "merges.txt").is_file() and (rule := _rule(settings)):
+    elif is_present(directory / "merges.txt") and (rule := _rule(settings)):
         backend = _from_merges(directory, rule)
         _add_missing_tokens(backend, directory, settings)
     else:
@@ -66,10 +68,38 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
 def _from_json(path: Path) -> Any:
     from tokenizers import Tokenizer as Backend
 
+    _check_merges(path)
     try:
-        return Backend.from_file(str(path))
+        with panics_as(ValueError):
+            return Backend.from_file(str(path))
     except Exception as error:  # the library raises plain Exception for everything
         raise CheckpointError(f"{path}: not a readable tokenizer ({error}). Fetch it again") from error
+
+
+def _check_merges(path: Path) -> None:
+    """Check the merges of a model with a prefix of pieces, which the library cuts off their bytes without a look.
+
+    Raises:
+        CheckpointError: a piece is without the prefix; the library would end the process.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if _PREFIX.search(data) is None:  # so that large files are not parsed twice
+        return
+    content = parse_json(data, path)
+    model = content.get("model") if isinstance(content, dict) else None
+    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
+    merges = model.get("merges") if isinstance(model, dict) else None
+    if not isinstance(prefix, str) or not isinstance(merges, list):
+        return
+    for merge in merges:
+        pieces = merge.split(" ") if isinstance(merge, str) else merge
+        if isinstance(pieces, list) and pieces and not str(pieces[-1]).startswith(prefix):
+            raise CheckpointError(
+                f"{path}: the piece {pieces[-1]!r:.80} of a merge is without the prefix {prefix!r:.80}. Fetch it again"
+            )
 
 
 def _rule(settings: Mapping[str, Any]) -> str | None:
@@ -87,7 +117,8 @@ def _from_merges(directory: Path, rule: str) -> Any:
     from tokenizers import decoders, models
 
     try:
-        backend = Backend(models.BPE.from_file(str(directory / "vocab.json"), str(directory / "merges.txt")))
+        with panics_as(ValueError):
+            backend = Backend(models.BPE.from_file(str(directory / "vocab.json"), str(directory / "merges.txt")))
     except Exception as error:  # the library raises plain Exception for everything
         raise CheckpointError(
             f"{directory}: vocab.json and merges.txt are not a readable tokenizer ({error}). Fetch them again"
@@ -135,18 +166,11 @@ def chat_templates(directory: Path, settings: Mapping[str, Any]) -> dict[str, st
     by_name |= _named_templates(read_json(directory / "chat_template.json").get("chat_template"))
     by_name |= _named_templates(settings.get("chat_template"))
     for path in (directory / "additional_chat_templates").glob("*.jinja"):
-        by_name[path.stem] = _text(path)
+        by_name[path.stem] = read_text(path) if is_present(path) else ""
     path = directory / "chat_template.jinja"
-    if path.is_file():
-        by_name[DEFAULT] = _text(path)
+    if is_present(path):
+        by_name[DEFAULT] = read_text(path)
     return by_name
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: not a text in UTF-8 ({error}). Fetch it again") from error
 
 
 def _named_templates(templates: Any) -> dict[str, str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from rekindle.core.errors import CheckpointError
-from rekindle.formats.checkpoints.huggingface.json_file import read_json
 from rekindle.formats.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
+from rekindle.formats.model_file import inside, is_present, read_json
 
 _SINGLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
@@ -23,12 +23,12 @@ def open_weight_files(directory: Path) -> list[SafetensorsFile]:
     A single file under another name is opened, too.
 
     Raises:
-        CheckpointError: a file is missing, truncated or corrupt; or the directory has the weights of no model or of
-            several models.
+        CheckpointError: a file is missing, truncated or corrupt; the index names a file outside of the directory; or
+            the directory has the weights of no model or of several models.
     """
-    if (directory / _INDEX).is_file():
+    if is_present(directory / _INDEX):
         return _indexed(directory)
-    if (directory / _SINGLE).is_file():
+    if is_present(directory / _SINGLE):
         return [open_safetensors(directory / _SINGLE)]
     names = sorted(path.name for path in directory.glob("*.safetensors"))
     models = defaultdict[str, list[str]](list)
@@ -56,9 +56,10 @@ def _indexed(directory: Path) -> list[SafetensorsFile]:
         raise CheckpointError(f'{index}: expected an object "weight_map" of tensor names to file names')
     files = {}
     for shard in sorted(set(places.values())):
-        if not (directory / shard).is_file():
+        path = inside(directory, shard, _INDEX)
+        if not is_present(path):
             raise CheckpointError(f"{directory}: the shard {shard} of {_INDEX} is missing. Fetch it again")
-        files[shard] = open_safetensors(directory / shard)
+        files[shard] = open_safetensors(path)
     for name, shard in places.items():
         if name not in files[shard].shapes:
             raise CheckpointError(f"{directory / shard}: missing {name}, expected there by {_INDEX}")

@@ -20,7 +20,7 @@ def cached_models() -> Iterator[LocalModel]:
 
     try:
         repositories = scan_cache_dir().repos
-    except CacheNotFound:
+    except (CacheNotFound, RuntimeError):  # a user without a home directory
         return
     for repository in sorted(repositories, key=lambda each: each.repo_id):
         if repository.repo_type == "model":

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rekindle.formats.checkpoints.local.model import LocalModel, bytes_of, first_parts, missing
+from rekindle.formats.checkpoints.local.model import LocalModel, bytes_of, first_parts, home_directory, missing
 
 PREFIX: Final = "lmstudio:"
 
@@ -14,7 +14,7 @@ PREFIX: Final = "lmstudio:"
 def models_directory() -> Path:
     """Return LM Studio's directory of models: from the settings, or else in the home directory."""
     home = _home()
-    with suppress(OSError, ValueError, AttributeError):
+    with suppress(OSError, ValueError, AttributeError, RecursionError, RuntimeError):
         if folder := json.loads((home / "settings.json").read_bytes()).get("downloadsFolder"):
             return Path(str(folder)).expanduser()
     return home / "models"
@@ -51,8 +51,8 @@ def find_in_lmstudio(name: str) -> Path:
 def _home() -> Path:
     """Return LM Studio's home directory: from the pointer file, or else the first existing one."""
     with suppress(OSError, ValueError):
-        pointed = (Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").strip()
+        pointed = (home_directory() / ".lmstudio-home-pointer").read_text(encoding="utf-8").strip()
         if pointed and Path(pointed).is_dir():
             return Path(pointed)
-    own, former = Path.home() / ".lmstudio", Path.home() / ".cache" / "lm-studio"
+    own, former = home_directory() / ".lmstudio", home_directory() / ".cache" / "lm-studio"
     return former if former.is_dir() and not own.is_dir() else own

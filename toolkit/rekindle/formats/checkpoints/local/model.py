@@ -1,5 +1,6 @@
 """A model in the files of another program, and the error for a name without a model."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,6 +27,11 @@ class LocalModel:
     name: str
     path: Path
     size: int
+
+
+def home_directory() -> Path:
+    """Return the user's home directory; for a user without one, a directory that does not exist."""
+    return Path(os.path.expanduser("~"))
 
 
 def missing(name: str, owner: str, places: Sequence[Path], models: Sequence[str], remedy: str) -> ModelNotFound:

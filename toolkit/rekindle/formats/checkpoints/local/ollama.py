@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rekindle.core.errors import CheckpointError, ModelNotFound, UnsupportedModel
-from rekindle.formats.checkpoints.local.model import LocalModel, missing
+from rekindle.formats.checkpoints.local.model import LocalModel, home_directory, missing
 
 PREFIX: Final = "ollama:"
 _MANIFESTS: Final = ("manifests-v2", "manifests")
@@ -25,7 +25,7 @@ def model_directories() -> list[Path]:
     """Return the directories of Ollama's models: of OLLAMA_MODELS, or else the user's and the service's."""
     if setting := os.environ.get("OLLAMA_MODELS", "").strip().strip("\"'"):
         return [Path(setting).expanduser()]
-    own = Path.home() / ".ollama" / "models"
+    own = home_directory() / ".ollama" / "models"
     return [own, _SERVICE] if _SERVICE.is_dir() else [own]
 
 
@@ -35,7 +35,7 @@ def ollama_models() -> Iterator[LocalModel]:
         try:
             path = _gguf_file(PREFIX + name, manifest, directory)
             yield LocalModel(PREFIX + name, path, path.stat().st_size)
-        except (CheckpointError, UnsupportedModel, OSError):
+        except (CheckpointError, UnsupportedModel, OSError, AttributeError, TypeError):
             yield LocalModel(PREFIX + name, manifest, 0)
 
 
@@ -157,7 +157,7 @@ def _blob(name: str, layer: Mapping[str, Any], directory: Path) -> Path:
 def _read(name: str, manifest: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(manifest.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{manifest}, the manifest of {name}, cannot be read ({error})") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{manifest}, the manifest of {name}, is no JSON object: `ollama pull` writes it again")

@@ -12,7 +12,7 @@ from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.config import FeedForwardConfig, ModelConfig
 from rekindle.core.models.vision.config import Scaling, VisionConfig
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.checkpoints.checkpoint import TowerFiles
+from rekindle.formats.checkpoints.checkpoint import TowerFiles, check_counts, check_layers
 from rekindle.formats.checkpoints.gguf.file import GGUFFile, open_gguf_file
 from rekindle.formats.checkpoints.vision.projector_type import ProjectorType
 from rekindle.formats.checkpoints.vision.projectors import PROJECTORS
@@ -58,9 +58,12 @@ def open_tower(path: Path, text: ModelConfig, tokenizer: Tokenizer | None = None
             f"{text.hidden_size}: take the mmproj file from the model's repository"
         )
     own = {"model_type": text.family, "rms_norm_eps": text.norm.eps, "embedding_multiplier": text.embedding_multiplier}
+    blocks = file.metadata.get("clip.vision.block_count")
+    check_layers(blocks if isinstance(blocks, int) else 0, file.shapes, source)
     settings = kind.settings(file) | {"text_config": own}
     config = tower_config(settings, text.hidden_size, source)
     assert config is not None, "the settings have a tower"
+    check_counts(file.shapes, config, source)
     config = _as_stored(config, file)
     files = tower_files(config, _names(config, kind, file), *_tensors(file), source)
     further: dict[str, Mapping[str, Any]] = {name: {} for name in IMAGE_SETTINGS}

@@ -4,7 +4,6 @@ In 4 bits, NAME.weight has the codes, high nibble first, `absmax` the scales, po
 `quant_state` a JSON object with the shape. In 8 bits, NAME.SCB has the scales.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +21,7 @@ from rekindle.formats.checkpoints.huggingface.quantized.parts.stored import (
     Stored,
     ceil,
 )
+from rekindle.formats.model_file import parse_json
 from rekindle_kernels.blocks import Array
 from rekindle_kernels.quantized import Codes, Quantized
 
@@ -110,7 +110,7 @@ def _four_bits(stored: Stored, name: str, state: str) -> QuantizedTensor:
 
 def _state(stored: Stored, name: str) -> Mapping[str, Any]:
     try:
-        options = json.loads(bytes(stored.read(name, ("U8",))().reshape(-1)))
+        options = parse_json(bytes(stored.read(name, ("U8",))().reshape(-1)), stored.source)
     except ValueError as error:
         raise CheckpointError(f"{stored.source}: {name} is not valid JSON ({error}). Fetch the model again") from error
     if not isinstance(options, dict):
