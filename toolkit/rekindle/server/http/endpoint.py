@@ -1,7 +1,7 @@
 """Routes with a model in the body: the checks of a request, its body, and the use of its model."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -17,6 +17,7 @@ from rekindle.server.common.fields import LARGE, Fields, parse_body
 from rekindle.server.http.exchange import Exchange, Service
 from rekindle.server.http.keepalive import KeepAlive
 from rekindle.server.http.limits import Limits, on_thread
+from rekindle.server.http.shares import client_of
 from rekindle.server.http.streaming import run_until_disconnect
 from rekindle.server.models.served import Models
 
@@ -100,13 +101,23 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        request = Request(scope, receive, send)
+        request, service = Request(scope, receive, send), self._service
+        self.convention.check(request)
+        async with _room_for(request, service):
+            body, echoes_much = await self._read(request)
+            await self._answer(request, body, echoes_much, scope, receive, send)
+
+    async def _read(self, request: Request) -> tuple[Fields, bool]:
+        """Return the fields of a body, and whether it is large."""
+        data = await read_body(request, self._service.limits)
+        parse = partial(parse_body, data, strict=self._service.strict)
+        return (parse(), False) if len(data) < LARGE else (await on_thread(parse), True)
+
+    async def _answer(
+        self, request: Request, body: Fields, echoes_much: bool, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer a body."""
         service, convention = self._service, self.convention
-        convention.check(request)
-        data = await read_body(request, service.limits)
-        parse = partial(parse_body, data, strict=service.strict)
-        body = parse() if len(data) < LARGE else await on_thread(parse)
-        echoes_much = len(data) >= LARGE
         is_large = echoes_much or bool(body.peek(("tools",)))  # tools may have grammars
         name = convention.model_in(body, service.models)
         if (early := await convention.early(name, body, service.models)) is not None:
@@ -133,6 +144,25 @@ class Endpoint:
             model = await run_until_disconnect(receive, lambda: uses.enter_async_context(use))
             response = await self.answer(Exchange(request, body, model, self._service, is_large, echoes_much))
             await response(scope, receive, send)
+
+
+@asynccontextmanager
+async def _room_for(request: Request, service: Service) -> AsyncIterator[None]:
+    """Hold room for a large body and what is made of it, until the end of the answer.
+
+    Raises:
+        ApiError: the bodies of other requests left no room for too long.
+    """
+    limits, declared = service.limits, request.headers.get("content-length", "")
+    size = int(declared) if declared.isascii() and declared.isdigit() else limits.body_bytes
+    async with AsyncExitStack() as room:
+        if LARGE <= size <= limits.body_bytes:  # a larger one is refused
+            with anyio.move_on_after(limits.body_seconds) as waited:
+                await room.enter_async_context(service.bodies.take(client_of(request), size))
+            if waited.cancelled_caught:
+                message = "the server holds as many bytes of requests as it may: try again later, or send smaller ones"
+                raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message)
+        yield
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

@@ -21,7 +21,8 @@ class Limits:
 
     Attributes:
         body_bytes: the largest request body, in bytes.
-        body_seconds: the longest time to receive a body, in seconds.
+        body_seconds: the longest time to receive a body, in seconds; also that until there is room for it.
+        bodies_bytes: the most bytes of the large bodies of all requests in service; one client has half of them.
         prompts: the most prompts in one body; also bounds the prompts times `n`, and the texts to embed.
         unread: the most chunks of a stream buffered for a slow client. One more cancels its request.
         unread_seconds: the longest time, in seconds, a stream waits for a client to read.
@@ -31,6 +32,7 @@ class Limits:
 
     body_bytes: int = 32 << 20
     body_seconds: float = 60.0
+    bodies_bytes: int = 512 << 20
     prompts: int = 2048
     unread: int = 1024
     unread_seconds: float = 60.0
