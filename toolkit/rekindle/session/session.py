@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Unpack, overload
@@ -37,7 +37,7 @@ from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
-from rekindle.core.concurrency.waits import Waits, awaited
+from rekindle.core.concurrency.waits import Waits, blocked, unless
 from rekindle.core.engine.conductor import Resume
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.keywords import spelled_out
@@ -370,23 +370,27 @@ class Session:
 
     submit_all_sync = blocking(submit_all)
 
-    def check_call(
-        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **options: Unpack[GenerateOptions[Any]]
-    ) -> Callable[[], Awaitable[list[Handle]]]:
-        """Check the options of a call of `submit_all` in this thread, and return the function that submits it.
+    def submit_all_unless(
+        self,
+        reason: Callable[[], Exception | None],
+        prompt: OnePrompt | Prompts = None,
+        *,
+        n: int | None = None,
+        **options: Unpack[GenerateOptions[Any]],
+    ) -> list[Handle]:
+        """Run `submit_all`, and block until it has ended, or until there is a reason to leave it.
 
         Args:
+            reason: returns the error to raise, or None. It is called a few times per second, in this thread.
             prompt: one prompt or a list, as in `submit_all`.
             n: the number of samples per prompt, as in `submit_all`.
-            Others: as in `submit_all`.
+            **options: as in `submit_all`.
 
         Raises:
-            QueueFull: as in `submit_all`.
-            InvalidRequest: an option or the form of a prompt is invalid. The function raises it for other prompts.
-            SessionError: as in `submit_all`.
+            Exception: the reason; nothing was submitted.
+            Others: as in `submit_all`.
         """
-        waits = self._requests.submit_all(prompt, options, n)
-        return lambda: awaited(waits)
+        return blocked(unless(self._requests.submit_all(prompt, options, n), reason))
 
     def check_room(self, priority: int = 0) -> None:
         """Raise QueueFull if `submit` would raise it now. Useful before calls that would wait, such as `embed`."""

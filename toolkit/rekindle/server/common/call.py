@@ -37,7 +37,7 @@ class TokenReports:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of `session.check_call`.
+    """A call of `session.submit_all`.
 
     Attributes:
         prompt: the prompt; None if the keywords have token ids.

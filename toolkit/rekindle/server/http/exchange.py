@@ -3,14 +3,16 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Event
 from typing import Any, Final, TypeVar
 
+import anyio
 from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from rekindle.client.handle import Handle
-from rekindle.core.errors import RekindleError
+from rekindle.core.errors import RekindleError, RequestCancelled
 from rekindle.results.generation import Generation
 from rekindle.server.common.call import Call
 from rekindle.server.common.captures import FIELD as CAPTURE
@@ -21,7 +23,7 @@ from rekindle.server.common.fields import Fields
 from rekindle.server.http.guards import large_reply, reply
 from rekindle.server.http.limits import Limits, on_thread
 from rekindle.server.http.shares import PICTURED_AT_ONCE, Shares, client_of
-from rekindle.server.http.streaming import EventStream, run_until_disconnect, wait_all
+from rekindle.server.http.streaming import EventStream, cancel, run_until_disconnect, wait_all
 from rekindle.server.models.gate import Gate
 from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.tracing.log import Notices
@@ -163,10 +165,35 @@ class Exchange:
             raise api_error_of(without_copies(error, call.copies), fields) from error
 
     async def _submit(self, call: Call, options: Mapping[str, Any]) -> list[Handle]:
-        """Submit a call. The checks of a large one, and the parsing of its grammars, are made on a thread."""
-        check = partial(self.model.session.check_call, call.prompt, n=call.n, adapter=self.model.adapter, **options)
-        submit = await on_thread(check) if self.is_large else check()
-        return await self._in_turn(submit, is_pictured=call.is_pictured)
+        """Submit a call, in the client's turn if it has images."""
+        is_pictured = self.model.session.takes_images and await self.write(lambda: call.is_pictured)
+        submit = self._submit_on_thread if self.is_large else self._submit_here
+        return await self._in_turn(lambda: submit(call, options), is_pictured=is_pictured)
+
+    async def _submit_here(self, call: Call, options: Mapping[str, Any]) -> list[Handle]:
+        return await self.model.session.submit_all(call.prompt, n=call.n, adapter=self.model.adapter, **options)
+
+    async def _submit_on_thread(self, call: Call, options: Mapping[str, Any]) -> list[Handle]:
+        """Submit a large call on a thread, which checks its parameters and parses its grammars."""
+        session, handles, left = self.model.session, list[Handle](), Event()
+
+        def reason() -> RequestCancelled | None:
+            return RequestCancelled("the client disconnected") if left.is_set() else None
+
+        def submit() -> None:
+            handles.extend(
+                session.submit_all_unless(reason, call.prompt, n=call.n, adapter=self.model.adapter, **options)
+            )
+            if left.is_set():
+                cancel(handles)
+
+        try:
+            await on_thread(submit, may_leave=True)
+        except anyio.get_cancelled_exc_class():
+            left.set()
+            cancel(handles)  # those before; the thread cancels those after
+            raise
+        return handles
 
     async def head(self, kind: str) -> Head:
         """Return the head of a new answer with the session's fingerprint, and `kind` as prefix of its id."""

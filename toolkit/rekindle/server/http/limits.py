@@ -40,11 +40,16 @@ class Limits:
     quiet_seconds: float = 15.0
 
 
-async def on_thread(work: Callable[[], T]) -> T:
-    """Return the result of work on a thread. The work waits while `AT_ONCE` others run."""
+async def on_thread(work: Callable[[], T], *, may_leave: bool = False) -> T:
+    """Return the result of work on a thread. The work waits while `AT_ONCE` others run.
+
+    Args:
+        work: the work.
+        may_leave: whether a cancelled wait ends before the work.
+    """
     try:
         limiter = _LIMITER.get()
     except LookupError:
         limiter = CapacityLimiter(AT_ONCE)
         _LIMITER.set(limiter)
-    return await run_sync(work, limiter=limiter)
+    return await run_sync(work, limiter=limiter, abandon_on_cancel=may_leave)
