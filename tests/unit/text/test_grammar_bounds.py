@@ -16,8 +16,8 @@ from rekindle.core.text.constraints import parser
 from rekindle.core.text.constraints.bounds import (
     DEEPEST_SCHEMA,
     MOST_LEVELS,
-    MOST_PARTS,
     MOST_OPTIONAL,
+    MOST_PARTS,
     MOST_PROPERTIES,
     MOST_RULES,
     check_schema,
@@ -169,7 +169,7 @@ def test_large_schemas_are_refused_before_they_are_parsed(unparsed: None) -> Non
     broad: Schema = {"properties": {f"p{each}": {} for each in range(MOST_PROPERTIES + 1)}}
     many: Schema = {"anyOf": [{"enum": [each]} for each in range(MOST_PARTS)]}
     names = [f"p{each}" for each in range(MOST_OPTIONAL + 2)]
-    loose: Schema = {"items": {"properties": dict.fromkeys(names, {}), "required": [names[0], 3]}}
+    loose: Schema = {"items": {"properties": {name: {} for name in names}, "required": [names[0], 3]}}
     for schema, message in (
         (broad, "has 5001 properties; at most 5,000"),
         (many, "objects and lists; at most 20,000"),
