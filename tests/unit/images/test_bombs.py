@@ -106,8 +106,10 @@ def test_conversions_take_the_memory_of_strips(monkeypatch: pytest.MonkeyPatch) 
         return convert(image, *arguments, **options)
 
     monkeypatch.setattr(Image.Image, "convert", noted)
-    data = png_of_bits(40, 50)
-    assert (decode(data) == 127).all()  # half clear black on white
+    assert (decode(png_of_bits(40, 50)) == 127).all()  # half clear black on white
+    assert max(sizes) == 256  # the palette
+    sizes.clear()
+    assert (decode(file_of(Image.new("RGBA", (40, 50), (0, 0, 0, 128)))) == 127).all()
     assert max(sizes) <= 100
     assert sum(sizes) >= 40 * 50
 

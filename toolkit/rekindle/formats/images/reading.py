@@ -145,11 +145,27 @@ def pixels_of(image: Any, turn: int = 1, ended: Ended = never) -> np.ndarray:
         )
     pixels, before = turned((image.height, image.width), turn)
     rows = max(1, _STRIP // image.width)
+    table = _table(image) if image.mode in ("P", "L") else None
     for top in range(0, image.height, rows):  # the copies of conversions are those of a strip
         check_ended(ended)
         bottom = min(top + rows, image.height)
-        before[top:bottom] = _rgb(image.crop((0, top, image.width, bottom)))
+        strip = image.crop((0, top, image.width, bottom))
+        before[top:bottom] = _rgb(strip) if table is None else _by_table(table, np.asarray(strip))
     return pixels
+
+
+def _table(image: Any) -> np.ndarray:
+    """Return the colour of each value of a pixel with one byte, (256,) uint32 with RGB in the first three bytes."""
+    values = image.crop((0, 0, 256, 1))  # with its palette and its clear colour
+    values.putdata(range(256))
+    table = np.zeros((256, 4), np.uint8)
+    table[:, :RGB] = _rgb(values)[0]
+    return table.view(np.uint32)[:, 0]
+
+
+def _by_table(table: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the pixels of values as RGB."""
+    return table[values].view(np.uint8).reshape(*values.shape, 4)[:, :, :RGB]
 
 
 def _rgb(image: Any) -> np.ndarray:
