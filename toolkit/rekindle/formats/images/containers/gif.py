@@ -20,7 +20,7 @@ def read(data: bytes, check: Check) -> Plain:
     if len(data) < 13:
         raise Damaged("it is cut")
     size = _pair(data, 6)
-    check(size[::-1])
+    check((max(1, size[1]), max(1, size[0])))  # a frame may be larger
     place = 13 + _palette(data[10])
     head, clear, counter = (0, place), b"", Counter()
     while place < len(data):

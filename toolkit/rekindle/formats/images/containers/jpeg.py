@@ -55,6 +55,8 @@ def read(data: bytes, check: Check) -> Plain:
             continue
         end = start + 2 + int.from_bytes(data[start + 2 : start + 4], "big")
         if end < start + 4 or end > len(data):
+            if scans:
+                break  # the scans before may have all pixels
             raise Damaged("a segment is cut")
         if marker in _FRAMES:
             if frame is not None:

@@ -123,29 +123,30 @@ class QwenImages:
         token = self.cell**2
         if sizing.resized_height is not None and sizing.resized_width is not None:
             size = sizing.resized_height, sizing.resized_width
-            return size_within(LEAST_WISHED * token, MOST_WISHED * token, self.cell, *size)
+            return size_within(LEAST_WISHED * token, MOST_WISHED * token, self.cell, *size, self.cell)
         least, most = sizing.min_pixels or LEAST_WISHED * token, sizing.max_pixels or MOST_WISHED * token
         if least > most:
             raise InvalidRequest.of(
                 "prompt",
                 f"an image's min_pixels must be at most {most}, and its max_pixels at least {least}, for this model",
             )
-        return size_within(least, most, self.cell, height, width)
+        return size_within(least, most, self.cell, height, width, self.cell)
 
 
-def size_within(least: int, most: int, cell: int, height: int, width: int) -> tuple[int, int]:
+def size_within(least: int, most: int, cell: int, height: int, width: int, least_side: int = 0) -> tuple[int, int]:
     """Return the size of an image for the tower. The operations are those of transformers, in their order.
 
     Args:
         least, most: bounds of its pixels.
         cell: pixels of the side of a token.
         height, width: the size of the image.
+        least_side: pixels of a rounded side at least.
 
     Raises:
         InvalidRequest: the image is too thin.
     """
     check_aspect(height, width)
-    rounded = round(height / cell) * cell, round(width / cell) * cell
+    rounded = max(least_side, round(height / cell) * cell), max(least_side, round(width / cell) * cell)
     if math.prod(rounded) > most:
         shrink = math.sqrt(height * width / most)
         return down(cell, height / shrink), down(cell, width / shrink)
