@@ -1,4 +1,4 @@
-"""Files of images of all formats, changed by chance as an attacker or a bad disk would."""
+"""Files of images of all formats, changed by chance, as by an attacker or a bad disk."""
 
 import struct
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from PIL import Image
 from tests.unit.images.bombs import file_of, gif_of_frames, jpeg_of_notes, jpeg_of_scans, png_of_bits, webp_of_frames
 
 Mutation = Callable[[bytearray, Random], bytearray]
-"""Function that changes a file, which is not empty."""
+"""Function for a change of a file of at least one byte."""
 _EXTREMES: Final = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 
 

@@ -40,7 +40,7 @@ TOKEN = 28 * 28
     ],
 )
 def test_wishes_count_as_in_qwen_vl_utils(
-    height: int, width: int, wishes: dict[str, int], grid: tuple[int, int]
+    height: int, width: int, wishes: dict[str, Any], grid: tuple[int, int]
 ) -> None:
     rules = sized(RULES, Sizing(**wishes))
     assert isinstance(rules, QwenImages)

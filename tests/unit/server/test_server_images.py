@@ -186,7 +186,9 @@ def test_other_parts_are_refused_in_the_words_of_the_api() -> None:
     for part in (audio, {"type": "file", "file": {}}, {"type": None}, {}):
         with pytest.raises(ApiError, match=r"messages\[0\]\.content\[0\] must be a part of the type text, image_url"):
             chat(part)
-    for request in (lambda: chat(url_part("data:image/png;base64,")), lambda: message(block("")), lambda: ollama("")):
+    empty = "data:image/png;base64,"
+    requests: list[Callable[[], Any]] = [lambda: chat(url_part(empty)), lambda: message(block("")), lambda: ollama("")]
+    for request in requests:
         with pytest.raises(ApiError, match="must be a whole file, got an empty one"):
             request()
 

@@ -415,7 +415,7 @@ def test_images_in_results_without_a_place_in_the_template_stay_in_order() -> No
         "{{ '[IMAGE]' if p.type == 'image' else p.text }}{% endfor %}{% endfor %}"
     )
     image, call = {"type": "image"}, {"type": "function", "function": {"name": "f", "arguments": {}}}
-    told = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    call_text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     first = {"role": "assistant", "content": "", "tool_calls": [call]}
     texts = [{"type": "text", "text": text} for text in ("one", "two", "three")]
     for content, expected in (
@@ -426,7 +426,7 @@ def test_images_in_results_without_a_place_in_the_template_stay_in_order() -> No
     ):
         result = {"role": "tool", "content": content, "tool_call_id": "1"}
         text = render([{"role": "user", "content": "hi"}, first, result], template)
-        assert text == f"<user>hi<assistant>{told}<user><tool_response>\n{expected}\n</tool_response>"
+        assert text == f"<user>hi<assistant>{call_text}<user><tool_response>\n{expected}\n</tool_response>"
         both = render(
             [{"role": "user", "content": "hi"}, first, result, {"role": "user", "content": [image]}], template
         )

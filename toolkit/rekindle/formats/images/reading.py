@@ -165,7 +165,8 @@ def _table(image: Any) -> np.ndarray:
 
 def _by_table(table: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return the pixels of values as RGB."""
-    return table[values].view(np.uint8).reshape(*values.shape, 4)[:, :, :RGB]
+    colours: np.ndarray = table[values].view(np.uint8).reshape(*values.shape, 4)[:, :, :RGB]
+    return colours
 
 
 def _rgb(image: Any) -> np.ndarray:

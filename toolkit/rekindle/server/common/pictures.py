@@ -1,6 +1,5 @@
 """Images and videos in bodies: files in data: URLs or in base64. Nothing is fetched, and no path is read."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -137,7 +136,8 @@ def _pixels_of(part: Mapping[str, Any]) -> int:
     """Return the number of pixels of a part with a read image or video."""
     source = part["image"] if is_image(part) else part["video"]
     count = len(source.frames) if isinstance(source, Video) else 1
-    return count * math.prod(source.size)
+    height, width = source.size
+    return int(count * height * width)
 
 
 def refuse_images(messages: Sequence[Mapping[str, Any]], param: str) -> None:

@@ -175,22 +175,22 @@ class Exchange:
 
     async def _submit_on_thread(self, call: Call, options: Mapping[str, Any]) -> list[Handle]:
         """Submit a large call on a thread, which checks its parameters and parses its grammars."""
-        session, handles, left = self.model.session, list[Handle](), Event()
+        session, handles, departure = self.model.session, list[Handle](), Event()
 
         def reason() -> RequestCancelled | None:
-            return RequestCancelled("the client disconnected") if left.is_set() else None
+            return RequestCancelled("the client disconnected") if departure.is_set() else None
 
         def submit() -> None:
             handles.extend(
                 session.submit_all_unless(reason, call.prompt, n=call.n, adapter=self.model.adapter, **options)
             )
-            if left.is_set():
+            if departure.is_set():
                 cancel(handles)
 
         try:
             await on_thread(submit, may_leave=True)
         except anyio.get_cancelled_exc_class():
-            left.set()
+            departure.set()
             cancel(handles)  # those before; the thread cancels those after
             raise
         return handles

@@ -48,7 +48,8 @@ def check_schema(name: str, schema: Any) -> None:
             raise _beyond(name, f"is nested {depth} levels deep", DEEPEST_SCHEMA, "name inner schemas in $defs")
         parts, levels = parts + 1, max(levels, depth)
         if isinstance(part, Mapping):
-            properties, optional = properties + _properties_in(part), max(optional, _optional_in(part))
+            count, sequence = _properties_in(part)
+            properties, optional = properties + count, max(optional, sequence)
             if isinstance(reference := part.get("$ref"), str):
                 references[reference] = None
     if parts > MOST_PARTS:
@@ -120,9 +121,14 @@ def _height(value: Any) -> int:
     return max((depth for _, depth in parts_of(value)), default=0)
 
 
-def _properties_in(part: Mapping[str, Any]) -> int:
-    properties = part.get("properties")
-    return len(properties) if isinstance(properties, Mapping) else 0
+def _properties_in(part: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the number of properties, and the length of the longest sequence of optional ones."""
+    properties, names = part.get("properties"), part.get("required")
+    if not isinstance(properties, Mapping):
+        return 0, 0
+    required = {each for each in names if isinstance(each, str)} if isinstance(names, list) else set[str]()
+    runs = groupby(properties, required.__contains__)
+    return len(properties), max((len(list(run)) for is_required, run in runs if not is_required), default=0)
 
 
 def _target(schema: Any, reference: str) -> Any:
@@ -137,11 +143,3 @@ def _target(schema: Any, reference: str) -> Any:
         else:
             return schema
     return part
-
-
-def _optional_in(part: Mapping[str, Any]) -> int:
-    """Return the length of the longest sequence of optional properties."""
-    properties, names = part.get("properties"), part.get("required")
-    required = {each for each in names if isinstance(each, str)} if isinstance(names, list) else set[str]()
-    runs = groupby(properties if isinstance(properties, Mapping) else (), required.__contains__)
-    return max((len(list(run)) for is_required, run in runs if not is_required), default=0)
