@@ -189,7 +189,7 @@ def test_other_parts_are_refused_in_the_words_of_the_api() -> None:
     empty = "data:image/png;base64,"
     requests: list[Callable[[], Any]] = [lambda: chat(url_part(empty)), lambda: message(block("")), lambda: ollama("")]
     for request in requests:
-        with pytest.raises(ApiError, match="must be a whole file, got an empty one"):
+        with pytest.raises(ApiError, match="must be a whole file, got an empty file"):
             request()
 
 

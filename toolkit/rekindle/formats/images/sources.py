@@ -173,7 +173,7 @@ def check_length(length: int) -> None:
             "prompt", f"an image may have {MOST_BYTES >> 20} MiB, got {length / (1 << 20):.1f} MiB; save it smaller"
         )
     if length <= 0:
-        raise InvalidRequest.of("prompt", "an image must be a whole file, got an empty one")
+        raise InvalidRequest.of("prompt", "an image must be a whole file, got an empty file")
 
 
 def from_data_url(url: str) -> ImageFile:

@@ -158,8 +158,17 @@ class Exchange:
         self.service.notices.log(self.body.notes)
         await self.admit()
         options = self.model.without_unread(call.options, strict=self.body.strict)
+        handles: list[Handle] = []
+
+        async def work() -> None:
+            handles.extend(await self._submit(call, options))
+
         try:
-            return await run_until_disconnect(self.request.receive, lambda: self._submit(call, options))
+            await run_until_disconnect(self.request.receive, work)
+            return handles
+        except anyio.get_cancelled_exc_class():
+            cancel(handles)  # the call was submitted, and its answer has no taker
+            raise
         except RekindleError as error:
             fields = {"prompt": "prompt", **call.fields, "adapter": "model"}
             raise api_error_of(without_copies(error, call.copies), fields) from error
