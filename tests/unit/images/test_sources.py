@@ -16,16 +16,10 @@ from PIL import Image
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.formats.images.sources import MOST_BYTES, ImageFile, ImagePixels, from_base64, from_data_url, image_source
+from tests.unit.images.bombs import chunk, file_of, png
 from tests.unit.images.vision_goldens import PIXELS, SOURCES, sha256
 
 RED, WHITE = [255, 0, 0], [255, 255, 255]
-
-
-def file_of(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
-    """Return a file of an image."""
-    buffer = io.BytesIO()
-    image.save(buffer, form, **options)
-    return buffer.getvalue()
 
 
 def picture() -> Image.Image:
@@ -135,19 +129,6 @@ def test_a_damaged_exif_turns_nothing() -> None:
     assert image_source(data).pixels().shape == (2, 3, 3)
 
 
-def png(width: int, height: int, *chunks: bytes) -> bytes:
-    """Return a PNG of RGB with a header of any size, and some chunks."""
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        [chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), *chunks, chunk(b"IEND", b"")]
-    )
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    """Return a chunk of a PNG."""
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-BOMB_OF_TEXT = chunk(b"zTXt", b"a\0\0" + zlib.compress(b"0" * (80 << 20), 9))
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "empty"),
     "text": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "PNG, JPEG, WebP or GIF"),
@@ -162,7 +143,6 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "bomb below the bound of Pillow": (lambda: png(8_000, 8_000), "million pixels"),
     "gif bomb": (lambda: b"GIF89a" + struct.pack("<HH", 65_535, 65_535) + b"\0\0\0;", "damaged|million pixels"),
     "no width": (lambda: png(0, 5), "damaged|pixels"),
-    "text bomb": (lambda: png(1, 1, BOMB_OF_TEXT, chunk(b"IDAT", zlib.compress(b"\0\0\0\0"))), "damaged"),
     "pixels missing": (lambda: png(4, 4, chunk(b"IDAT", zlib.compress(b"\0\0\0\0"))), "damaged"),
     "wrong checksum": (lambda: png(1, 1)[:-4] + b"0000", "damaged"),
     "cut png": (lambda: (PIXELS / "sources" / "odd.png").read_bytes()[:5_000], "damaged"),

@@ -166,6 +166,33 @@ def test_other_forms_of_openais_parts() -> None:
         chat(url_part(detail="most"))
 
 
+def test_wishes_for_the_pixels_of_an_image_stay_beside() -> None:
+    """Check OpenAI's parts, with wishes in the object or beside, and Anthropic's blocks."""
+    parts = [url_part(max_pixels=9), {**url_part(), "max_pixels": 9}, {**url_part(max_pixels=9), "max_pixels": 8}]
+    assert [part["max_pixels"] for part in chat(*parts)[0]["content"]] == [9, 9, 9]
+    (only,) = response({"type": "input_image", "image_url": URL, "resized_height": 56, "resized_width": 28})
+    assert (only["content"][0]["resized_height"], only["content"][0]["resized_width"]) == (56, 28)
+    (only,) = message({**block(), "min_pixels": 4})
+    assert only["content"][0]["min_pixels"] == 4
+    with pytest.raises(ApiError, match=r"messages\[0\]\.content\[0\]: an image's max_pixels must be a positive"):
+        chat(url_part(max_pixels=-1))
+    video = {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{FILE},{FILE}", "fps": 1}}
+    with pytest.raises(ApiError, match="a video takes no min_pixels"):
+        chat({**video, "min_pixels": 9})
+
+
+def test_other_parts_are_refused_in_the_words_of_the_api() -> None:
+    audio = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    for part in (audio, {"type": "file", "file": {}}, {"type": None}, {}):
+        with pytest.raises(ApiError, match=r"messages\[0\]\.content\[0\] must be a part of the type text, image_url"):
+            chat(part)
+    empty = "data:image/png;base64,"
+    requests: list[Callable[[], Any]] = [lambda: chat(url_part(empty)), lambda: message(block("")), lambda: ollama("")]
+    for request in requests:
+        with pytest.raises(ApiError, match="must be a whole file, got an empty file"):
+            request()
+
+
 @pytest.mark.parametrize("api", ["chat", "responses", "anthropic", "ollama", "ollama generate"])
 def test_a_request_has_at_most_sixteen_images(api: str) -> None:
     many: Mapping[str, Callable[[int], Any]] = {

@@ -16,6 +16,7 @@ from rekindle.server.models.served import ModelCard, OneModel
 from rekindle.server.ollama.answer import parameter_size
 from rekindle.server.ollama.body import read_ollama_chat, read_ollama_embed, read_ollama_generate
 from rekindle.server.ollama.routes import OllamaRoutes
+from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 from tests.unit.apis import OLLAMA
 from tests.unit.asgi import Reply, ask
@@ -118,6 +119,12 @@ async def test_without_a_prompt_the_model_is_opened_alone(serve: Serve) -> None:
     )
     text = (await ask(server, TEXT, {"model": NAME, "keep_alive": "5m"})).json
     assert (text["response"], text["done"], text["done_reason"]) == ("", True, "load")
+
+
+async def test_a_model_for_images_is_shown_as_one(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "takes_images", True)
+    description = (await ask(app(serve("Hi")), "/api/show", {"model": "fake:latest"})).json
+    assert description["capabilities"] == ["completion", "tools", "vision", "thinking"]
 
 
 async def test_models_are_listed_shown_and_pulled(serve: Serve) -> None:

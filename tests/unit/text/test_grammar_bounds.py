@@ -16,6 +16,7 @@ from rekindle.core.text.constraints import parser
 from rekindle.core.text.constraints.bounds import (
     DEEPEST_SCHEMA,
     MOST_LEVELS,
+    MOST_OPTIONAL,
     MOST_PARTS,
     MOST_PROPERTIES,
     MOST_RULES,
@@ -167,7 +168,13 @@ def test_schemas_are_parsed_up_to_a_depth_and_refused_beyond(nest: str, monkeypa
 def test_large_schemas_are_refused_before_they_are_parsed(unparsed: None) -> None:
     broad: Schema = {"properties": {f"p{each}": {} for each in range(MOST_PROPERTIES + 1)}}
     many: Schema = {"anyOf": [{"enum": [each]} for each in range(MOST_PARTS)]}
-    for schema, message in ((broad, "has 5001 properties; at most 5,000"), (many, "objects and lists; at most 20,000")):
+    names = [f"p{each}" for each in range(MOST_OPTIONAL + 2)]
+    loose: Schema = {"items": {"properties": {name: {} for name in names}, "required": [names[0], 3]}}
+    for schema, message in (
+        (broad, "has 5001 properties; at most 5,000"),
+        (many, "objects and lists; at most 20,000"),
+        (loose, "has 501 optional properties in sequence; at most 500 can be served: require some between"),
+    ):
         with pytest.raises(InvalidRequest, match=message):
             parse_bytes("json_schema", json.dumps(schema), "json_schema")
 

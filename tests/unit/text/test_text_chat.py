@@ -410,6 +410,29 @@ def test_calls_and_results_without_a_place_in_the_template_are_text() -> None:
         render([{"role": "user", "content": "hi"}, {**first, "tool_calls": [3]}], PLAIN)
 
 
+def test_images_in_results_without_a_place_in_the_template_stay_in_order() -> None:
+    template = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}" + (
+        "{{ '[IMAGE]' if p.type == 'image' else p.text }}{% endfor %}{% endfor %}"
+    )
+    image, call = {"type": "image"}, {"type": "function", "function": {"name": "f", "arguments": {}}}
+    call_text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    first = {"role": "assistant", "content": "", "tool_calls": [call]}
+    texts = [{"type": "text", "text": text} for text in ("one", "two", "three")]
+    for content, expected in (
+        ([image], "[IMAGE]"),
+        ([*texts[:2], image, texts[2], image], "one\ntwo[IMAGE]three[IMAGE]"),
+        (texts, "one\ntwo\nthree"),
+        ("one", "one"),
+    ):
+        result = {"role": "tool", "content": content, "tool_call_id": "1"}
+        text = render([{"role": "user", "content": "hi"}, first, result], template)
+        assert text == f"<user>hi<assistant>{call_text}<user><tool_response>\n{expected}\n</tool_response>"
+        both = render(
+            [{"role": "user", "content": "hi"}, first, result, {"role": "user", "content": [image]}], template
+        )
+        assert both == f"{text}\n[IMAGE]"
+
+
 def test_tools_are_told_with_the_templates_own_form_of_calls() -> None:
     own = PLAIN + "{% for c in messages[0].tool_calls or [] %}<｜tool▁call▁begin｜>{{ c }}{% endfor %}"
     text = render([{"role": "user", "content": "hi"}], own, tools=[WEATHER])

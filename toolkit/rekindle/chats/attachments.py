@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rekindle import markup
 from rekindle.core.errors import RekindleError
-from rekindle.formats.images.sources import ImageFile, image_file
+from rekindle.formats.images.sources import ImageFile, decoded, image_file
 from rekindle.formats.images.writing import description, thumbnails
 from rekindle.notebook.face import button
 
@@ -72,7 +72,8 @@ class Attachments:
             image = image_file(data)
             ((url, _),) = thumbnails([image], 2 * SIDE)
             if not url:  # damaged behind its header
-                image.pixels()
+                with decoded([image]):
+                    pass  # for its error
         except RekindleError as error:
             self.refuse(name, str(error))
             return

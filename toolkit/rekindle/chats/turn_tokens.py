@@ -22,10 +22,10 @@ class Prefix:
     """
 
     text: str
-    images: tuple[tuple[Any, str], ...]
+    images: tuple[tuple[Any, Any], ...]
     token_ids: tuple[int, ...]
 
-    def begins(self, rendered: str, images: tuple[tuple[Any, str], ...]) -> bool:
+    def begins(self, rendered: str, images: tuple[tuple[Any, Any], ...]) -> bool:
         """Return True if a conversation, of a text and images, begins with this."""
         return rendered.startswith(self.text) and images[: len(self.images)] == self.images
 
@@ -45,7 +45,7 @@ class TurnTokens:
 
     prefixes: tuple[Prefix, ...] = ()
 
-    def prompt(self, rendered: str, images: tuple[tuple[Any, str], ...] = ()) -> Prompt | None:
+    def prompt(self, rendered: str, images: tuple[tuple[Any, Any], ...] = ()) -> Prompt | None:
         """Return the prompt of a rendered conversation with the tokens of its longest stored prefix; None without one.
 
         Args:
@@ -63,7 +63,7 @@ class TurnTokens:
         )
 
     def with_turn(
-        self, rendered: str, images: tuple[tuple[Any, str], ...], answer: Generation, tokenizer: Tokenizer
+        self, rendered: str, images: tuple[tuple[Any, Any], ...], answer: Generation, tokenizer: Tokenizer
     ) -> "TurnTokens":
         """Return the stored prefixes, with a rendered conversation and the same with its answer added."""
         text = rendered + tokenizer.decode(answer.token_ids, skip_special_tokens=False)

@@ -99,7 +99,7 @@ class Turn:
         self.turn_tokens = turn_tokens
         self.handle: Handle | None = None
         self._rendered, self._is_plain = "", True
-        self._images: tuple[tuple[ImageSource | Video, str], ...] = ()
+        self._images: tuple[tuple[ImageSource | Video, Any], ...] = ()
         self._choice = options.get("tool_choice", "auto")  # only for the first answer; later ones choose freely
 
     def ask(self, messages: Sequence[Mapping[str, Any]]) -> Handle:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,8 @@ def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
     words = (one_token(reader.tokenizer, word) for word in ("yes", "no"))
     yes, no = requests.loaded_engine.checkpoint.uses.answers or words
     prompts = yield from _questions(requests, call, output=1)
-    ids = yield from in_a_thread(partial(tokenize_questions, reader, prompts), "rerank")
+    stopped = Event()
+    ids = yield from in_a_thread(partial(tokenize_questions, reader, prompts, stopped.is_set), "rerank", stopped.set)
     # Greedy decoding takes the likelier of the two allowed tokens; its probability is relative to the two.
     params = SamplingParams(
         cache_salt=call.cache_salt,

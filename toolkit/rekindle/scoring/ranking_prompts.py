@@ -159,13 +159,21 @@ def one_token(tokenizer: Tokenizer, word: str) -> int:
     return ids[0]
 
 
-def tokenize_questions(reader: PromptReader, prompts: Sequence[Prompt]) -> list[PicturedTokens]:
+def tokenize_questions(
+    reader: PromptReader, prompts: Sequence[Prompt], ended: Callable[[], bool]
+) -> list[PicturedTokens]:
     """Return the tokens of questions about documents.
+
+    Args:
+        reader: the reader of prompts.
+        prompts: the questions.
+        ended: see `PromptReader.read`.
 
     Raises:
         InvalidBatch: some questions are too long.
+        RequestCancelled: nobody waits for the tokens.
     """
-    sequences, bad = [reader.read(prompt) for prompt in prompts], dict[int, Exception]()
+    sequences, bad = [reader.read(prompt, None, ended) for prompt in prompts], dict[int, Exception]()
     for index, tokens in enumerate(sequences):
         try:
             check_length(tokens.ids, reader.capacity)

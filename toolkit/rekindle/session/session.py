@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Unpack, overload
@@ -37,7 +37,7 @@ from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
-from rekindle.core.concurrency.waits import Waits
+from rekindle.core.concurrency.waits import Waits, blocked, unless
 from rekindle.core.engine.conductor import Resume
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.keywords import spelled_out
@@ -369,6 +369,28 @@ class Session:
         return self._requests.submit_all(prompt, options, n)
 
     submit_all_sync = blocking(submit_all)
+
+    def submit_all_unless(
+        self,
+        reason: Callable[[], Exception | None],
+        prompt: OnePrompt | Prompts = None,
+        *,
+        n: int | None = None,
+        **options: Unpack[GenerateOptions[Any]],
+    ) -> list[Handle]:
+        """Run `submit_all`, and block until it has ended, or until there is a reason to leave it.
+
+        Args:
+            reason: returns the error to raise, or None. It is called a few times per second, in this thread.
+            prompt: one prompt or a list, as in `submit_all`.
+            n: the number of samples per prompt, as in `submit_all`.
+            **options: as in `submit_all`.
+
+        Raises:
+            Exception: the reason; nothing was submitted.
+            Others: as in `submit_all`.
+        """
+        return blocked(unless(self._requests.submit_all(prompt, options, n), reason))
 
     def check_room(self, priority: int = 0) -> None:
         """Raise QueueFull if `submit` would raise it now. Useful before calls that would wait, such as `embed`."""
@@ -887,6 +909,11 @@ class Session:
         """The classes of the model's classification head; None without a head."""
         head = self._loaded_engine.checkpoint.uses.classifier
         return None if head is None else head.labels
+
+    @property
+    def takes_images(self) -> bool:
+        """True if prompts may have images."""
+        return self._loaded_engine.preparer.prompts.images is not None
 
     @property
     def text_prefix(self) -> str:

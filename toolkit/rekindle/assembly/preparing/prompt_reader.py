@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Continued, Conversation, Illustrated, KnownTokens, PicturedTokens, Prompt, Verbatim
@@ -11,7 +12,8 @@ from rekindle.core.request.request import check_count, check_token_ids
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.images.parts import images_in
-from rekindle.formats.images.prompts import CutText, ImagePrompts
+from rekindle.formats.images.prompts import CutText, Encode, ImagePrompts
+from rekindle.formats.images.room import Ended, never
 from rekindle.formats.rendering.chat import render
 
 ROOM = 256
@@ -27,6 +29,23 @@ NO_TOWER = (
     "the files of the whole model"
 )
 NO_ROOM = "the session takes no images: it was opened with image_bytes=0, which leaves no room for them"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A prompt with images.
+
+    Attributes:
+        text: its text, cut at the places of the images.
+        images: the images with their details.
+        name: its name in errors.
+        adds_special: whether the tokenizer adds its special tokens.
+    """
+
+    text: CutText
+    images: Sequence[Any]
+    name: str
+    adds_special: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +77,22 @@ class PromptReader:
         no_images = _reason(model)
         return cls(model.tokenizer, model.config.vocab_size, capacity, images, picture_rows, no_images)
 
-    def read(self, prompt: Prompt, params: SamplingParams | None = None) -> PicturedTokens:
+    def read(self, prompt: Prompt, params: SamplingParams | None = None, ended: Ended = never) -> PicturedTokens:
         """Return the tokens of a prompt of any kind.
 
         Args:
             prompt: the prompt.
             params: the parameters of a request with the prompt: the tokens are cut as they say, and a text too long for
                 them is not read whole. None for a prompt of any length.
+            ended: returns True once nobody waits for the tokens; asked before and while images are decoded.
 
         Raises:
             InvalidRequest: the prompt cannot be tokenized, is empty, or has a token outside the vocabulary; the model
                 takes no images, or one is damaged.
             PromptTooLong: a text does not fit.
+            RequestCancelled: nobody waits for the tokens.
         """
-        whole = self._read(prompt, params)
+        whole = self._read(prompt, params, ended)
         return whole if params is None else self.cut(whole, params)
 
     def token_ids(self, prompt: Prompt) -> tuple[int, ...]:
@@ -88,7 +109,7 @@ class PromptReader:
         return tokens.ids
 
     def count(self, prompt: Prompt) -> int:
-        """Return the number of tokens of a prompt of any kind.
+        """Return the number of tokens of a prompt of any kind. No image is decoded for it.
 
         Raises:
             InvalidRequest: as in `token_ids`.
@@ -97,6 +118,9 @@ class PromptReader:
             count = self._text_tokenizer().count(prompt, not isinstance(prompt, Verbatim))
         elif isinstance(prompt, Conversation) and self.images is None:
             count = self._text_tokenizer().count(self.rendered(prompt), False)
+        elif isinstance(prompt, Conversation | Illustrated) and self.images is not None:
+            layout = self._layout_of(prompt)
+            count = len(self.images.ids(layout.text, layout.images, self._encoder(layout, None)))
         else:
             count = 0
         return count or len(self.read(prompt).ids)
@@ -151,14 +175,14 @@ class PromptReader:
         """Return True if all placeholders in the text of a conversation are images, and none are words."""
         return self.images is None or self.images.is_plain((chat.messages, chat.tools, chat.variables))
 
-    def _read(self, prompt: Prompt, params: SamplingParams | None) -> PicturedTokens:
+    def _read(self, prompt: Prompt, params: SamplingParams | None, ended: Ended) -> PicturedTokens:
         match prompt:
             case PicturedTokens():
                 return prompt
             case tuple():
                 return self._without_images(check_token_ids("token_ids", prompt, self.vocab_size))
             case Continued(prefix, more):
-                first, rest = self._read(prefix, params), self._more(more, params)
+                first, rest = self._read(prefix, params, ended), self._more(more, params, ended)
                 moved = tuple(picture.moved(len(first.ids)) for picture in rest.pictures)
                 return PicturedTokens(first.ids + rest.ids, first.pictures + moved)
             case str():
@@ -167,31 +191,37 @@ class PromptReader:
             case KnownTokens(ids, images):
                 if self.images is None:
                     raise self._without_tower()
-                pictures = self.images.pictures(check_token_ids("prompt", ids, self.vocab_size), images)
+                pictures = self.images.pictures(check_token_ids("prompt", ids, self.vocab_size), images, ended)
                 self._check_sizes(pictures)
                 return PicturedTokens(ids, pictures)
-        return self._with_images(prompt, params)
+        return self._with_images(prompt, params, ended)
 
-    def _with_images(self, prompt: Conversation | Illustrated, params: SamplingParams | None) -> PicturedTokens:
+    def _with_images(
+        self, prompt: Conversation | Illustrated, params: SamplingParams | None, ended: Ended
+    ) -> PicturedTokens:
         """Return the tokens of a prompt that may have images."""
         if self.images is None:
             if isinstance(prompt, Illustrated):
                 raise self._without_tower()
             ids = self._encoded(self.rendered(prompt), False, params)
             return PicturedTokens(check_token_ids("messages", ids, self.vocab_size), ())
-        if isinstance(prompt, Conversation):
-            text, images = self._cut_text(prompt), tuple(images_in(prompt.messages))
-            name, adds_special = "messages", False
-        else:
-            text, images = self.images.cut_at_places(prompt.text, len(prompt.images)), prompt.images
-            name, adds_special = "prompt", not isinstance(prompt.text, Verbatim)
-        if images and params is not None and params.truncate_prompt_tokens is not None:
+        layout = self._layout_of(prompt)
+        if layout.images and params is not None and params.truncate_prompt_tokens is not None:
             params = None  # `cut` needs the tokens of whole images
-        tokens, pictures = self.images.tokens(
-            text, images, lambda tokenizer, whole: self._encoded(whole, adds_special, params, tokenizer)
-        )
+        tokens, pictures = self.images.tokens(layout.text, layout.images, self._encoder(layout, params), ended)
         self._check_sizes(pictures)
-        return PicturedTokens(check_token_ids(name, tokens, self.vocab_size), pictures)
+        return PicturedTokens(check_token_ids(layout.name, tokens, self.vocab_size), pictures)
+
+    def _layout_of(self, prompt: Conversation | Illustrated) -> "_Layout":
+        """Return the text of a prompt, cut at the places of its images."""
+        assert self.images is not None, "the model takes images"
+        if isinstance(prompt, Conversation):
+            return _Layout(self._cut_text(prompt), tuple(images_in(prompt.messages)), "messages", False)
+        text = self.images.cut_at_places(prompt.text, len(prompt.images))
+        return _Layout(text, prompt.images, "prompt", not isinstance(prompt.text, Verbatim))
+
+    def _encoder(self, layout: "_Layout", params: SamplingParams | None) -> Encode:
+        return lambda tokenizer, whole: self._encoded(whole, layout.adds_special, params, tokenizer)
 
     def _span(self, picture: Picture) -> tuple[int, int]:
         """Return the index of the first token of an image's text in a prompt, and the index after its last one."""
@@ -217,8 +247,8 @@ class PromptReader:
         if self.images is not None and self.images.has_tokens(ids):
             raise InvalidRequest.of(
                 "prompt",
-                "the prompt has the token of an image, and no image for it: give images=, or messages with images; in "
-                "messages, the text of the token is plain text",
+                "the prompt has the token of an image, and no image for it: give messages with their images, where the "
+                "text of the token is plain text; in Python, also images=",
             )
         return PicturedTokens(ids, ())
 
@@ -281,13 +311,13 @@ class PromptReader:
         """Return the error about an image for a model that takes none."""
         return InvalidRequest.of("prompt", self.no_images)
 
-    def _more(self, prompt: Prompt, params: SamplingParams | None) -> PicturedTokens:
+    def _more(self, prompt: Prompt, params: SamplingParams | None, ended: Ended) -> PicturedTokens:
         """Return the tokens of a continuation, without the tokenizer's tokens around a whole prompt."""
         if isinstance(prompt, str) and self.tokenizer is not None:
             return PicturedTokens(tuple(self._encoded(prompt, False, params)), ())
         if isinstance(prompt, Illustrated):
             prompt = replace(prompt, text=Verbatim(prompt.text))
-        return self._read(prompt, params)
+        return self._read(prompt, params, ended)
 
 
 def _reason(model: Checkpoint) -> str:

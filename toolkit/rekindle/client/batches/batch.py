@@ -130,18 +130,18 @@ class Batch:
             if stopped.is_set():
                 break
             try:
-                checked.append(self._token_ids(prompt, shared))
+                checked.append(self._token_ids(prompt, shared, stopped))
             except Exception as error:  # a chat template may raise any error, for this prompt alone
                 checked.append(error)
         return checked
 
-    def _token_ids(self, prompt: Prompt | Exception, shared: dict[int, int]) -> Prompt:
+    def _token_ids(self, prompt: Prompt | Exception, shared: dict[int, int], stopped: threading.Event) -> Prompt:
         if isinstance(prompt, Exception):
             raise prompt
         if isinstance(prompt, tuple):  # checked already
             whole = self.preparer.prompts.cut(PicturedTokens(prompt, ()), self.variants[0])
         else:
-            whole = self.preparer.prompts.read(prompt, self.variants[0])
+            whole = self.preparer.prompts.read(prompt, self.variants[0], stopped.is_set)
         check_length(whole.ids, self.preparer.prompts.capacity, self.variants[0].max_tokens != 0)
         ids = tuple(map(shared.setdefault, whole.ids, whole.ids))
         return replace(whole, ids=ids) if whole.pictures else ids

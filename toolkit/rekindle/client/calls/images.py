@@ -15,7 +15,7 @@ def with_sources(messages: list[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
         InvalidRequest: an image is bad.
         ConfigError: Pillow is not installed.
     """
-    if not _are_illustrated(messages):
+    if not is_illustrated(messages):
         return messages
     from rekindle.formats.images import parts as images
 
@@ -28,7 +28,7 @@ def has_images(prompt: Prompt) -> bool:
         case Illustrated() | KnownTokens() | PicturedTokens():
             return True
         case Conversation(messages):
-            return _are_illustrated(messages)
+            return is_illustrated(messages)
         case Continued(prefix, more):
             return has_images(prefix) or has_images(more)
     return False
@@ -41,7 +41,7 @@ def images_of(prompt: Prompt | None) -> tuple[Any, ...]:
             return tuple(image for image, _ in images)
         case PicturedTokens(_, pictures):
             return tuple(picture.source.image for picture in pictures if hasattr(picture.source, "image"))
-        case Conversation(messages) if _are_illustrated(messages):
+        case Conversation(messages) if is_illustrated(messages):
             from rekindle.formats.images.parts import images_in
 
             return tuple(image for image, _ in images_in(messages))
@@ -50,7 +50,8 @@ def images_of(prompt: Prompt | None) -> tuple[Any, ...]:
     return ()
 
 
-def _are_illustrated(messages: Sequence[Mapping[str, Any]]) -> bool:
+def is_illustrated(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True for messages with an image or a video."""
     contents = (message.get("content") for message in messages)
     parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
     return any(isinstance(part, Mapping) and part.get("type") in ("image", "video") for part in parts)

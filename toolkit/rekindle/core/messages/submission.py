@@ -61,7 +61,7 @@ class Illustrated:
     """
 
     text: str
-    images: tuple[tuple[Any, str], ...]
+    images: tuple[tuple[Any, Any], ...]
 
     def __str__(self) -> str:
         return f"{quote(self.text)} with {quantity(len(self.images), 'image')}"
@@ -93,7 +93,7 @@ class KnownTokens:
     """
 
     ids: tuple[int, ...]
-    images: tuple[tuple[Any, str], ...]
+    images: tuple[tuple[Any, Any], ...]
 
     def __str__(self) -> str:
         return f"{quantity(len(self.ids), 'token')} with {quantity(len(self.images), 'image')}"

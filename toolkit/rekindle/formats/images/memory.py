@@ -7,6 +7,7 @@ from threading import Lock
 
 import numpy as np
 
+from rekindle.formats.images.room import ROOM, Ended, never
 from rekindle.formats.images.sources import ImageFile, ImageSource
 
 MOST_FILES = 4096
@@ -42,30 +43,39 @@ class ImageMemory:
         self._identities: OrderedDict[bytes, ImageIdentity] = OrderedDict()
         self.decoded = 0
 
-    def identity(self, image: ImageSource, processor: object) -> ImageIdentity:
+    def identity(self, image: ImageSource, processor: object, ended: Ended = never) -> ImageIdentity:
         """Return the identity of an image, and decode an unknown file.
 
         Args:
             image: the image.
             processor: the rules for it, with all settings in their `repr`.
+            ended: asked while the image waits for room, and between the steps of its decoder.
 
         Raises:
             InvalidRequest: the file is damaged.
+            RequestCancelled: nobody waits for the image any more.
         """
         if not isinstance(image, ImageFile):
             return identity_of(image.pixels(), processor)
         key = hashlib.sha256(_settings(processor) + image.data).digest()
-        with self._lock:
-            if key in self._identities:
-                self._identities.move_to_end(key)
-                return self._identities[key]
-        identity = identity_of(image.pixels(), processor)
+        if (identity := self._find(key)) is not None:
+            return identity
+        with ROOM.take(image.memory, ended):
+            if (identity := self._find(key)) is not None:  # decoded for another request meanwhile
+                return identity
+            identity = identity_of(image.pixels(ended), processor)
         with self._lock:
             self.decoded += 1
             self._identities[key] = identity
             while len(self._identities) > self._most:
                 self._identities.popitem(last=False)
         return identity
+
+    def _find(self, key: bytes) -> ImageIdentity | None:
+        with self._lock:
+            if key in self._identities:
+                self._identities.move_to_end(key)
+            return self._identities.get(key)
 
 
 def identity_of(pixels: np.ndarray, processor: object) -> ImageIdentity:

@@ -1,17 +1,17 @@
 """Images and videos in the contents of messages: parts such as {"type": "image", "image": ...}."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.request.checks import preview
+from rekindle.formats.images.sizing import Sizing, wishes_in
 from rekindle.formats.images.sources import ImageSource, image_source
 from rekindle.formats.images.videos import Video, video_source
 
-DETAILS: Final = ("auto", "low", "high")
-"""Details of an image: "low" has the fewest tokens, the others all."""
 SOURCES: Final = ("image", "path", "url")
 """Keys of a part for the image, as in messages for transformers; the first one counts."""
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def is_image(part: object) -> bool:
@@ -29,20 +29,21 @@ def is_pictured(part: object) -> bool:
     return is_image(part) or is_video(part)
 
 
-def image_part(image: Any, detail: str = "auto") -> dict[str, Any]:
+def image_part(image: Any, detail: str = "auto", beside: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
     """Return the part of a message for an image.
 
     Args:
         image: see `image_source`.
         detail: one of `DETAILS`.
+        beside: values beside the image, with the wishes of `PIXELS` for its size among them.
 
     Raises:
-        InvalidRequest: the image or the detail is none.
+        InvalidRequest: the image, the detail or a wish is none.
         ConfigError: Pillow is not installed.
     """
-    if detail not in DETAILS:
-        raise InvalidRequest.of("prompt", f"an image's detail must be auto, low or high, got {preview(detail)}")
-    return {"type": "image", "image": image_source(image), **({} if detail == "auto" else {"detail": detail})}
+    wishes = {**wishes_in(beside), **({} if detail == "auto" else {"detail": detail})}
+    Sizing.of(wishes)
+    return {"type": "image", "image": image_source(image), **wishes}
 
 
 def video_part(frames: Any, times: Any = None, fps: Any = None) -> dict[str, Any]:
@@ -74,8 +75,21 @@ def _with_sources(place: int, message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _part(part: Any) -> Any:
     """Return a part, with its image or its video read."""
     if is_video(part):
+        check_video(part)
         return video_part(part.get("video"), part.get("times"), part.get("fps"))
-    return image_part(_value(part), part.get("detail", "auto")) if is_image(part) else part
+    return image_part(_value(part), part.get("detail", "auto"), part) if is_image(part) else part
+
+
+def check_video(part: Mapping[str, Any]) -> None:
+    """Check the values beside a video.
+
+    Raises:
+        InvalidRequest: there is a wish for the pixels of an image.
+    """
+    if wishes := wishes_in(part):
+        raise InvalidRequest.of(
+            "prompt", f"a video takes no {' or '.join(wishes)}, which are for images; resize its frames first"
+        )
 
 
 def _value(part: Mapping[str, Any]) -> Any:
@@ -83,13 +97,13 @@ def _value(part: Mapping[str, Any]) -> Any:
     return next((part[key] for key in SOURCES if part.get(key) is not None), None)
 
 
-def images_in(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ImageSource | Video, str]]:
-    """Yield each image and each video of messages, in order, with its detail."""
+def images_in(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ImageSource | Video, str | Sizing]]:
+    """Yield each image and each video of messages, in order, with its detail or its whole sizing."""
     for message in messages:
         content = message.get("content")
         for part in content if isinstance(content, list | tuple) else ():
             if is_image(part):
-                yield image_source(_value(part)), part.get("detail", "auto")
+                yield image_source(_value(part)), Sizing.of(part) if wishes_in(part) else part.get("detail", "auto")
             elif is_video(part):
                 yield video_source(part.get("video"), part.get("times"), part.get("fps")), "auto"
 

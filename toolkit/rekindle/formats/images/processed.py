@@ -10,7 +10,8 @@ from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.memory import DIGEST_BYTES, ImageIdentity, ImageMemory
 from rekindle.formats.images.processors.arrays import by_row
 from rekindle.formats.images.processors.processor import ImageProcessor, grid_of
-from rekindle.formats.images.sources import ImageSource
+from rekindle.formats.images.room import Ended, never
+from rekindle.formats.images.sources import ImageSource, decoded
 
 Size: TypeAlias = tuple[int, int]
 """(height, width) in pixels."""
@@ -28,13 +29,9 @@ class ProcessedImage:
     image: ImageSource
     processor: ImageProcessor
 
-    def identity(self, memory: ImageMemory) -> ImageIdentity:
-        """Return the identity of the image.
-
-        Raises:
-            InvalidRequest: the file is damaged.
-        """
-        return memory.identity(self.image, self.processor)
+    def identity(self, memory: ImageMemory, ended: Ended = never) -> ImageIdentity:
+        """Return the identity of the image; see `ImageMemory.identity`."""
+        return memory.identity(self.image, self.processor, ended)
 
     def text(self, size: Size) -> str:
         """Return the text in place of an image of this size."""
@@ -54,7 +51,8 @@ class ProcessedImage:
         Raises:
             InvalidRequest: the file is damaged.
         """
-        return _padded(self.processor.patches(self.image.pixels()), self.processor.segments)
+        with decoded([self.image]) as (pixels,):
+            return _padded(self.processor.patches(pixels), self.processor.segments)
 
     def grids(self, size: Size) -> tuple[np.ndarray, ...]:
         """Return the layouts of the embeddings of an image of this size; see `ImageProcessor.grids`."""
@@ -111,13 +109,12 @@ class ProcessedFrames:
     processor: VideoRules
     position: tuple[int, bool] | None = None
 
-    def identity(self, memory: ImageMemory) -> ImageIdentity:
+    def identity(self, memory: ImageMemory, ended: Ended = never) -> ImageIdentity:
         """Return the identity of the frames in their size, which depends on the number of frames.
 
-        Raises:
-            InvalidRequest: a file is damaged.
+        Arguments and errors are those of `ImageMemory.identity`.
         """
-        first, second = (memory.identity(each, self.processor) for each in (self.image, self.second))
+        first, second = (memory.identity(each, self.processor, ended) for each in (self.image, self.second))
         at = "" if self.position is None else f" at {self.position}"
         content = hashlib.sha256(f"frames of {self.grid(first.size)}{at}\0".encode() + first.digest + second.digest)
         return ImageIdentity(content.digest()[:DIGEST_BYTES], first.size)
@@ -144,8 +141,8 @@ class ProcessedFrames:
         Raises:
             InvalidRequest: a file is damaged.
         """
-        frames = self.image.pixels(), self.second.pixels()
-        return _padded(self.processor.patches(frames, self.count), self.processor.segments)
+        with decoded([self.image, self.second]) as (first, second):
+            return _padded(self.processor.patches((first, second), self.count), self.processor.segments)
 
     def grids(self, size: Size) -> tuple[np.ndarray, ...]:
         """Return the layout of the embeddings over frames of this size."""

@@ -17,8 +17,10 @@ from rekindle.formats.images.literals import Disguise, PrivateTokens
 from rekindle.formats.images.memory import ImageIdentity, ImageMemory
 from rekindle.formats.images.parts import images_in, with_places
 from rekindle.formats.images.processed import Processed, ProcessedFrames, ProcessedImage, VideoRules
-from rekindle.formats.images.processors.families import videos_of
+from rekindle.formats.images.processors.families import sized, videos_of
 from rekindle.formats.images.processors.processor import ImageProcessor
+from rekindle.formats.images.room import Ended, never
+from rekindle.formats.images.sizing import Sizing
 from rekindle.formats.images.sources import ImageSource
 from rekindle.formats.images.videos import Video
 
@@ -37,12 +39,13 @@ class CutText:
     Attributes:
         pieces: the texts before, between and after the images.
         places: the texts of the places.
-        is_plain: whether texts of image tokens in the pieces are plain text.
+        private: the pieces for the private tokenizer, where texts of image tokens are plain text: those written by the
+            template have their secret texts. None for pieces whose texts of image tokens are all the template's.
     """
 
     pieces: tuple[str, ...]
     places: tuple[str, ...]
-    is_plain: bool = False
+    private: tuple[str, ...] | None = None
 
 
 class ImagePrompts:
@@ -104,7 +107,11 @@ class ImagePrompts:
                 f"the model's chat template wrote {len(marks)} places for {len(expected)} images: put images into "
                 "messages of the user, or open the model with a chat_template that has a place for each",
             )
-        return CutText(tuple(map(disguise.take_off, pieces)) if is_plain else tuple(pieces), tuple(marks), is_plain)
+        if not is_plain:
+            return CutText(tuple(pieces), tuple(marks))
+        private = map(self._private.secret, pieces)
+        take_off = disguise.take_off
+        return CutText(tuple(map(take_off, pieces)), tuple(marks), tuple(map(take_off, private)))
 
     def _place_of(self, image: ImageSource | Video) -> str:
         """Return the text of the place of an image or a video.
@@ -161,7 +168,11 @@ class ImagePrompts:
         return CutText(tuple(whole.split(place)), (place,) * count)
 
     def tokens(
-        self, text: CutText, images: Sequence[tuple[ImageSource | Video, str]], encode: Encode
+        self,
+        text: CutText,
+        images: Sequence[tuple[ImageSource | Video, str | Sizing]],
+        encode: Encode,
+        ended: Ended = never,
     ) -> tuple[Sequence[int], tuple[Picture, ...]]:
         """Return the tokens of a prompt with its images, and the images with their places.
 
@@ -169,29 +180,41 @@ class ImagePrompts:
             text: the prompt, with a place for each image.
             images: the images with their details.
             encode: returns the tokens of a text.
+            ended: asked before and while images are decoded.
 
         Raises:
             InvalidRequest: a file is damaged.
+            RequestCancelled: nobody waits for the prompt any more.
         """
-        processed = self._processed(images)
-        texts = ["".join(each.text(identity.size) for each, identity in units) for units in processed]
-        tokenizer = self._tokenizer
-        if text.is_plain:
-            tokenizer, texts = self._private.tokenizer, list(map(self._private.secret, texts))
-        whole = _joined(text.pieces, texts)
-        ids = encode(tokenizer, whole)
-        return ids, self._pictures(ids, processed)
+        ids = self.ids(text, images, encode)  # before anything is decoded: the prompt may be too long
+        return ids, self._pictures(ids, self._processed(images, ended))
 
-    def pictures(self, ids: Sequence[int], images: Sequence[tuple[ImageSource | Video, str]]) -> tuple[Picture, ...]:
+    def ids(
+        self, text: CutText, images: Sequence[tuple[ImageSource | Video, str | Sizing]], encode: Encode
+    ) -> Sequence[int]:
+        """Return the tokens of a prompt as `tokens` does, by the sizes of its images alone."""
+        texts = ["".join(each.text(each.image.upright) for each in group) for group in self._groups(images)]
+        if text.private is None:
+            return encode(self._tokenizer, _joined(text.pieces, texts))
+        return encode(self._private.tokenizer, _joined(text.private, list(map(self._private.secret, texts))))
+
+    def pictures(
+        self, ids: Sequence[int], images: Sequence[tuple[ImageSource | Video, str | Sizing]], ended: Ended = never
+    ) -> tuple[Picture, ...]:
         """Return images with the places of their tokens in a prompt of `tokens`.
 
         Raises:
             InvalidRequest: a file is damaged, or the tokens are those of other images.
+            RequestCancelled: see `tokens`.
         """
-        return self._pictures(ids, self._processed(images))
+        return self._pictures(ids, self._processed(images, ended))
 
-    def _processed(self, images: Sequence[tuple[ImageSource | Video, str]]) -> list[list[Unit]]:
-        """Return the units of each image with their identities: one of an image, one for two frames of a video."""
+    def _processed(self, images: Sequence[tuple[ImageSource | Video, str | Sizing]], ended: Ended) -> list[list[Unit]]:
+        """Return the units of each image with their identities."""
+        return [[(each, each.identity(self.memory, ended)) for each in group] for group in self._groups(images)]
+
+    def _groups(self, images: Sequence[tuple[ImageSource | Video, str | Sizing]]) -> list[Sequence[Processed]]:
+        """Return the units of each image: one of an image, one for two frames of a video."""
         low = self._processor.at_low_detail()
         groups: list[Sequence[Processed]] = []
         for image, detail in images:
@@ -199,8 +222,9 @@ class ImagePrompts:
                 assert self._videos is not None, "rendering refuses videos for other models"
                 groups.append(_pairs(image, self._videos))
             else:
-                groups.append([ProcessedImage(image, low if detail == "low" else self._processor)])
-        return [[(each, each.identity(self.memory)) for each in group] for group in groups]
+                rules = sized(self._processor, detail) if isinstance(detail, Sizing) else self._processor
+                groups.append([ProcessedImage(image, low if detail == "low" else rules)])
+        return groups
 
     def _pictures(self, ids: Sequence[int], processed: Sequence[Sequence[Unit]]) -> tuple[Picture, ...]:
         units = [unit for group in processed for unit in group]

@@ -3,6 +3,8 @@
 import base64
 import binascii
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Final, TypeAlias
@@ -11,11 +13,16 @@ import numpy as np
 
 from rekindle.core.errors import InvalidRequest, RekindleError
 from rekindle.core.request.checks import preview
-from rekindle.formats.images.reading import check_size, decode, pillow, pixels_of, size_of
+from rekindle.formats.images.containers.orientation import SIDEWAYS, turn_of
+from rekindle.formats.images.reading import check_size, decode, memory_of, pillow, pixels_of, plain_of
+from rekindle.formats.images.room import ROOM, Ended, never
 
 MOST_BYTES: Final = 20 << 20
 """Most bytes of an image's file."""
 ACCEPTED: Final = "a PIL image, an array (height, width, 3) of uint8, a path, the bytes of a file, or a data: URL"
+_RESIZED: Final = 5
+"""Bytes of a pixel in Pillow while an image is resized, with those of the smaller copies."""
+_SPACES: Final = b" \t\n\r\v\f"
 _DATA_URL: Final = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+-]+=[^;,]*)*(?P<base64>;base64)?,", re.ASCII)
 
 
@@ -31,13 +38,31 @@ class ImageFile:
     data: bytes = field(repr=False)
     size: tuple[int, int]
 
-    def pixels(self) -> np.ndarray:
+    @property
+    def upright(self) -> tuple[int, int]:
+        """(height, width) of the pixels, after the turn."""
+        plain = plain_of(self.data)
+        height, width = plain.size
+        return (width, height) if turn_of(plain.exif, plain.xmp) in SIDEWAYS else (height, width)
+
+    @property
+    def memory(self) -> int:
+        """The most bytes for decoding and resizing."""
+        plain = plain_of(self.data)
+        height, width = plain.size
+        return max(memory_of(plain), memory_of(plain) - plain.memory + _RESIZED * height * width)
+
+    def pixels(self, ended: Ended = never) -> np.ndarray:
         """Decode the file as RGB, (height, width, 3) uint8: turned by its EXIF, on white where it is transparent.
+
+        Args:
+            ended: asked between the steps of the decoder.
 
         Raises:
             InvalidRequest: the file is damaged.
+            RequestCancelled: nobody waits for the image any more.
         """
-        return decode(self.data)
+        return decode(self.data, ended)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,13 +81,41 @@ class ImagePixels:
         height, width, _ = self.rgb.shape
         return height, width
 
-    def pixels(self) -> np.ndarray:
+    @property
+    def upright(self) -> tuple[int, int]:
+        """(height, width)."""
+        return self.size
+
+    @property
+    def memory(self) -> int:
+        """The most bytes for resizing."""
+        return _RESIZED * self.size[0] * self.size[1]
+
+    def pixels(self, ended: Ended = never) -> np.ndarray:
         """Return the pixels."""
         return self.rgb
 
 
 ImageSource: TypeAlias = ImageFile | ImagePixels
 """An image, independent of the caller's object; picklable."""
+
+
+@contextmanager
+def decoded(images: Sequence[ImageSource], ended: Ended = never) -> Iterator[list[np.ndarray]]:
+    """Decode images, and hold the memory for them in the room of the process during a block.
+
+    Blocks must not be nested: the room may be that of one.
+
+    Args:
+        images: the images.
+        ended: asked while they wait for room, and between the steps of a decoder.
+
+    Raises:
+        InvalidRequest: a file is damaged.
+        RequestCancelled: nobody waits for the images any more.
+    """
+    with ROOM.take(sum(image.memory for image in images), ended):
+        yield [image.pixels(ended) for image in images]
 
 
 def image_source(value: Any) -> ImageSource:
@@ -91,8 +144,7 @@ def image_source(value: Any) -> ImageSource:
         case str() | PurePath():
             return _from_path(Path(value))
     if hasattr(value, "getbands") and hasattr(value, "convert"):  # a PIL image, without an import of Pillow
-        check_size((value.height, value.width))
-        return ImagePixels(_own(pixels_of(value)))
+        return ImagePixels(_from_pil(value))
     if hasattr(value, "__array__") and hasattr(value, "ndim"):
         return ImagePixels(_from_array(value))
     cure = "; read it: .read()" if callable(getattr(value, "read", None)) else ""
@@ -107,7 +159,7 @@ def image_file(data: bytes) -> ImageFile:
         ConfigError: Pillow is not installed.
     """
     check_length(len(data))
-    return ImageFile(data, size_of(data))
+    return ImageFile(data, plain_of(data).size)
 
 
 def check_length(length: int) -> None:
@@ -121,7 +173,7 @@ def check_length(length: int) -> None:
             "prompt", f"an image may have {MOST_BYTES >> 20} MiB, got {length / (1 << 20):.1f} MiB; save it smaller"
         )
     if length <= 0:
-        raise InvalidRequest.of("prompt", f"an image must be {ACCEPTED}; got an empty file")
+        raise InvalidRequest.of("prompt", "an image must be a whole file, got an empty file")
 
 
 def from_data_url(url: str) -> ImageFile:
@@ -148,7 +200,7 @@ def from_base64(text: str) -> ImageFile:
     """
     check_length(max(1, len(text) * 3 // 4 - 2))
     try:
-        data = base64.b64decode("".join(text.split()), validate=True)
+        data = base64.b64decode(text.encode("ascii").translate(None, _SPACES), validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidRequest.of("prompt", f"an image must be in base64: {error}. Encode the whole file") from error
     return image_file(data)
@@ -163,6 +215,19 @@ def _from_path(path: Path) -> ImageFile:
             raise
         raise InvalidRequest.of(
             "prompt", f"an image cannot be read from {preview(str(path), 120)} ({error}): give the path of a file"
+        ) from error
+
+
+def _from_pil(image: Any) -> np.ndarray:
+    """Return the pixels of a PIL image, which may not be read from its file yet."""
+    check_size((image.height, image.width))
+    try:
+        return pixels_of(image)
+    except RekindleError:
+        raise
+    except Exception as error:  # any error of a decoder, or of a mode without a conversion
+        raise InvalidRequest.of(
+            "prompt", f"a PIL image of mode {image.mode!r} cannot be read as RGB ({error}): give image.convert('RGB')"
         ) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from rekindle.core.errors import InvalidRequest
 from rekindle.formats.images.parts import is_image, is_video
 from rekindle.formats.images.reading import pillow
-from rekindle.formats.images.sources import ImageFile, ImageSource, image_source
+from rekindle.formats.images.sources import ImageFile, ImageSource, decoded, image_source
 from rekindle.formats.images.videos import Video, video_source
 
 LONGEST: Final = 256
@@ -73,8 +73,9 @@ def _copy(image: ImageSource | Video, longest: int) -> str:
 
 
 def _thumbnail(image: ImageSource, longest: int) -> str:
-    small = pillow().fromarray(image.pixels())
-    small.thumbnail((longest, longest))
+    with decoded([image]) as (pixels,):
+        small = pillow().fromarray(pixels)
+        small.thumbnail((longest, longest))
     return _url(_file(small, "JPEG", quality=85), "jpeg")
 
 

@@ -31,24 +31,54 @@ def tell_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], 
 
 
 def calls_as_text(messages: Sequence[Message], form: CallForm) -> list[Message]:
-    """Return messages with calls as the assistant's text, and their results as the user's text."""
+    """Return messages with calls as text of the assistant, and results, with images, as messages of the user."""
     plain: list[Message] = []
     after_result = False
     for message in messages:
         is_result = message["role"] == "tool"
         if is_result or (after_result and message["role"] == "user"):
-            text = f"{RESULT[0]}{text_of(message)}{RESULT[1]}" if is_result else text_of(message)
+            pieces = [RESULT[0], *_pieces(message), RESULT[1]] if is_result else _pieces(message)
             if after_result:  # templates may refuse two messages of the user in sequence
-                text = f"{text_of(plain.pop())}\n{text}"
-            plain.append({"role": "user", "content": text})
+                pieces = [*_pieces(plain.pop()), "\n", *pieces]
+            plain.append({"role": "user", "content": _content(pieces)})
         elif calls := message.get("tool_calls"):
             others = {name: value for name, value in message.items() if name != "tool_calls"}
-            texts = filter(None, [text_of(message), *_call_texts(calls, form)])
-            plain.append({**others, "content": "\n".join(texts)})
+            before = [piece for piece in _pieces(message) if piece]
+            texts = "\n".join(_call_texts(calls, form))
+            plain.append({**others, "content": _content([*before, "\n" if before and texts else "", texts])})
         else:
             plain.append(message)
         after_result = is_result or (after_result and message["role"] == "user")
     return plain
+
+
+def _pieces(message: Message) -> list[str | Message]:
+    """Return the content of a message as texts, and parts with images and videos between."""
+    pieces: list[str | Message] = []
+    content = message.get("content") or ""
+    for part in [] if isinstance(content, str) else content:
+        if "text" not in part:
+            pieces.append(part)
+        elif pieces and isinstance(pieces[-1], str):
+            pieces[-1] += f"\n{part['text']}"
+        else:
+            pieces.append(part["text"])
+    return [content] if isinstance(content, str) else pieces
+
+
+def _content(pieces: Sequence[str | Message]) -> str | list[Message]:
+    """Return pieces as a content: one text, or parts if some are images."""
+    parts: list[Message] = []
+    text = ""
+    for piece in pieces:
+        if isinstance(piece, str):
+            text += piece
+            continue
+        parts += [{"type": "text", "text": text}, piece] if text else [piece]
+        text = ""
+    if not parts:
+        return text
+    return [*parts, {"type": "text", "text": text}] if text else parts
 
 
 def _call_texts(calls: Any, form: CallForm) -> Iterator[str]:

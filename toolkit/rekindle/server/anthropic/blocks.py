@@ -219,7 +219,7 @@ def _part(block: Mapping[str, Any], field: str) -> Message:
     source = block.get("source")
     if not isinstance(source, dict) or source.get("type") != "base64":
         raise invalid_field(field, f"{field}.source must be of type base64, because nothing is fetched")
-    return from_text(source.get("data"), field, f"{field}.source.data")
+    return from_text(source.get("data"), field, f"{field}.source.data", block)
 
 
 def _text_part(text: str) -> Message:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rekindle.client.calls.images import is_illustrated
+
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
@@ -54,6 +56,14 @@ class Call:
     fields: Mapping[str, str]
     streaming: Streaming | None
     reports: TokenReports = TokenReports()
+
+    @property
+    def is_pictured(self) -> bool:
+        """True if a conversation in the call has an image or a video."""
+        prompts = self.prompt if isinstance(self.prompt, list) else []
+        if prompts and isinstance(prompts[0], list):  # the choices of one conversation
+            prompts = prompts[0]
+        return is_illustrated([each for each in prompts if isinstance(each, dict)])
 
     @property
     def answers(self) -> int:

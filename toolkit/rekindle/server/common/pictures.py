@@ -5,13 +5,16 @@ from typing import Any, Final
 
 from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.request.checks import preview
-from rekindle.formats.images.parts import image_part, is_image, is_pictured, video_part
+from rekindle.formats.images.parts import check_video, image_part, is_image, is_pictured, video_part
+from rekindle.formats.images.reading import MOST_PIXELS
 from rekindle.formats.images.sources import ImageFile, from_base64, from_data_url
-from rekindle.formats.images.videos import MOST_FRAMES
+from rekindle.formats.images.videos import MOST_FRAMES, Video
 from rekindle.server.common.errors import invalid_field
 
 MOST_IMAGES: Final = 16
 """Most images of a request."""
+MOST_REQUEST_PIXELS: Final = 8 * MOST_PIXELS
+"""Most pixels of all images and frames of a request."""
 URL_PARTS: Final = ("image_url", "input_image")
 """Types of OpenAI's parts with an image."""
 _FRAMES: Final = "data:video/jpeg;base64,"
@@ -46,7 +49,12 @@ def _part(part: Any, param: str, place: str) -> Any:
         raise invalid_field(param, f"{place} must give its frames as video_url, with a data: URL")
     if kind == "video_url":
         return _from_video_url(part, param, place)
-    return from_url(part, param, place) if kind in URL_PARTS else part
+    if kind in URL_PARTS:
+        return from_url(part, param, place)
+    if kind not in ("image", "text"):
+        forms = "text, image_url (a data: URL) or video_url (frames in a data: URL)"
+        raise invalid_field(param, f"{place} must be a part of the type {forms}, got {preview(kind, 40)}")
+    return part
 
 
 def from_url(part: Mapping[str, Any], param: str, place: str) -> dict[str, Any]:
@@ -66,7 +74,7 @@ def from_url(part: Mapping[str, Any], param: str, place: str) -> dict[str, Any]:
     if not isinstance(value, str) or not value.startswith("data:"):
         rule = "must be a data: URL, such as data:image/png;base64,...; nothing is fetched"
         raise invalid_field(param, f"{place}.image_url {rule}, got {preview(value, 60)}")
-    return _read(lambda: image_part(from_data_url(value), detail or "auto"), param, place)
+    return _read(lambda: image_part(from_data_url(value), detail or "auto", {**part, **source}), param, place)
 
 
 def _from_video_url(part: Mapping[str, Any], param: str, place: str) -> dict[str, Any]:
@@ -78,32 +86,58 @@ def _from_video_url(part: Mapping[str, Any], param: str, place: str) -> dict[str
         rule = f"must be as {_FRAMES}FRAME,FRAME,..., with each frame in base64; no video file is decoded"
         raise invalid_field(param, f"{place}.video_url {rule}, got {preview(value, 60)}")
     texts = value.removeprefix(_FRAMES).split(",", MOST_FRAMES)
-    return _read(
-        lambda: video_part(list(map(from_base64, texts)), source.get("times"), source.get("fps")), param, place
-    )
+
+    def make() -> dict[str, Any]:
+        check_video({**part, **source})
+        return video_part(list(map(from_base64, texts)), source.get("times"), source.get("fps"))
+
+    return _read(make, param, place)
 
 
-def from_text(text: Any, param: str, place: str) -> dict[str, Any]:
+def from_text(text: Any, param: str, place: str, beside: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a file in base64 as a part of the session.
+
+    Args:
+        text: the file in base64.
+        param: the field of the body.
+        place: the place of the file in the body, for errors.
+        beside: the values beside it; see `image_part`.
 
     Raises:
         ApiError: the image is malformed or out of bounds.
     """
     if not isinstance(text, str):
         raise invalid_field(param, f"{place} must be a file in base64, got {preview(text, 60)}")
-    return _read(lambda: image_part(from_base64(text)), param, place)
+    return _read(lambda: image_part(from_base64(text), beside=beside or {}), param, place)
 
 
 def check_count(messages: Sequence[Mapping[str, Any]], param: str) -> None:
-    """Check the number of images in messages.
+    """Check the number of images in messages, and of their pixels with those of videos.
 
     Raises:
-        ApiError: there are more than `MOST_IMAGES`.
+        ApiError: there are more than `MOST_IMAGES`, or than `MOST_REQUEST_PIXELS`.
     """
     contents = [content for message in messages if isinstance(content := message.get("content"), list)]
-    count = sum(is_image(part) for content in contents for part in content)
+    parts = [part for content in contents for part in content if is_pictured(part)]
+    count = sum(map(is_image, parts))
     if count > MOST_IMAGES:
         raise invalid_field(param, f"{param} may have {MOST_IMAGES} images, got {count}")
+    pixels = sum(map(_pixels_of, parts))
+    if pixels > MOST_REQUEST_PIXELS:
+        most = MOST_REQUEST_PIXELS // 1_000_000
+        got = f"{pixels // 1_000_000} million"
+        raise invalid_field(
+            param,
+            f"the images and frames of {param} may have {most} million pixels together, got {got}; make them smaller",
+        )
+
+
+def _pixels_of(part: Mapping[str, Any]) -> int:
+    """Return the number of pixels of a part with a read image or video."""
+    source = part["image"] if is_image(part) else part["video"]
+    count = len(source.frames) if isinstance(source, Video) else 1
+    height, width = source.size
+    return int(count * height * width)
 
 
 def refuse_images(messages: Sequence[Mapping[str, Any]], param: str) -> None:

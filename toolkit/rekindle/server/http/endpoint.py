@@ -1,10 +1,11 @@
 """Routes with a model in the body: the checks of a request, its body, and the use of its model."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from math import inf
 from typing import Final
 
 import anyio
@@ -17,6 +18,7 @@ from rekindle.server.common.fields import LARGE, Fields, parse_body
 from rekindle.server.http.exchange import Exchange, Service
 from rekindle.server.http.keepalive import KeepAlive
 from rekindle.server.http.limits import Limits, on_thread
+from rekindle.server.http.shares import client_of
 from rekindle.server.http.streaming import run_until_disconnect
 from rekindle.server.models.served import Models
 
@@ -101,12 +103,26 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         request = Request(scope, receive, send)
+        self.convention.check(request)
+        async with AsyncExitStack() as room:
+            body, echoes_much = await self._read(request, room)
+            await self._answer(request, body, echoes_much, scope, receive, send)
+
+    async def _read(self, request: Request, room: AsyncExitStack) -> tuple[Fields, bool]:
+        """Return the fields of a body, and whether it is large; a large one holds room until the end of its answer."""
+
+        async def grow() -> None:
+            await room.enter_async_context(_room_for(request, self._service))
+
+        data = await read_body(request, self._service.limits, grow)
+        parse = partial(parse_body, data, strict=self._service.strict)
+        return (parse(), False) if len(data) < LARGE else (await on_thread(parse), True)
+
+    async def _answer(
+        self, request: Request, body: Fields, echoes_much: bool, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer a body."""
         service, convention = self._service, self.convention
-        convention.check(request)
-        data = await read_body(request, service.limits)
-        parse = partial(parse_body, data, strict=service.strict)
-        body = parse() if len(data) < LARGE else await on_thread(parse)
-        echoes_much = len(data) >= LARGE
         is_large = echoes_much or bool(body.peek(("tools",)))  # tools may have grammars
         name = convention.model_in(body, service.models)
         if (early := await convention.early(name, body, service.models)) is not None:
@@ -135,15 +151,42 @@ class Endpoint:
             await response(scope, receive, send)
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
+@asynccontextmanager
+async def _room_for(request: Request, service: Service) -> AsyncIterator[None]:
+    """Hold room for a large body and all that is made of it.
+
+    Raises:
+        ApiError: the bodies of other requests leave no room for too long.
+    """
+    limits, length = service.limits, request.headers.get("content-length", "")
+    size = int(length) if length.isascii() and length.isdigit() else limits.body_bytes
+    async with AsyncExitStack() as room:
+        with anyio.move_on_after(limits.body_seconds) as wait:
+            await room.enter_async_context(service.bodies.take(client_of(request), size))
+        if wait.cancelled_caught:
+            message = "the server holds as many bytes of requests as it may: try again later, or send smaller ones"
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message)
+        yield
+
+
+async def _nothing() -> None:
+    """Do nothing for a body that is dropped at once."""
+
+
+async def read_body(request: Request, limits: Limits, grow: Callable[[], Awaitable[None]] = _nothing) -> bytes:
     """Return the body of a request.
+
+    Args:
+        request: the request.
+        limits: the bounds.
+        grow: awaited before the rest of a large body is received.
 
     Raises:
         ApiError: the body is too large or arrives too slowly.
     """
-    size = 0
+    size, is_large = 0, False
     pieces: list[bytes] = []
-    with anyio.move_on_after(limits.body_seconds):
+    with anyio.move_on_after(limits.body_seconds) as time:
         async with aclosing(request.stream()) as stream:
             async for piece in stream:
                 size += len(piece)
@@ -151,5 +194,9 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                     message = f"the body may have at most {limits.body_bytes} bytes"
                     raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
                 pieces.append(piece)
+                if size >= LARGE and not is_large:
+                    is_large, time.deadline = True, inf
+                    await grow()
+                    time.deadline = anyio.current_time() + limits.body_seconds
         return b"".join(pieces)
     raise ApiError(HTTPStatus.REQUEST_TIMEOUT, f"the body must arrive within {limits.body_seconds:g} seconds")

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Event
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from rekindle.client.handle import Handle
-from rekindle.core.errors import RekindleError
+from rekindle.core.errors import RekindleError, RequestCancelled
 from rekindle.results.generation import Generation
 from rekindle.server.common.call import Call
 from rekindle.server.common.captures import FIELD as CAPTURE
@@ -21,6 +22,7 @@ from rekindle.server.common.events import Chunks, Head
 from rekindle.server.common.fields import Fields
 from rekindle.server.http.guards import large_reply, reply
 from rekindle.server.http.limits import Limits, on_thread
+from rekindle.server.http.shares import PICTURED_AT_ONCE, Shares, client_of
 from rekindle.server.http.streaming import EventStream, cancel, run_until_disconnect, wait_all
 from rekindle.server.models.gate import Gate
 from rekindle.server.models.served import Models, ServedModel
@@ -44,6 +46,8 @@ class Service:
         gate: the gate before the models.
         strict: whether hints without effect on the model are refused.
         notices: the notes about parts of bodies without effect.
+        bodies: the bytes of large bodies in service.
+        preparing: the places for the preparation of requests with images; one client has all but one.
     """
 
     models: Models
@@ -51,6 +55,13 @@ class Service:
     gate: Gate
     strict: bool = False
     notices: Notices = field(default_factory=Notices)
+    bodies: Shares = field(init=False)
+    preparing: Shares = field(default_factory=lambda: Shares(PICTURED_AT_ONCE, PICTURED_AT_ONCE - 1))
+
+    def __post_init__(self) -> None:
+        """Share the bytes of the limits."""
+        most = self.limits.bodies_bytes
+        object.__setattr__(self, "bodies", Shares(most, max(most // 2, min(most, self.limits.body_bytes))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +124,12 @@ class Exchange:
         if gate.is_closed(base):
             await run_until_disconnect(self.request.receive, lambda: gate.wait(base))
 
-    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def run(self, work: Callable[[], Awaitable[T]], *, is_pictured: bool = False) -> T:
         """Return the result of work that generates no text; it waits while the model is paused.
+
+        Args:
+            work: the work.
+            is_pictured: whether it decodes images.
 
         Raises:
             QueueFull: the session has no room for the work.
@@ -122,39 +137,70 @@ class Exchange:
         """
         await self.admit()
         self.model.session.check_room()
-        return await run_until_disconnect(self.request.receive, work)
+        return await run_until_disconnect(self.request.receive, partial(self._in_turn, work, is_pictured=is_pictured))
+
+    async def _in_turn(self, work: Callable[[], Awaitable[T]], *, is_pictured: bool) -> T:
+        """Return the result of work, which waits for the client's turn if it decodes images."""
+        if not is_pictured:
+            return await work()
+        async with self.service.preparing.take(client_of(self.request)):
+            return await work()
 
     async def submit(self, call: Call) -> list[Handle]:
         """Submit a call to the model's session.
 
         Raises:
             ApiError: the session refuses the call.
-            ClientDisconnect: the client disconnects while the model is paused.
+            ClientDisconnect: the client disconnects first; the checks of the call and its images then end.
         """
         if call.options.get(CAPTURE) is not None:
             check_capture(call)
         self.service.notices.log(self.body.notes)
         await self.admit()
         options = self.model.without_unread(call.options, strict=self.body.strict)
+        handles: list[Handle] = []
+
+        async def work() -> None:
+            handles.extend(await self._submit(call, options))
+
         try:
-            if self.is_large:
-                return await self._submit_on_thread(call, options)
-            return await self.model.session.submit_all(call.prompt, n=call.n, adapter=self.model.adapter, **options)
+            await run_until_disconnect(self.request.receive, work)
+            return handles
+        except anyio.get_cancelled_exc_class():
+            cancel(handles)  # the call was submitted, and its answer has no taker
+            raise
         except RekindleError as error:
             fields = {"prompt": "prompt", **call.fields, "adapter": "model"}
             raise api_error_of(without_copies(error, call.copies), fields) from error
 
+    async def _submit(self, call: Call, options: Mapping[str, Any]) -> list[Handle]:
+        """Submit a call, in the client's turn if it has images."""
+        is_pictured = self.model.session.takes_images and await self.write(lambda: call.is_pictured)
+        submit = self._submit_on_thread if self.is_large else self._submit_here
+        return await self._in_turn(lambda: submit(call, options), is_pictured=is_pictured)
+
+    async def _submit_here(self, call: Call, options: Mapping[str, Any]) -> list[Handle]:
+        return await self.model.session.submit_all(call.prompt, n=call.n, adapter=self.model.adapter, **options)
+
     async def _submit_on_thread(self, call: Call, options: Mapping[str, Any]) -> list[Handle]:
         """Submit a large call on a thread, which checks its parameters and parses its grammars."""
-        session, handles = self.model.session, list[Handle]()
+        session, handles, departure = self.model.session, list[Handle](), Event()
+
+        def reason() -> RequestCancelled | None:
+            return RequestCancelled("the client disconnected") if departure.is_set() else None
 
         def submit() -> None:
-            handles.extend(session.submit_all_sync(call.prompt, n=call.n, adapter=self.model.adapter, **options))
+            handles.extend(
+                session.submit_all_unless(reason, call.prompt, n=call.n, adapter=self.model.adapter, **options)
+            )
+            if departure.is_set():
+                cancel(handles)
 
         try:
-            await on_thread(submit)
+            await on_thread(submit, may_leave=True)
         except anyio.get_cancelled_exc_class():
-            cancel(handles)
+            departure.set()
+            cancel(handles)  # those before; the thread cancels those after
             raise
         return handles
 

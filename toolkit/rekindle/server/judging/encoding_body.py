@@ -45,6 +45,11 @@ class Inputs:
     template: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def is_pictured(self) -> bool:
+        """True if a conversation has images."""
+        return any(next(images_in(each), None) is not None for each in self.prompts) if self.template else False
+
+    @property
     def fields(self) -> Mapping[str, str]:
         """The field of the body for each keyword of the session call."""
         return dict.fromkeys(("prompt", "texts", "token_ids"), "messages" if self.template else "input")

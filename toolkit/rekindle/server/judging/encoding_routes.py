@@ -32,7 +32,8 @@ T = TypeVar("T")
 async def create_embeddings(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/embeddings: vectors of texts."""
     request = await exchange.read(read_embedding, exchange.limits.prompts, exchange.model.form)
-    vectors, count = await exchange.run(lambda: vectors_of(exchange, request))
+    is_pictured = request.inputs.is_pictured
+    vectors, count = await exchange.run(lambda: vectors_of(exchange, request), is_pictured=is_pictured)
     return await exchange.reply(lambda: embeddings(vectors, exchange.model.name, count, request.encoding), vectors.size)
 
 

@@ -43,7 +43,8 @@ async def rank(exchange: Exchange) -> ASGIApp:
         return replace(ranking, documents=tuple(request.documents))  # without the cuts
 
     head = Head.new("rerank", exchange.model.name)
-    return reply(ranking_object(head, await exchange.run(work), request))
+    is_pictured = not all(isinstance(each, str) for each in (request.query, *request.documents))
+    return reply(ranking_object(head, await exchange.run(work, is_pictured=is_pictured), request))
 
 
 async def score_pairs(exchange: Exchange) -> ASGIApp:
@@ -70,7 +71,8 @@ async def score_pairs(exchange: Exchange) -> ASGIApp:
         return scores, tokens
 
     head = Head.new("score", exchange.model.name)
-    return reply(scores_object(head, *await exchange.run(work)))
+    is_pictured = not all(isinstance(each, str) for pair in request.pairs for each in pair)
+    return reply(scores_object(head, *await exchange.run(work, is_pictured=is_pictured)))
 
 
 def _of_pairs(error: InvalidBatch, places: Sequence[int], request: ScoreRequest) -> ApiError:
@@ -110,7 +112,8 @@ async def pool(exchange: Exchange) -> ASGIApp:
 
     if task == "classify" and request.dimensions is not None:
         exchange.body.refuse("dimensions", "applies to embeddings only")
-    return reply(pooled_object(head, *await exchange.run(work), encoding=request.encoding))
+    numbers = await exchange.run(work, is_pictured=request.inputs.is_pictured)
+    return reply(pooled_object(head, *numbers, encoding=request.encoding))
 
 
 async def _classes(exchange: Exchange, request: PoolRequest) -> tuple[list[Classification], int]:

@@ -193,6 +193,7 @@ async def show(exchange: Exchange) -> ASGIApp:
     abilities = {
         "completion": True,
         "tools": tokenizer is not None and tokenizer.chat_template is not None,
+        "vision": model.session.takes_images,
         "thinking": template.form.reasoning_key is not None or bool({*SWITCHES} & {*template.variables}),
     }
     source = None if tokenizer is None else tokenizer.chat_template

@@ -25,6 +25,7 @@ from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.picture import Picture, coordinates_of
 from rekindle.core.request.request import check_length
 from rekindle.core.scheduler.gallery import segment_of
+from rekindle.formats.images.sources import decoded
 from rekindle.formats.images.writing import thumbnails
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.attention import LookedImage
@@ -211,6 +212,6 @@ def _looked_image(picture: Picture) -> tuple[Patches, LookedImage]:
     """Return the patches of an image, and its layout."""
     source: Any = picture.source
     ((url, description),) = thumbnails([source.image], LONGEST)
-    return picture.patches(), LookedImage(
-        picture.positions, source.grids(source.image.pixels().shape[:2]), url, description
-    )
+    with decoded([source.image]) as (pixels,):
+        size = pixels.shape[:2]
+    return picture.patches(), LookedImage(picture.positions, source.grids(size), url, description)

@@ -7,6 +7,7 @@ Its parsers recurse without a bound along references, and a native stack that ov
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -20,6 +21,8 @@ MOST_PARTS: Final = 20_000
 """Most objects and lists in a schema."""
 MOST_PROPERTIES: Final = 5_000
 """Most named properties in a schema, as in OpenAI's API. Their time grows with the square of their number."""
+MOST_OPTIONAL: Final = 500
+"""Most optional properties in sequence, without a required one between: a row of llguidance has room for no more."""
 MOST_RULES: Final = 16_000
 """Most rules and terminals of a grammar."""
 _RULE: Final = re.compile(r'[^"\s][ \t]*:')
@@ -38,20 +41,23 @@ def check_schema(name: str, schema: Any) -> None:
     Raises:
         InvalidRequest: the schema is too deep or too large.
     """
-    parts = properties = levels = 0
+    parts = properties = optional = levels = 0
     references = dict[str, None]()
     for part, depth in parts_of(schema):
         if depth > DEEPEST_SCHEMA:
             raise _beyond(name, f"is nested {depth} levels deep", DEEPEST_SCHEMA, "name inner schemas in $defs")
         parts, levels = parts + 1, max(levels, depth)
         if isinstance(part, Mapping):
-            properties += _properties_in(part)
+            count, sequence = _properties_in(part)
+            properties, optional = properties + count, max(optional, sequence)
             if isinstance(reference := part.get("$ref"), str):
                 references[reference] = None
     if parts > MOST_PARTS:
         raise _beyond(name, f"has {parts} objects and lists", MOST_PARTS, "use a smaller schema")
     if properties > MOST_PROPERTIES:
         raise _beyond(name, f"has {properties} properties", MOST_PROPERTIES, "use a smaller schema")
+    if optional > MOST_OPTIONAL:
+        raise _beyond(name, f"has {optional} optional properties in sequence", MOST_OPTIONAL, "require some between")
     heights: dict[int, int] = {}  # by identity, because many references may name one part
     for reference in references:
         target = _target(schema, reference)
@@ -115,9 +121,14 @@ def _height(value: Any) -> int:
     return max((depth for _, depth in parts_of(value)), default=0)
 
 
-def _properties_in(part: Mapping[str, Any]) -> int:
-    properties = part.get("properties")
-    return len(properties) if isinstance(properties, Mapping) else 0
+def _properties_in(part: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the number of properties, and the length of the longest sequence of optional ones."""
+    properties, names = part.get("properties"), part.get("required")
+    if not isinstance(properties, Mapping):
+        return 0, 0
+    required = {each for each in names if isinstance(each, str)} if isinstance(names, list) else set[str]()
+    runs = groupby(properties, required.__contains__)
+    return len(properties), max((len(list(run)) for is_required, run in runs if not is_required), default=0)
 
 
 def _target(schema: Any, reference: str) -> Any:

@@ -6,11 +6,15 @@ from typing import Final
 
 import numpy as np
 
+from rekindle.core.errors import InvalidRequest
 from rekindle.core.models.vision.patches import Patches
-from rekindle.formats.images.reading import pillow
+from rekindle.formats.images.reading import MOST_PIXELS, pillow
 
 LENGTHS: Final = (256, 1024, 2304, 4096, 9216)
 """Patches of square images with 16, 32, 48, 64 and 96 patches along a side: the steps of a segment's padding."""
+
+_SUMMED: Final = 1 << 20
+"""Pixels resized at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,20 @@ class Normalization:
 
 
 def resize(pixels: np.ndarray, size: tuple[int, int], resample: int) -> np.ndarray:
-    """Return pixels (height, width, 3) uint8 in another (height, width), by a filter of Pillow."""
+    """Return pixels (height, width, 3) uint8 in another (height, width), by a filter of Pillow.
+
+    Raises:
+        InvalidRequest: the rows have too many pixels after the first of the filter's two passes.
+    """
     height, width = size
     if pixels.shape[:2] == size:
         return pixels
+    if pixels.shape[0] * width > 2 * MOST_PIXELS:
+        raise InvalidRequest.of(
+            "prompt",
+            f"an image of {pixels.shape[1]} x {pixels.shape[0]} pixels is too thin to be resized to {width} x {height} "
+            "for this model; cut it",
+        )
     return np.asarray(pillow().fromarray(pixels).resize((width, height), resample=resample))
 
 
@@ -118,10 +132,14 @@ def resize_as_torch(pixels: np.ndarray, size: tuple[int, int], resample: int) ->
 def _along_rows(pixels: np.ndarray, count: int, resample: int) -> np.ndarray:
     """Return so many rows, each a weighted sum of the nearest ones."""
     places, weights, shift = _weights(len(pixels), count, resample)
-    total = np.full((count, *pixels.shape[1:]), 1 << (shift - 1), np.int32)
-    for tap in range(places.shape[1]):
-        total += weights[:, tap, None, None] * pixels[places[:, tap]]
-    rows: np.ndarray = np.clip(total >> shift, 0, 255).astype(np.uint8)
+    rows = np.empty((count, *pixels.shape[1:]), np.uint8)
+    columns = max(1, _SUMMED // count)
+    for first in range(0, pixels.shape[1], columns):  # a sum takes 30 times the memory of its pixel
+        part = pixels[:, first : first + columns]
+        total = np.full((count, *part.shape[1:]), 1 << (shift - 1), np.int32)
+        for tap in range(places.shape[1]):
+            total += weights[:, tap, None, None] * part[places[:, tap]]
+        rows[:, first : first + columns] = np.clip(total >> shift, 0, 255)
     return rows
 
 

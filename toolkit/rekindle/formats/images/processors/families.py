@@ -1,9 +1,11 @@
 """Image processors by the kind of a model's tower."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.images.processed import VideoRules
 from rekindle.formats.images.processors.gemma import read_gemma3, read_gemma4
@@ -17,6 +19,7 @@ from rekindle.formats.images.processors.tiled.idefics3 import read_idefics3
 from rekindle.formats.images.processors.tiled.internvl import read_internvl
 from rekindle.formats.images.processors.tiled.lfm2_vl import read_lfm2_vl
 from rekindle.formats.images.processors.tiled.llava_next import read_llava
+from rekindle.formats.images.sizing import PIXELS, Sizing
 
 IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_config", "video_preprocessor_config")
 """Names of the JSON files with settings of images."""
@@ -64,6 +67,22 @@ def image_processor(
         for name, own in (("image_processor", preprocessor), ("video_processor", video_preprocessor))
     )
     return PROCESSORS[kind](Settings(source, config, image, processor, tokens, video, tokenizer))
+
+
+def sized(processor: ImageProcessor, sizing: Sizing) -> ImageProcessor:
+    """Return the rules of a family for one image with wishes for its size.
+
+    Raises:
+        InvalidRequest: the family has no such wishes.
+    """
+    if not isinstance(processor, QwenImages):
+        raise InvalidRequest.of(
+            "prompt",
+            f"{', '.join(PIXELS)} are for images of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5, and this model has "
+            "another size: resize the image, or give it the detail 'low'",
+        )
+    rules = processor.at_low_detail() if sizing.detail == "low" else processor
+    return replace(rules, sizing=sizing)
 
 
 def videos_of(processor: ImageProcessor) -> VideoRules | None:

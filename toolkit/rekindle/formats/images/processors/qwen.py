@@ -19,11 +19,14 @@ from rekindle.formats.images.processors.arrays import (
 )
 from rekindle.formats.images.processors.processor import ImageWords
 from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
+from rekindle.formats.images.sizing import Sizing
 
 MOST_ASPECT: Final = 200
 """The most times that the longer side has the shorter one."""
 FRAMES: Final = 2
 """Frames of a video with a common patch."""
+LEAST_WISHED, MOST_WISHED = 4, 16_384
+"""The fewest and the most tokens of an image with wishes for its size, unless they say others; as in qwen-vl-utils."""
 LOW_TOKENS: Final = 256
 """The most tokens of an image with low detail, unless the settings ask for more pixels."""
 
@@ -40,6 +43,7 @@ class QwenImages:
         merge: patches of a token, along one side.
         image, start, end, video: texts of the tokens of an embedding, around an image, and of a video.
         videos: rules for videos; None for none.
+        sizing: wishes for the size of one image; None for none.
     """
 
     least: int
@@ -53,6 +57,7 @@ class QwenImages:
     end: str = "<|vision_end|>"
     video: str = "<|video_pad|>"
     videos: VideoRules | None = None
+    sizing: Sizing | None = None
 
     @property
     def words(self) -> ImageWords:
@@ -109,22 +114,39 @@ class QwenImages:
         return full_patches(numbers[None], self.patch, self.merge)
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
+        if self.sizing is not None:
+            height, width = self._wished(self.sizing, height, width)
         return size_within(self.least, self.most, self.cell, height, width)
 
+    def _wished(self, sizing: Sizing, height: int, width: int) -> tuple[int, int]:
+        """Return the size of an image as qwen-vl-utils gives it to the processor."""
+        token = self.cell**2
+        if sizing.resized_height is not None and sizing.resized_width is not None:
+            size = sizing.resized_height, sizing.resized_width
+            return size_within(LEAST_WISHED * token, MOST_WISHED * token, self.cell, *size, self.cell)
+        least, most = sizing.min_pixels or LEAST_WISHED * token, sizing.max_pixels or MOST_WISHED * token
+        if least > most:
+            raise InvalidRequest.of(
+                "prompt",
+                f"an image's min_pixels must be at most {most}, and its max_pixels at least {least}, for this model",
+            )
+        return size_within(least, most, self.cell, height, width, self.cell)
 
-def size_within(least: int, most: int, cell: int, height: int, width: int) -> tuple[int, int]:
+
+def size_within(least: int, most: int, cell: int, height: int, width: int, least_side: int = 0) -> tuple[int, int]:
     """Return the size of an image for the tower. The operations are those of transformers, in their order.
 
     Args:
         least, most: bounds of its pixels.
         cell: pixels of the side of a token.
         height, width: the size of the image.
+        least_side: pixels of a rounded side at least.
 
     Raises:
         InvalidRequest: the image is too thin.
     """
     check_aspect(height, width)
-    rounded = round(height / cell) * cell, round(width / cell) * cell
+    rounded = max(least_side, round(height / cell) * cell), max(least_side, round(width / cell) * cell)
     if math.prod(rounded) > most:
         shrink = math.sqrt(height * width / most)
         return down(cell, height / shrink), down(cell, width / shrink)

@@ -7,7 +7,7 @@ import numpy as np
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
 from rekindle.formats.images.processors.processor import ImageWords
-from rekindle.formats.images.reading import check_size
+from rekindle.formats.images.reading import check_pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class SquareImages:
             InvalidRequest: the image is too thin.
         """
         if self.padding is not None:
-            check_size((max(height, width),) * 2)
+            check_pixels((max(height, width),) * 2)
         elif self.keeps_aspect:
-            check_size(self._size_before_cut(height, width))
+            check_pixels(self._size_before_cut(height, width))
         return self.image * self.side**2
 
     def grids(self, height: int, width: int) -> tuple[np.ndarray, ...]:
