@@ -15,7 +15,7 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
         "same": (
             "model tensor_parallel_size data_parallel_size dtype quantization revision chat_template seed "
             "kv_cache_memory_bytes kv_cache_dtype max_model_len max_num_seqs enable_prefix_caching max_logprobs "
-            "generation_config max_loras max_lora_rank runner convert speculative_config"
+            "generation_config override_generation_config max_loras max_lora_rank runner convert speculative_config"
         ),
         "told": (
             "tokenizer_mode trust_remote_code gpu_memory_utilization cpu_offload_gb offload_group_size "
@@ -29,7 +29,7 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
         "raises": (
             "tokenizer skip_tokenizer_init allowed_local_media_path allowed_media_domains tokenizer_revision "
             "enable_return_routed_experts return_sampling_mask hf_token hf_overrides mm_processor_kwargs pooler_config "
-            "structured_outputs_config quantization_config logits_processors override_generation_config"
+            "structured_outputs_config quantization_config logits_processors"
         ),
     },
     "LLM.generate": {
@@ -51,6 +51,9 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
         "raises": "tokenization_kwargs mm_processor_kwargs",
     },
     "LLM.wait_for_completion": {"same": "output_type use_tqdm"},
+    "LLM.sleep": {"same": "level mode"},
+    "LLM.wake_up": {"told": "tags"},
+    "LLM.reset_prefix_cache": {"told": "reset_running_requests reset_connector"},
     "LLM.encode": {
         "same": "prompts pooling_params use_tqdm lora_request pooling_task",
         "raises": "tokenization_kwargs",
@@ -90,9 +93,9 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
         "raises": "step_tag_id returned_token_ids late_interaction_params extra_kwargs late_chunking_params",
     },
     "LoRARequest": {
-        "same": "lora_name lora_int_id lora_path",
+        "same": "lora_name lora_int_id lora_path load_inplace",
         "told": "base_model_name",
-        "raises": "load_inplace is_3d_lora_weight",
+        "raises": "is_3d_lora_weight",
     },
 }
 """The names of arguments by their effect: the same as in vLLM; accepted with a note, for speed alone; or an error."""
@@ -102,6 +105,13 @@ NEUTRAL: Final[Mapping[str, Any]] = {
     "routed_experts_prompt_start": 0,
 }
 """Values without an effect of arguments that raise, beside None and False."""
+ABSENT: Final[Mapping[str, str]] = {
+    "llm_engine": "llm.session has the engine, its settings and its counters",
+    "collective_rpc": "there are no workers; llm.session.update_weights_sync(...) replaces weights",
+    "apply_model": "there is no module of torch; llm.session.look_sync(...) shows activations",
+    "set_tokenizer": "open the model from a directory with the tokenizer",
+}
+"""Members of vLLM's `LLM` without an equivalent of that name, with what to use."""
 _noted: set[tuple[str, str]] = set()
 
 
