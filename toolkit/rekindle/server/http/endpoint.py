@@ -1,13 +1,12 @@
 """Routes with a model in the body: the checks of a request, its body, and the use of its model."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Final
 
-import anyio
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -16,7 +15,8 @@ from rekindle.server.common.events import StreamForm
 from rekindle.server.common.fields import LARGE, Fields, parse_body
 from rekindle.server.http.exchange import Exchange, Service
 from rekindle.server.http.keepalive import KeepAlive
-from rekindle.server.http.limits import Limits, on_thread
+from rekindle.server.http.limits import on_thread
+from rekindle.server.http.reading import read_body
 from rekindle.server.http.streaming import run_until_disconnect
 from rekindle.server.models.served import Models
 
@@ -133,23 +133,3 @@ class Endpoint:
             model = await run_until_disconnect(receive, lambda: uses.enter_async_context(use))
             response = await self.answer(Exchange(request, body, model, self._service, is_large, echoes_much))
             await response(scope, receive, send)
-
-
-async def read_body(request: Request, limits: Limits) -> bytes:
-    """Return the body of a request.
-
-    Raises:
-        ApiError: the body is too large or arrives too slowly.
-    """
-    size = 0
-    pieces: list[bytes] = []
-    with anyio.move_on_after(limits.body_seconds):
-        async with aclosing(request.stream()) as stream:
-            async for piece in stream:
-                size += len(piece)
-                if size > limits.body_bytes:
-                    message = f"the body may have at most {limits.body_bytes} bytes"
-                    raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
-                pieces.append(piece)
-        return b"".join(pieces)
-    raise ApiError(HTTPStatus.REQUEST_TIMEOUT, f"the body must arrive within {limits.body_seconds:g} seconds")
