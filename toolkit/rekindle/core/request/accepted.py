@@ -39,11 +39,6 @@ def _seed(name: str, value: Any) -> int | None:
     return None if seed == -1 else seed
 
 
-def _temperature(name: str, value: Any) -> float:
-    temperature: float = checks.number(name, value, 0.0, HOTTEST)
-    return temperature if temperature >= COLDEST else 0.0
-
-
 def _top_p(name: str, value: Any) -> float:
     top_p: float = checks.number(name, value, 0.0, 1.0)
     return max(LEAST_TOP_P, top_p) if top_p else 0.0
@@ -65,7 +60,7 @@ CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "min_tokens": partial(checks.integer, low=0, high=MOST_TOKENS),
     "allowed_token_ids": checks.unless_none(checks.some_token_ids),
     "processor_args": checks.unless_none(partial(checks.numbers, low=-1e30, high=1e30, most=MAX_PROCESSOR_ARGS)),
-    "temperature": _temperature,
+    "temperature": lambda name, value: it if (it := checks.number(name, value, 0.0, HOTTEST)) >= COLDEST else 0.0,
     "top_k": lambda name, value: max(0, checks.integer(name, value, -1, 2**31 - 1)),
     "top_p": _top_p,
     "min_p": partial(checks.number, low=0.0, high=1.0),
