@@ -5,6 +5,7 @@ from contextlib import aclosing
 from functools import partial
 from http import HTTPStatus
 from typing import Final
+from zlib import decompressobj
 
 import anyio
 from starlette.requests import Request
@@ -83,7 +84,7 @@ def _inflated(data: bytes, window: int, most: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     for _ in range(MOST_STREAMS):
-        stream = zlib.decompressobj(window)
+        stream = decompressobj(window)
         part = stream.decompress(data, most - size + 1)
         size += len(part)
         if size > most:
