@@ -230,3 +230,21 @@ async def test_a_cut_call_beside_a_schema_is_no_content(serve: Serve, stream: bo
 )
 def test_a_content_beside_tools_begins_as_its_form(options: dict[str, Any], text: str, allowed: bool) -> None:
     assert Call(None, {"tools": [FUNCTION], **options}, None, 1, {}, None).may_have(text) == allowed
+
+
+@pytest.mark.parametrize(("ignores", "given"), [(False, False), (True, True)])
+async def test_the_end_token_among_the_stop_tokens_is_no_reason(serve: Serve, ignores: bool, given: bool) -> None:
+    """Follow `check_stop` of vLLM in chats and completions, whole and as a stream."""
+    session = serve(lambda prompt: "ok")
+    assert session.tokenizer is not None
+    (end,) = session.tokenizer.encode_chat("<|im_end|>")
+    fields = {"stop_token_ids": [end], "ignore_eos": ignores, "max_tokens": 9}
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [USER]}),
+        ("/v1/completions", {"prompt": "<|im_start|>assistant\n", "add_special_tokens": False}),
+    ):
+        reply = await ask(app(session), path, {**body, **fields})
+        choice = reply.json["choices"][0]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", end if given else None)
+        reply = await ask(app(session), path, {**body, **fields, "stream": True})
+        assert (f'"stop_reason":{end}' in reply.body.decode()) == given

@@ -57,6 +57,7 @@ class Call:
         fields: the field of the body for each keyword.
         streaming: the options of a stream; None for a complete answer.
         reports: the reports about single tokens.
+        end: the end token of the model's tokenizer, or None: unless it is ignored, its stop has no reason.
     """
 
     prompt: Any
@@ -66,6 +67,7 @@ class Call:
     fields: Mapping[str, str]
     streaming: Streaming | None
     reports: TokenReports = TokenReports()
+    end: int | None = None
 
     @property
     def answers(self) -> int:
