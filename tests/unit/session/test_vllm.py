@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import rekindle
+import rekindle.vllm
 from rekindle.core.errors import InvalidRequest, ModelError
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.lora import LowRank
@@ -58,6 +59,12 @@ PUBLISHED = {
     "LLM.beam_search": "prompts params lora_request use_tqdm concurrency_limit priority",
     "LLM.enqueue": """prompts sampling_params lora_request priority use_tqdm tokenization_kwargs
         mm_processor_kwargs""",
+    "LLM.enqueue_chat": """messages sampling_params use_tqdm lora_request priority chat_template
+        chat_template_content_format add_generation_prompt continue_final_message tools chat_template_kwargs
+        tokenization_kwargs mm_processor_kwargs""",
+    "LLM.sleep": "level mode",
+    "LLM.wake_up": "tags",
+    "LLM.reset_prefix_cache": "reset_running_requests reset_connector",
     "LLM.wait_for_completion": "output_type use_tqdm",
     "LLM.encode": "prompts pooling_params use_tqdm lora_request pooling_task tokenization_kwargs",
     "LLM.embed": "prompts use_tqdm pooling_params lora_request tokenization_kwargs",
@@ -645,6 +652,74 @@ def test_members_without_an_equivalent_name_another_way(llm: LLM) -> None:
             getattr(llm, name)
     with pytest.raises(AttributeError, match="LLM has no 'no_such'"):
         _ = llm.no_such
+
+
+def test_names_of_vllm_are_at_their_places_or_name_another_way() -> None:
+    from rekindle.vllm import RequestOutputKind, TokensPrompt
+    from rekindle.vllm.inputs import TextPrompt
+    from rekindle.vllm.lora.request import LoRARequest as Request
+    from rekindle.vllm.outputs import RequestOutput as Output
+    from rekindle.vllm.sampling_params import SamplingParams as Params
+
+    assert (Request, Output, Params) == (LoRARequest, RequestOutput, SamplingParams)
+    prompts = [TextPrompt(prompt="A"), TokensPrompt(prompt_token_ids=[65])]
+    assert [content for content, _ in illustrated(prompts)] == ["A", [65]]
+    table._noted.clear()
+    with pytest.warns(UserWarning, match="output_kind changes no answer"):
+        SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY)
+    for name, remedy in table.ABSENT_NAMES.items():
+        with pytest.raises(ImportError, match=re.escape(f"rekindle.vllm has no {name!r}: {remedy}")):
+            getattr(rekindle.vllm, name)
+    assert not hasattr(rekindle.vllm, "no_such")
+
+
+def test_token_ids_come_by_their_earlier_name(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=2)
+    expected = llm.generate([{"prompt_token_ids": [65]}, {"prompt_token_ids": [66]}], params, use_tqdm=False)
+    outputs = llm.generate(prompt_token_ids=[[65], [66]], sampling_params=params, use_tqdm=False)
+    assert [output.outputs for output in outputs] == [output.outputs for output in expected]
+    wrong: list[dict[str, Any]] = [{}, {"prompts": "A", "prompt_token_ids": [65]}]
+    for arguments in wrong:
+        with pytest.raises(InvalidRequest, match="takes prompts, or prompt_token_ids in their place"):
+            llm.generate(**arguments)
+
+
+def test_log_probabilities_are_processed_by_the_mode_of_the_llm(opened: list[Any]) -> None:
+    every = [SamplingParams(logprobs=1), SamplingParams()]
+    for mode, expected in (("raw_logprobs", "model"), ("processed_logprobs", "sampled")):
+        made = LLM("fake", logprobs_mode=mode)
+        jobs = made._plain_jobs(["A", "B"], every, None, None)
+        assert [job.keywords.get("logprobs_of") for job in jobs] == [expected, None]
+        made.close()
+    with pytest.raises(InvalidRequest, match="must be one of raw_logprobs, processed_logprobs here"):
+        LLM("fake", logprobs_mode="raw_logits")
+
+
+def test_a_chat_has_a_template_of_its_own_or_is_enqueued(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    greedy = SamplingParams(temperature=0, max_tokens=2)
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ note }}"
+    arguments: dict[str, Any] = {"chat_template": template, "chat_template_kwargs": {"note": "!"}}
+    (output,) = llm.chat(messages, greedy, use_tqdm=False, **arguments)
+    assert output.prompt == "[user]Hi!"
+    assert output.prompt_token_ids == llm.get_tokenizer().encode("[user]Hi!")
+    with pytest.raises(InvalidRequest, match="no place for images"):
+        llm.chat([{"role": "user", "content": [{"type": "image_url", "image_url": "x.png"}]}], **arguments)
+    (plain,) = llm.chat(messages, greedy, use_tqdm=False)
+    llm.enqueue_chat(messages, greedy)
+    (waited,) = llm.wait_for_completion(use_tqdm=False)
+    assert waited.outputs == plain.outputs
+    with pytest.raises(InvalidRequest, match="continue_final_message=True needs add_generation_prompt=False"):
+        llm.chat(messages, greedy, continue_final_message=True)
+
+
+def test_scripts_of_reinforcement_learning_wake_in_parts(llm: LLM) -> None:
+    """Follow trl: the model sleeps after it opened, weights wake for new ones, pages for rollouts."""
+    llm.sleep(level=2)
+    assert llm.wake_up(tags=["weights"])
+    assert llm.wake_up(tags=["kv_cache"])
+    assert llm.reset_prefix_cache()
+    assert len(llm.generate("A", SamplingParams(n=2, max_tokens=1), use_tqdm=False)[0].outputs) == 2
 
 
 @pytest.mark.parametrize(("ignores", "reason"), [(False, None), (True, 66)])

@@ -7,7 +7,7 @@ from typing import Any, Final
 from rekindle.core.errors import InvalidRequest, warn
 from rekindle.core.request.checks import preview
 from rekindle.formats.checkpoints.huggingface.json_file import read_json
-from rekindle.vllm.params import SamplingParams
+from rekindle.vllm.sampling_params import SamplingParams
 
 NAMES: Final[Mapping[str, str]] = {
     "repetition_penalty": "repetition_penalty",
@@ -20,15 +20,15 @@ NAMES: Final[Mapping[str, str]] = {
     "max_new_tokens": "max_tokens",
     "skip_special_tokens": "skip_special_tokens",
 }
-"""The parameter for each entry of the file that vLLM reads; `do_sample` is none of them."""
+"""The parameter for each entry read by vLLM; `do_sample` has none."""
 FILE: Final = "generation_config.json"
 
 
 def generation_config_of(source: Any, of_model: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the entries that `generation_config` of `LLM` names.
+    """Return the entries of a source of `generation_config`.
 
     Args:
-        source: "auto" for those of the model, "vllm" for none, or the path of a directory with the file.
+        source: "auto" for the model's, "vllm" for none, or the path of a directory with the file.
         of_model: the entries of the model's own file.
 
     Raises:
@@ -59,9 +59,9 @@ def default_params(entries: Mapping[str, Any], overrides: Mapping[str, Any] | No
             UserWarning,
         )
     values = {**entries, **(overrides or {})}
-    given = {ours: values[name] for name, ours in NAMES.items() if values.get(name) is not None}
+    fields = {ours: values[name] for name, ours in NAMES.items() if values.get(name) is not None}
     try:
-        return SamplingParams.from_optional(**given)
+        return SamplingParams.from_optional(**fields)
     except InvalidRequest as error:
         raise InvalidRequest(
             f'the defaults of sampling are invalid: {error}. Correct {FILE}, or give generation_config="vllm" or '

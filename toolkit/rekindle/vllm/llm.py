@@ -7,11 +7,13 @@ from typing import Any, Final, Literal, TypeVar
 from uuid import uuid4
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.request.accepted import LogprobsOf
 from rekindle.session.opening import open_sync
 from rekindle.session.session import Session
 from rekindle.vllm import pooling
-from rekindle.vllm.adapters import Adapters
 from rekindle.vllm.defaults import default_params, generation_config_of
+from rekindle.vllm.lora.adapters import Adapters
+from rekindle.vllm.lora.request import LoRARequest
 from rekindle.vllm.opening import settings_of, template_of
 from rekindle.vllm.outputs import (
     BeamSearchOutput,
@@ -22,9 +24,9 @@ from rekindle.vllm.outputs import (
     RequestOutput,
     ScoringRequestOutput,
 )
-from rekindle.vllm.params import BeamSearchParams, LoRARequest, PoolingParams, SamplingParams
-from rekindle.vllm.prompts import Job, conversations_in, each_of, illustrated, texts_or_tokens
+from rekindle.vllm.prompts import ChatForm, Job, conversations_in, each_of, illustrated, texts_or_tokens
 from rekindle.vllm.running import Bar, Runner
+from rekindle.vllm.sampling_params import BeamSearchParams, PoolingParams, SamplingParams
 from rekindle.vllm.searching import Search, search
 from rekindle.vllm.table import ABSENT, check
 from rekindle.vllm.tokenizer import LLMTokenizer
@@ -33,6 +35,8 @@ T = TypeVar("T", bound=PoolingRequestOutput[Any])
 
 IN_FLIGHT: Final[Mapping[str, Any]] = {"abort": "fail", "wait": "finish", "keep": "keep"}
 """The fate of running requests at `sleep`, by vLLM's mode."""
+LOGPROBS_OF: Final[Mapping[str, LogprobsOf]] = {"raw_logprobs": "model", "processed_logprobs": "sampled"}
+"""The distribution of log-probabilities for each mode of vLLM."""
 TAGS: Final = ("weights", "kv_cache", "scheduling")
 """The parts of a sleeping model in vLLM."""
 Loras = LoRARequest | Sequence[LoRARequest | None] | None
@@ -71,6 +75,7 @@ class LLM:
         max_num_seqs: int | None = None,
         enable_prefix_caching: bool | None = None,
         max_logprobs: int | None = None,
+        logprobs_mode: str = "raw_logprobs",
         generation_config: Path | str = "auto",
         override_generation_config: Mapping[str, Any] | None = None,
         max_loras: int | None = None,
@@ -80,6 +85,8 @@ class LLM:
     ):
         check("LLM", others)
         generation_config_of(generation_config, {})  # before the model is read
+        if logprobs_mode not in LOGPROBS_OF:
+            raise InvalidRequest(f"logprobs_mode must be one of {', '.join(LOGPROBS_OF)} here, got {logprobs_mode!r}")
         if runner not in ("auto", "generate", "pooling") or convert not in ("auto", "none", "embed", "classify"):
             raise InvalidRequest(f"runner={runner!r}, convert={convert!r}: both follow the method that is called here")
         settings = settings_of(
@@ -102,6 +109,7 @@ class LLM:
         self._runner = Runner(self.session, seed or 0, self._adapters, _ends_without_reason(self.session))
         of_model = self.session._loaded_engine.checkpoint.generation_config
         entries = generation_config_of(generation_config, of_model)
+        self._logprobs_of = LOGPROBS_OF[logprobs_mode]
         self._defaults = default_params(entries, override_generation_config)
 
     def __repr__(self) -> str:
@@ -126,16 +134,24 @@ class LLM:
 
     def generate(
         self,
-        prompts: Any,
+        prompts: Any = None,
         sampling_params: Params = None,
         *,
+        prompt_token_ids: Any = None,
         use_tqdm: Bar = True,
         lora_request: Loras = None,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Generate from each prompt, and return the results in order; see vLLM."""
+        """Generate from each prompt, and return the results in order; see vLLM.
+
+        Args:
+            prompt_token_ids: the token ids of the prompts in place of `prompts`, as in earlier versions of vLLM.
+        """
+        if (prompts is None) == (prompt_token_ids is None):
+            raise InvalidRequest("generate takes prompts, or prompt_token_ids in their place")
+        prompts = prompt_token_ids if prompts is None else prompts
         check(
             "LLM.generate", _present(tokenization_kwargs=tokenization_kwargs, mm_processor_kwargs=mm_processor_kwargs)
         )
@@ -220,22 +236,32 @@ class LLM:
         """Generate the next message of each conversation, and return the results in order; see vLLM."""
         speed = {} if chat_template_content_format == "auto" else {"chat_template_content_format": 1}
         others = _present(tokenization_kwargs=tokenization_kwargs, mm_processor_kwargs=mm_processor_kwargs)
-        check("LLM.chat", {**speed, **others, **_present(chat_template=chat_template)})
-        if add_generation_prompt and continue_final_message:
-            raise InvalidRequest("continue_final_message=True needs add_generation_prompt=False, as in vLLM")
-        variables = dict(chat_template_kwargs or {})
-        if not add_generation_prompt and not continue_final_message:
-            variables["add_generation_prompt"] = False
-        shared: dict[str, Any] = {
-            "tools": tools,
-            "chat_template_kwargs": variables or None,
-            "continue_final_message": continue_final_message,
-        }
-        conversations = conversations_in(messages)
-        texts = [self.session.render(each, **shared) for each in conversations]
-        keywords = [{**shared, "cache_salt": self._salt}] * len(texts)
-        jobs = self._jobs(conversations, texts, keywords, sampling_params, lora_request, priority)
-        return self._runner.run(jobs, use_tqdm)
+        check("LLM.chat", {**speed, **others})
+        form = ChatForm(chat_template, add_generation_prompt, continue_final_message, tools, chat_template_kwargs)
+        return self._runner.run(self._chat_jobs(messages, form, sampling_params, lora_request, priority), use_tqdm)
+
+    def enqueue_chat(
+        self,
+        messages: Any,
+        sampling_params: Params = None,
+        use_tqdm: Bar = True,
+        lora_request: Loras = None,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Submit the conversations, and return their request ids; the computation begins at once. See vLLM."""
+        speed = {} if chat_template_content_format == "auto" else {"chat_template_content_format": 1}
+        others = _present(tokenization_kwargs=tokenization_kwargs, mm_processor_kwargs=mm_processor_kwargs)
+        check("LLM.enqueue_chat", {**speed, **others, **({} if use_tqdm is True else {"use_tqdm": use_tqdm})})
+        form = ChatForm(chat_template, add_generation_prompt, continue_final_message, tools, chat_template_kwargs)
+        return self._runner.enqueue(self._chat_jobs(messages, form, sampling_params, lora_request, priority))
 
     def encode(
         self,
@@ -371,6 +397,16 @@ class LLM:
         ]
         return self._jobs(texts, texts, keywords, params, loras, priority)
 
+    def _chat_jobs(
+        self, messages: Any, form: ChatForm, params: Params, loras: Loras, priority: int | Sequence[int] | None
+    ) -> list[Job]:
+        """Return the jobs of conversations."""
+        conversations = conversations_in(messages)
+        texts = [form.render(self.session, each) for each in conversations]
+        prompts: list[Any] = texts if form.template is not None else conversations
+        keywords = [{**form.keywords, "cache_salt": self._salt}] * len(texts)
+        return self._jobs(prompts, texts, keywords, params, loras, priority)
+
     def _jobs(
         self,
         prompts: Sequence[Any],
@@ -386,6 +422,8 @@ class LLM:
         adapters: list[LoRARequest | None] = each_of("lora_request", loras, LoRARequest, count, None)
         priorities = each_of("priority", priority, int, count, 0)
         options = {id(each): each.options for each in every}
+        for own in options.values():
+            own |= {"logprobs_of": self._logprobs_of} if own["logprobs"] is not None else {}
         rows = zip(prompts, texts, keywords, every, adapters, priorities, strict=True)
         return [
             Job(prompt, text, {**options[id(own)], **keyword}, own, lora, place)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
-from rekindle.vllm.params import LoRARequest
+from rekindle.vllm.lora.request import LoRARequest
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from rekindle.vllm.outputs import (
     ScoringOutput,
     ScoringRequestOutput,
 )
-from rekindle.vllm.params import PoolingParams
-from rekindle.vllm.prompts import listed
+from rekindle.vllm.prompts import values_of
+from rekindle.vllm.sampling_params import PoolingParams
 
 
 def embed(
@@ -123,7 +123,7 @@ def _by_head(
 
 def _pairs(first: Any, second: Any) -> list[tuple[str, str]]:
     """Return the pairs of two texts, of a text with each of several, or of two lists of one length."""
-    ones, others = ([each] if isinstance(each, str) else listed("texts to score", each) for each in (first, second))
+    ones, others = ([each] if isinstance(each, str) else values_of("texts to score", each) for each in (first, second))
     if not all(isinstance(each, str) for each in (*ones, *others)):
         raise InvalidRequest("score takes texts, or lists of texts")
     if len(ones) == 1:

@@ -7,7 +7,10 @@ from typing import Any, Final, TypeVar
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
-from rekindle.vllm.params import LoRARequest, SamplingParams
+from rekindle.formats.rendering.chat import render
+from rekindle.session.session import Session
+from rekindle.vllm.lora.request import LoRARequest
+from rekindle.vllm.sampling_params import SamplingParams
 
 T = TypeVar("T")
 
@@ -38,6 +41,74 @@ class Job:
     priority: int
 
 
+@dataclass(frozen=True, slots=True)
+class ChatForm:
+    """The form of conversations as prompts, by the arguments of `LLM.chat`.
+
+    Attributes:
+        template: the Jinja source of a chat template in place of the model's, or None.
+        opens: whether the prompt ends with the start of an answer.
+        continues: whether the last message is continued.
+        tools: the tools.
+        variables: further variables of the template.
+    """
+
+    template: str | None
+    opens: bool
+    continues: bool
+    tools: Sequence[Any] | None
+    variables: Mapping[str, Any] | None
+
+    def __post_init__(self) -> None:
+        """Check the form."""
+        if self.opens and self.continues:
+            raise InvalidRequest("continue_final_message=True needs add_generation_prompt=False, as in vLLM")
+
+    @property
+    def _rendering(self) -> dict[str, Any]:
+        closed = {} if self.opens or self.continues else {"add_generation_prompt": False}
+        return {
+            "tools": self.tools,
+            "chat_template_kwargs": {**(self.variables or {}), **closed} or None,
+            "continue_final_message": self.continues,
+        }
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The keywords of `session.enqueue` for a conversation, or for its text with a template of its own."""
+        return self._rendering if self.template is None else {"add_special_tokens": False}
+
+    def render(self, session: Session, conversation: Sequence[Any]) -> str:
+        """Return a conversation as text.
+
+        Raises:
+            InvalidRequest: the conversation is malformed, has images and a template of its own, or the template rejects
+                it.
+        """
+        if self.template is None:
+            return session.render(conversation, **self._rendering)
+        if any(
+            isinstance(part, Mapping) and part.get("type") == "image" for each in conversation for part in _parts(each)
+        ):
+            raise InvalidRequest("chat_template= has no place for images: open the LLM with this chat_template")
+        tokenizer, options = session.tokenizer, self._rendering
+        chat = session._requests.conversation(conversation, {"tools": self.tools})
+        return render(
+            chat.messages,
+            self.template,
+            tools=chat.tools or None,
+            variables=options["chat_template_kwargs"],
+            bos_token=None if tokenizer is None else tokenizer.bos_token,
+            eos_token=None if tokenizer is None else tokenizer.eos_token,
+            continue_final_message=self.continues,
+        )
+
+
+def _parts(message: Any) -> Sequence[Any]:
+    content = message.get("content") if isinstance(message, Mapping) else None
+    return content if isinstance(content, list) else ()
+
+
 def texts_or_tokens(prompts: Any) -> list[str | list[int]]:
     """Return the prompts of a call: each a text, or token ids.
 
@@ -66,7 +137,7 @@ def illustrated(prompts: Any) -> list[tuple[str | list[int], dict[str, Any]]]:
     """
     if isinstance(prompts, str | Mapping):
         return [_plain("the prompt", prompts)]
-    values = listed("prompts", prompts)
+    values = values_of("prompts", prompts)
     if _is_tokens(values):
         return [_plain("the prompt", values)]
     return [_plain(f"prompt {place}", each) for place, each in enumerate(values)]
@@ -78,9 +149,9 @@ def conversations_in(messages: Any) -> list[list[Any]]:
     Raises:
         InvalidRequest: the value is no list of messages, and none of conversations.
     """
-    values = listed("messages", messages)
+    values = values_of("messages", messages)
     several = [values] if values and all(isinstance(each, Mapping) for each in values) else values
-    return [[_message(message) for message in listed("each conversation", each)] for each in several]
+    return [[_message(message) for message in values_of("each conversation", each)] for each in several]
 
 
 def _message(message: Any) -> Any:
@@ -108,7 +179,7 @@ def each_of(name: str, value: Any, kind: type[Any], count: int, default: T) -> l
         return [default] * count
     if isinstance(value, kind):
         return [value] * count
-    values = listed(name, value)
+    values = values_of(name, value)
     if wrong := [each for each in values if each is not None and not isinstance(each, kind)]:
         raise InvalidRequest(f"{name} must be of {kind.__name__}, or a list of them; got {preview(wrong[0])}")
     if len(values) != count:
@@ -116,7 +187,7 @@ def each_of(name: str, value: Any, kind: type[Any], count: int, default: T) -> l
     return [default if each is None else each for each in values]
 
 
-def listed(name: str, values: Any) -> list[Any]:
+def values_of(name: str, values: Any) -> list[Any]:
     """Return the values of a list, an iterator, an array or a column of a table.
 
     Raises:
@@ -168,7 +239,7 @@ def _text_or_tokens(place: str, prompt: Any) -> str | list[int]:
     if isinstance(prompt, str):
         return str(prompt)
     if isinstance(prompt, Iterable) and not isinstance(prompt, bytes | bytearray | Mapping):
-        values = listed(place, prompt)
+        values = values_of(place, prompt)
         if not values or _is_tokens(values):
             return [int(each) for each in values]
     raise InvalidRequest(f"{place} must be a text or token ids, got {preview(prompt)}")

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from rekindle.client.handle import Handle
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
-from rekindle.vllm.adapters import Adapters
+from rekindle.vllm.lora.adapters import Adapters
 from rekindle.vllm.outputs import RequestOutput, completion, metrics, prompt_logprobs
 from rekindle.vllm.prompts import Job
 
@@ -106,7 +106,7 @@ class Runner:
             list(first.prompt_token_ids),
             prompt_logprobs(first),
             [completion(index, each, ends, job.lora) for index, each in enumerate(generations)],
-            metrics=metrics(generations, running.begun),
+            metrics=metrics(generations, running.start),
             lora_request=job.lora,
             num_cached_tokens=first.cached_tokens,
         )
@@ -117,12 +117,12 @@ class _Running:
     """The requests of a prompt: one for each sample.
 
     Attributes:
-        begun: the time of their submission, of `time.monotonic`.
+        start: the time of their submission, of `time.monotonic`.
     """
 
     job: Job
     number: int
-    begun: float = field(default_factory=time.monotonic)
+    start: float = field(default_factory=time.monotonic)
     handles: list[Handle] = field(default_factory=list)
 
 

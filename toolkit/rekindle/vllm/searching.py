@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from rekindle.client.handle import Handle
 from rekindle.session.session import Session
-from rekindle.vllm.adapters import Adapters
+from rekindle.vllm.lora.adapters import Adapters
+from rekindle.vllm.lora.request import LoRARequest
 from rekindle.vllm.outputs import BeamSearchOutput, BeamSearchSequence, Logprob, by_token
-from rekindle.vllm.params import BeamSearchParams, LoRARequest
 from rekindle.vllm.running import Bar, with_bar
+from rekindle.vllm.sampling_params import BeamSearchParams
 
 CANDIDATES: Final = 2
 """Candidates of a step for each beam of the width, so that enough go on where half of them end."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rekindle.formats.checkpoints.peft import CONFIG, WEIGHTS
 from rekindle.session.session import Session
-from rekindle.vllm.params import LoRARequest
+from rekindle.vllm.lora.request import LoRARequest
 
 Stamp = tuple[tuple[int, int, int, int], ...]
 """Inode, size, and times of modification and of change in nanoseconds of each file of an adapter."""
@@ -19,7 +19,7 @@ class _Loaded:
 
     Attributes:
         name: its name there.
-        path: the directory that it came from.
+        path: its directory.
         stamp: the files there at that time.
     """
 
@@ -29,7 +29,7 @@ class _Loaded:
 
 
 class Adapters:
-    """The adapters that an LLM has added to its session, from the least to the most recently used.
+    """The adapters of an LLM in its session, from the least to the most recently used.
 
     An adapter is known by its directory and the files in it: files saved anew there are another adapter. vLLM knows it
     by `lora_int_id` alone.
@@ -62,16 +62,16 @@ class Adapters:
         self._loaded = [each for each in self._loaded if each.name in names]  # the session's user may remove some
         same = [each for each in self._loaded if each.path == lora.lora_path]
         # Files removed after they were read, as loops of training do, are those of before.
-        known = next((each for each in reversed(same) if not stamp or each.stamp == stamp), None)
-        if known is None or lora.load_inplace:
-            known = self._added(lora, stamp, [each.name for each in same])
-        self._loaded = [*(each for each in self._loaded if each.name != known.name), known]
-        return known.name
+        adapter = next((each for each in reversed(same) if not stamp or each.stamp == stamp), None)
+        if adapter is None or lora.load_inplace:
+            adapter = self._added(lora, stamp, [each.name for each in same])
+        self._loaded = [*(each for each in self._loaded if each.name != adapter.name), adapter]
+        return adapter.name
 
     def _added(self, lora: LoRARequest, stamp: Stamp, outdated: Collection[str]) -> _Loaded:
-        taken = self._session.adapters.keys() - set(outdated)
+        names = self._session.adapters.keys() - set(outdated)
         others = (f"{lora.lora_name}#{number}" for number in count(lora.lora_int_id))
-        name = lora.lora_name if lora.lora_name not in taken else next(each for each in others if each not in taken)
+        name = lora.lora_name if lora.lora_name not in names else next(each for each in others if each not in names)
         for each in outdated:
             if each != name:
                 self._session.remove_adapter_sync(each)

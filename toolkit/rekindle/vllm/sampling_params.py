@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, fields
+from enum import Enum
 from numbers import Real
 from typing import Any, Final, Self
 
@@ -73,6 +74,14 @@ def _parsed(schema: str) -> Any:
 GuidedDecodingParams = StructuredOutputsParams
 
 
+class RequestOutputKind(Enum):
+    """The outputs of a request in vLLM; here each call returns final ones."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
 @hinted
 @dataclass
 class SamplingParams:
@@ -132,20 +141,20 @@ class SamplingParams:
 
     @classmethod
     def from_optional(cls, **values: Any) -> Self:
-        """Return parameters for values of which some are None: those have their defaults.
+        """Return parameters for values, with the default in place of None.
 
         Args:
             values: the fields by name. Token ids in `logit_bias` may be text; each bias counts as at most 100.
         """
         own = {each.name: each.default for each in fields(cls)}
-        given = {name: value for name, value in values.items() if value is not None or own.get(name) is None}
-        if isinstance(bias := given.get("logit_bias"), Mapping):
+        own_values = {name: value for name, value in values.items() if value is not None or own.get(name) is None}
+        if isinstance(bias := own_values.get("logit_bias"), Mapping):
             checked = CHECKS["logit_bias"]("logit_bias", bias)
-            given["logit_bias"] = {token: min(MOST_BIAS, max(-MOST_BIAS, each)) for token, each in checked}
-        return cls(**given)
+            own_values["logit_bias"] = {token: min(MOST_BIAS, max(-MOST_BIAS, each)) for token, each in checked}
+        return cls(**own_values)
 
     def clone(self) -> Self:
-        """Return a copy; its values are those of the parameters with `skip_clone`, and else copies too."""
+        """Return a copy, with copies of its values unless `skip_clone` is set."""
         return copy(self) if self.skip_clone else deepcopy(self)
 
     @property
@@ -153,7 +162,7 @@ class SamplingParams:
         """The keywords for `session.enqueue`, without the seed: all, as a model's defaults do not apply.
 
         Raises:
-            InvalidRequest: a field, which may be assigned at any time, is invalid or has no equivalent here.
+            InvalidRequest: a field is invalid or has no equivalent here; scripts may assign fields at any time.
         """
         if self.guided_decoding is not None:  # the name of earlier versions
             self.structured_outputs, self.guided_decoding = self.guided_decoding, None
@@ -259,48 +268,6 @@ class PoolingParams:
     def __post_init__(self) -> None:
         """Check the fields."""
         check("PoolingParams", changed(self))
-
-
-@hinted
-@dataclass(unsafe_hash=True)
-class LoRARequest:
-    """An adapter: its name, a number from 1, and its directory.
-
-    Attributes:
-        load_inplace: whether its files are read again, though they are those of before.
-    """
-
-    lora_name: str
-    lora_int_id: int
-    lora_path: str = ""
-    base_model_name: str | None = None
-    load_inplace: bool = False
-    is_3d_lora_weight: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        self.check()
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return self.lora_name
-
-    @property
-    def path(self) -> str:
-        """The directory."""
-        return self.lora_path
-
-    @property
-    def adapter_id(self) -> int:
-        """The number."""
-        return self.lora_int_id
-
-    def check(self) -> None:
-        """Raise InvalidRequest if a field, which may be assigned at any time, is invalid."""
-        check("LoRARequest", changed(self))
-        if self.lora_int_id < 1 or not self.lora_path:
-            raise InvalidRequest(f"lora_int_id must be at least 1, and lora_path the path of a directory, got {self}")
 
 
 def changed(params: Any) -> dict[str, Any]:
