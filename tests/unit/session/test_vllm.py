@@ -654,6 +654,16 @@ def test_members_without_an_equivalent_name_another_way(llm: LLM) -> None:
         _ = llm.no_such
 
 
+def test_a_grammar_may_be_gbnf(llm: LLM) -> None:
+    """Follow vLLM's example of structured outputs."""
+    grammar = 'root ::= "SELECT " column\ncolumn ::= "a" | "b"'
+    params = SamplingParams(structured_outputs=GuidedDecodingParams(grammar=grammar), max_tokens=20)
+    assert llm.generate("A", params, use_tqdm=False)[0].outputs[0].text in ("SELECT a", "SELECT b")
+    assert GuidedDecodingParams(grammar='start: "a"').options == {"grammar": 'start: "a"'}
+    with pytest.raises(InvalidRequest, match="cannot be read as GBNF"):
+        GuidedDecodingParams(grammar="root ::= (")
+
+
 def test_names_of_vllm_are_at_their_places_or_name_another_way() -> None:
     from rekindle.vllm import RequestOutputKind, TokensPrompt
     from rekindle.vllm.inputs import TextPrompt

@@ -51,7 +51,8 @@ class StructuredOutputsParams:
     def options(self) -> dict[str, Any]:
         """The keywords of the constraint for `session.generate`."""
         check("StructuredOutputsParams", changed(self))
-        texts: dict[str, Any] = {"regex": self.regex, "choice": self.choice, "grammar": self.grammar}
+        grammar = _as_lark(self.grammar) if isinstance(self.grammar, str) else self.grammar
+        texts: dict[str, Any] = {"regex": self.regex, "choice": self.choice, "grammar": grammar}
         forms: list[dict[str, Any]] = [{name: value} for name, value in texts.items() if value is not None]
         if self.json is not None:
             forms.append({"json_schema": _parsed(self.json) if isinstance(self.json, str) else self.json})
@@ -60,6 +61,18 @@ class StructuredOutputsParams:
         if len(forms) != 1:
             raise InvalidRequest("StructuredOutputsParams takes one of json, regex, choice, grammar and json_object")
         return forms[0]
+
+
+def _as_lark(grammar: str) -> str:
+    """Return a grammar in GBNF, with rules such as `root ::= "a"`, in Lark, and one in Lark as it is."""
+    if "::=" not in grammar:
+        return grammar
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return str(gbnf_to_lark(grammar))
+    except Exception as error:  # it raises several kinds, for any text
+        raise InvalidRequest(f"StructuredOutputsParams(grammar=...) cannot be read as GBNF: {error}") from error
 
 
 def _parsed(schema: str) -> Any:
