@@ -237,8 +237,8 @@ def test_random_bodies_never_make_the_server_fail(session: Session, route: str) 
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("part", range(5))
 @pytest.mark.parametrize("route", sorted(RICH))
+@pytest.mark.parametrize("part", range(5))
 def test_a_thousand_random_bodies_never_make_the_server_fail(session: Session, route: str, part: int) -> None:
     """Send 5,000 to each route, in parts for the time limit of a test."""
     chance = random.Random(f"{part} {route}")
