@@ -1,4 +1,4 @@
-"""The files of vLLM's tests that start a server: those that run here, and the others with the reason."""
+"""The files of vLLM's tests with a server: the ones to run here, and the others with the reason."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ VERSION: Final = "0.33.0"
 """The version of vLLM with these files."""
 ROOT: Final = "tests/entrypoints"
 STARTS: Final = ("RemoteOpenAIServer", "RemoteVLLMServer", "RemoteLaunchRenderServer")
-"""Fixtures that start a server."""
+"""Fixtures with a server."""
 RUN: Final[Sequence[str]] = (
     *(f"openai/chat_completion/test_{name}.py" for name in ("chat", "chat_completion", "chat_echo")),
     *(f"openai/chat_completion/test_{name}.py" for name in ("chat_logit_bias_validation", "extra_content_fields")),
@@ -30,11 +30,11 @@ RUN: Final[Sequence[str]] = (
     "rl/state_transitions/test_sleep.py",
     "tool_parsers/test_hermes_tool_parser.py",
 )
-"""The files that run, below `ROOT`."""
+"""The files to run, below `ROOT`."""
 OTHERS: Final[Sequence[str]] = tuple(
     f"openai/responses/test_{name}.py" for name in ("basic", "function_call", "stateful", "structured_output")
 )
-"""Files that run, and start their server by a fixture of another file."""
+"""Files to run whose server starts in a fixture of another file."""
 VISION: Final = "it needs a model that sees, and fetches images by their addresses, which this server refuses"
 AUDIO: Final = "audio and video are not claimed"
 NOT_CLAIMED: Final = "the route or the field is not claimed: "
@@ -119,14 +119,14 @@ LEFT_OUT: Final[Mapping[str, Sequence[str]]] = {
         "openai/test_openai_schema.py",
     ),
 }
-"""The files that do not run, below `ROOT`, by the reason."""
+"""The other files, below `ROOT`, by the reason."""
 
 
 def unlisted(checkout: Path) -> Iterator[str]:
-    """Yield the files of a checkout that start a server and are in neither list."""
-    known = {*RUN, *OTHERS, *(name for names in LEFT_OUT.values() for name in names)}
+    """Yield the files of a checkout with a server and without an entry."""
+    entries = {*RUN, *OTHERS, *(name for names in LEFT_OUT.values() for name in names)}
     root = checkout / ROOT
     for path in sorted(root.rglob("test_*.py")):
         name = path.relative_to(root).as_posix()
-        if name not in known and any(start in path.read_text(encoding="utf-8") for start in STARTS):
+        if name not in entries and any(start in path.read_text(encoding="utf-8") for start in STARTS):
             yield name

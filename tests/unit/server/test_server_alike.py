@@ -248,3 +248,22 @@ async def test_the_end_token_among_the_stop_tokens_is_no_reason(serve: Serve, ig
         assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", end if given else None)
         reply = await ask(app(session), path, {**body, **fields, "stream": True})
         assert (f'"stop_reason":{end}' in reply.body.decode()) == given
+
+
+@pytest.mark.parametrize("temperature", [0, 0.0, -0.0, 5e-324, 1e-10, 1e-8, 1e-6, 9.9e-6])
+async def test_a_tiny_temperature_is_greedy_in_every_api(serve: Serve, temperature: float) -> None:
+    """Send fields without effect at temperature 0 beside it, and two choices, as clients do."""
+    session = serve(lambda prompt: "ok")
+    own: dict[str, Any] = {"temperature": temperature, "top_p": 0.5}
+    fields: dict[str, dict[str, Any]] = {
+        "chat": {**own, "seed": 3, "n": 2, "top_k": 5},
+        "responses": {**own, "seed": 3},
+        "messages": {**own, "top_k": 5},
+        "ollama": {"options": {**own, "seed": 3, "top_k": 5}},
+    }
+    text = {"prompt": "<|im_start|>assistant\n", "max_tokens": 1, **own}
+    for path, body in (*bodies([USER], fields).values(), ("/v1/completions", text)):
+        reply = await ask(app(session), path, body)
+        assert reply.status == 200, reply.body
+    generation = await session.generate([USER], temperature=temperature)
+    assert (generation.text, generation.seed) == ("ok", None)
