@@ -33,8 +33,8 @@ def test_an_object_comes_after_a_call_and_a_cut_call_is_no_text(server: Server) 
     start = node_command(SCRIPT)
     if start is None:
         pytest.skip("Node.js and its packages are not installed: python -m tests.clients.npm")
-    asked = [*start, server.url, "fake"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=240, cwd=Path(start[-1]).parent)
+    command = [*start, server.url, "fake"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, cwd=Path(start[-1]).parent)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)
     assert result["found"].keys() == PROVIDERS

@@ -200,6 +200,7 @@ def test_tile_sizes_count_with_the_code() -> None:
 
 
 WRITERS = {
+    "cli/batch/lines.py": "lines of a pipe, in a temporary folder: gone at the end of the command",
     "cli/chat/commands.py": "conversations of a terminal, as messages: rendered and computed anew",
     "formats/checkpoints/embedded.py": "the log of pip",
     "formats/checkpoints/wheels.py": "downloaded models: compared with a pinned SHA-256",

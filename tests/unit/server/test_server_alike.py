@@ -232,8 +232,8 @@ def test_a_content_beside_tools_begins_as_its_form(options: dict[str, Any], text
     assert Call(None, {"tools": [FUNCTION], **options}, None, 1, {}, None).may_have(text) == allowed
 
 
-@pytest.mark.parametrize(("ignores", "given"), [(False, False), (True, True)])
-async def test_the_end_token_among_the_stop_tokens_is_no_reason(serve: Serve, ignores: bool, given: bool) -> None:
+@pytest.mark.parametrize(("ignores", "tells"), [(False, False), (True, True)])
+async def test_the_end_token_among_the_stop_tokens_is_no_reason(serve: Serve, ignores: bool, tells: bool) -> None:
     """Follow `check_stop` of vLLM in chats and completions, whole and as a stream."""
     session = serve(lambda prompt: "ok")
     assert session.tokenizer is not None
@@ -245,9 +245,9 @@ async def test_the_end_token_among_the_stop_tokens_is_no_reason(serve: Serve, ig
     ):
         reply = await ask(app(session), path, {**body, **fields})
         choice = reply.json["choices"][0]
-        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", end if given else None)
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", end if tells else None)
         reply = await ask(app(session), path, {**body, **fields, "stream": True})
-        assert (f'"stop_reason":{end}' in reply.body.decode()) == given
+        assert (f'"stop_reason":{end}' in reply.body.decode()) == tells
 
 
 @pytest.mark.parametrize("temperature", [0, 0.0, -0.0, 5e-324, 1e-10, 1e-8, 1e-6, 9.9e-6])

@@ -190,7 +190,7 @@ def changed(body: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str
 
 
 UNANSWERED = ("/api/chat", "/v1/messages", "/v1/systemone", "/v1/decisions")
-"""Routes whose bodies are too long here, or whose questions need another tokenizer."""
+"""Routes with bodies too long for the model, or with questions for another tokenizer."""
 CASES = [(route, path, value) for route in sorted(RICH) for path in places_in(RICH[route]) for value in WRONG]
 SHARE = 23
 """One of so many cases is in the cheap tests: each place of a route, and each value, but not all pairs."""

@@ -119,7 +119,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def openings(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Open the fake device, and return the list of the settings of each opening."""
     opening, settings = fake_opening(byte_tokenizer), []
 
@@ -134,10 +134,10 @@ def opened(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> list[d
 
 
 @pytest.fixture
-def llm(opened: list[dict[str, Any]]) -> Iterator[LLM]:
-    made = LLM("fake")
-    yield made
-    made.close()
+def llm(openings: list[dict[str, Any]]) -> Iterator[LLM]:
+    model = LLM("fake")
+    yield model
+    model.close()
 
 
 @pytest.mark.parametrize("owner", PUBLISHED)
@@ -188,7 +188,7 @@ EXAMPLE_PROMPTS = [
 ]
 
 
-@pytest.mark.usefixtures("opened")
+@pytest.mark.usefixtures("openings")
 def test_the_basic_example_runs_on_the_fake_device(capsys: pytest.CaptureFixture[str]) -> None:
     exec(SCRIPT.replace("from vllm", "from rekindle.vllm"), {"__name__": "__main__"})
     lines = capsys.readouterr().out.splitlines()
@@ -218,15 +218,15 @@ def test_defaults_and_results_are_those_of_vllm(llm: LLM) -> None:
     assert SamplingParams().options["temperature"] == 1
 
 
-def test_a_run_is_repeatable_by_the_seed_and_a_request_by_its_own(opened: list[Any]) -> None:
+def test_a_run_is_repeatable_by_the_seed_and_a_request_by_its_own(openings: list[Any]) -> None:
     texts = []
     for seed in (0, 0, 1):
-        made = LLM("fake", seed=seed)
-        outputs = made.generate(["A", "A"], SamplingParams(n=2), use_tqdm=False)
+        model = LLM("fake", seed=seed)
+        outputs = model.generate(["A", "A"], SamplingParams(n=2), use_tqdm=False)
         texts.append([sample.token_ids for output in outputs for sample in output.outputs])
-        own = [made.generate("A", SamplingParams(seed=7), use_tqdm=False)[0].outputs[0].token_ids for _ in range(2)]
+        own = [model.generate("A", SamplingParams(seed=7), use_tqdm=False)[0].outputs[0].token_ids for _ in range(2)]
         assert own[0] == own[1]
-        made.close()
+        model.close()
     assert texts[0] == texts[1] != texts[2]
     assert len({tuple(each) for each in texts[0]}) == 4
 
@@ -356,42 +356,42 @@ def test_a_beam_keeps_the_likeliest_of_all_and_ends_at_end_tokens() -> None:
         (lambda: LLM("fake", generation_config="/no/such"), '"vllm" or the path of a directory with generation_config'),
     ],
 )
-def test_what_would_change_answers_raises(make: Any, message: str, opened: list[Any]) -> None:
+def test_what_would_change_answers_raises(make: Any, message: str, openings: list[Any]) -> None:
     with pytest.raises(InvalidRequest, match=message):
         make()
-    assert opened == []
+    assert openings == []
 
 
-def test_drafts_by_n_grams_are_drafts_by_lookup(opened: list[Any]) -> None:
+def test_drafts_by_n_grams_are_drafts_by_lookup(openings: list[Any]) -> None:
     LLM("fake", speculative_config={"method": "ngram", "num_speculative_tokens": 4}).close()
-    assert opened[-1]["draft"] == "lookup"
+    assert openings[-1]["draft"] == "lookup"
     LLM("fake", speculative_config={"method": "deepseek_mtp", "num_speculative_tokens": 1}).close()
-    assert opened[-1]["draft"] == "mtp"
+    assert openings[-1]["draft"] == "mtp"
     with pytest.warns(UserWarning, match="speculative_config=.*no effect here"):
         LLM("fake", speculative_config={"method": "eagle"}).close()
-    assert "draft" not in opened[-1]
+    assert "draft" not in openings[-1]
 
 
-def test_what_concerns_speed_is_told_once(opened: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_concerns_speed_is_told_once(openings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_noted", set())
     with pytest.warns(UserWarning, match="LLM: gpu_memory_utilization, enforce_eager change no answer, and have"):
-        made = LLM("fake", gpu_memory_utilization=0.5, enforce_eager=True, max_model_len=128, tensor_parallel_size=2)
-    assert opened == [{"revision": None, "chat_template": None, "max_context": 128, "tensor": 2}]
+        model = LLM("fake", gpu_memory_utilization=0.5, enforce_eager=True, max_model_len=128, tensor_parallel_size=2)
+    assert openings == [{"revision": None, "chat_template": None, "max_context": 128, "tensor": 2}]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LLM("fake", enforce_eager=True, hf_overrides=None).close()
-    made.close()
+    model.close()
 
 
 def test_the_bar_is_tqdm_or_what_was_given(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
-    made: list[dict[str, Any]] = []
+    model: list[dict[str, Any]] = []
 
     def bar(jobs: Any, **options: Any) -> Any:
-        made.append(options)
+        model.append(options)
         return jobs
 
     llm.generate(["A", "B"], use_tqdm=bar)
-    assert [options["total"] for options in made] == [2]
+    assert [options["total"] for options in model] == [2]
     llm.generate(["A", "B"])
     assert "Processed prompts" in capsys.readouterr().err
     llm.generate("A", use_tqdm=False)
@@ -440,18 +440,18 @@ def test_it_blocks_in_a_cell_with_a_running_loop_and_sleeps_and_has_adapters(fam
     adapter = saved(tmp_path / "adapter", {"model.layers.0.self_attn.q_proj": LowRank(one, one, 1.0)})
 
     async def cell() -> None:
-        made = LLM(writing_model(families, tmp_path / "tiny"), max_model_len=128, max_num_seqs=2)
+        model = LLM(writing_model(families, tmp_path / "tiny"), max_model_len=128, max_num_seqs=2)
         greedy = SamplingParams(temperature=0, max_tokens=4)
-        before = made.generate(["Hello", "Other"], greedy, use_tqdm=False)
-        made.sleep()
-        assert made.session.asleep
-        assert made.wake_up()
-        assert [each.outputs for each in made.generate(["Hello", "Other"], greedy, use_tqdm=False)] == [
+        before = model.generate(["Hello", "Other"], greedy, use_tqdm=False)
+        model.sleep()
+        assert model.session.asleep
+        assert model.wake_up()
+        assert [each.outputs for each in model.generate(["Hello", "Other"], greedy, use_tqdm=False)] == [
             each.outputs for each in before
         ]
         with pytest.raises(ModelError):
-            made.generate("Hello", lora_request=LoRARequest("a", 1, str(adapter)), use_tqdm=False)
-        made.close()
+            model.generate("Hello", lora_request=LoRARequest("a", 1, str(adapter)), use_tqdm=False)
+        model.close()
 
     asyncio.run(cell())
 
@@ -473,8 +473,8 @@ def test_several_prompts_come_in_any_form(llm: LLM) -> None:
     assert texts_or_tokens(iter(())) == texts_or_tokens([]) == []
     llm.enqueue(iter(texts), greedy)
     assert [output.outputs for output in llm.wait_for_completion(use_tqdm=False)] == expected
-    (beams, listed) = (llm.beam_search(form, BeamSearchParams(1, 2)) for form in (iter(texts), texts))
-    assert beams == listed
+    (beams, others) = (llm.beam_search(form, BeamSearchParams(1, 2)) for form in (iter(texts), texts))
+    assert beams == others
     vectors = [each.outputs.embedding for each in llm.embed(texts, use_tqdm=False)]
     assert [each.outputs.embedding for each in llm.embed(iter(texts), use_tqdm=False)] == vectors
     assert len(llm.encode(iter(texts), pooling_task="embed", use_tqdm=False)) == 3
@@ -554,7 +554,7 @@ def test_adapters_are_known_by_their_files(llm: LLM, tmp_path: Path) -> None:
     assert [output.lora_request for output in outputs] == every
 
 
-def test_defaults_are_those_of_a_generation_config(tmp_path: Path, opened: list[Any]) -> None:
+def test_defaults_are_those_of_a_generation_config(tmp_path: Path, openings: list[Any]) -> None:
     """Compare with vLLM's `get_diff_sampling_param`, which never reads `do_sample`."""
     entries: dict[str, Any] = {
         "do_sample": False,
@@ -576,13 +576,13 @@ def test_defaults_are_those_of_a_generation_config(tmp_path: Path, opened: list[
         default_params({"temperature": "hot"}, None)
     with pytest.warns(UserWarning, match="no effect by do_sample, as in vLLM"):
         assert default_params({}, {"do_sample": False}) == SamplingParams()
-    made = LLM("fake", generation_config=str(tmp_path), override_generation_config={"max_new_tokens": 3})
-    params = made.get_default_sampling_params()
+    model = LLM("fake", generation_config=str(tmp_path), override_generation_config={"max_new_tokens": 3})
+    params = model.get_default_sampling_params()
     assert params == replace(expected, max_tokens=3)
     params.max_tokens = 9
-    assert len(made.generate("A", use_tqdm=False)[0].outputs[0].token_ids) == 3
-    made.close()
-    assert len(opened) == 1
+    assert len(model.generate("A", use_tqdm=False)[0].outputs[0].token_ids) == 3
+    model.close()
+    assert len(openings) == 1
 
 
 def test_a_sleeping_model_says_so_in_each_method(llm: LLM) -> None:
@@ -694,13 +694,13 @@ def test_token_ids_come_by_their_earlier_name(llm: LLM) -> None:
             llm.generate(**arguments)
 
 
-def test_log_probabilities_are_processed_by_the_mode_of_the_llm(opened: list[Any]) -> None:
+def test_log_probabilities_are_processed_by_the_mode_of_the_llm(openings: list[Any]) -> None:
     every = [SamplingParams(logprobs=1), SamplingParams()]
     for mode, expected in (("raw_logprobs", "model"), ("processed_logprobs", "sampled")):
-        made = LLM("fake", logprobs_mode=mode)
-        jobs = made._plain_jobs(["A", "B"], every, None, None)
+        model = LLM("fake", logprobs_mode=mode)
+        jobs = model._plain_jobs(["A", "B"], every, None, None)
         assert [job.keywords.get("logprobs_of") for job in jobs] == [expected, None]
-        made.close()
+        model.close()
     with pytest.raises(InvalidRequest, match="must be one of raw_logprobs, processed_logprobs here"):
         LLM("fake", logprobs_mode="raw_logits")
 
@@ -724,7 +724,7 @@ def test_a_chat_has_a_template_of_its_own_or_is_enqueued(llm: LLM) -> None:
 
 
 def test_scripts_of_reinforcement_learning_wake_in_parts(llm: LLM) -> None:
-    """Follow trl: the model sleeps after it opened, weights wake for new ones, pages for rollouts."""
+    """Follow trl: the model sleeps after it openings, weights wake for new ones, pages for rollouts."""
     llm.sleep(level=2)
     assert llm.wake_up(tags=["weights"])
     assert llm.wake_up(tags=["kv_cache"])

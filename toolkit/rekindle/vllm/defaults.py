@@ -32,7 +32,7 @@ def generation_config_of(source: Any, of_model: Mapping[str, Any]) -> Mapping[st
         of_model: the entries of the model's own file.
 
     Raises:
-        InvalidRequest: there is no such file.
+        InvalidRequest: there is no file.
         CheckpointError: it cannot be read.
     """
     if source in ("auto", "vllm"):

@@ -26,7 +26,7 @@ Ids = TypeVar("Ids")
 
 def is_greedy(temperature: Any) -> bool:
     """Return True for a temperature that counts as 0."""
-    return isinstance(temperature, Real) and not isinstance(temperature, bool) and 0 <= float(temperature) < COLDEST
+    return isinstance(temperature, Real) and 0 <= float(temperature) < COLDEST
 
 
 class PromptOptions(TypedDict, Generic[Ids], total=False):
