@@ -16,7 +16,10 @@ FOLDER: Final = Path(__file__).parents[2] / "build" / "npm"
 MACHINES: Final = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 NODE: Final = f"node-{sys.platform}-{MACHINES.get(platform.machine(), platform.machine())}"
 AGENTS: Final = ("@openai/codex", "@anthropic-ai/claude-code", "opencode-ai")
-SDKS: Final = ("ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic", "@openai/agents", "zod")
+SDKS: Final = (
+    *("ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic", "@openai/agents", "zod"),
+    "ollama-ai-provider-v2",
+)
 FROM_PYPI: Final = ("openai", "openai-agents", "anthropic", "litellm", "ollama", "pydantic-ai-slim")
 PROGRAMS: Final = {
     "codex": "@openai/codex/bin/codex.js",

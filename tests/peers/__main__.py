@@ -24,7 +24,7 @@ These run the tests of others against a server of ours, and fetch nothing:
   git clone --depth 1 https://github.com/vllm-project/vllm        # or the sdist of the wheel, from PyPI
   git clone --depth 1 https://github.com/ggml-org/llama.cpp
   uv venv peers && uv pip install --python peers/bin/python openai anthropic pytest pytest-asyncio requests httpx \\
-      jsonschema regex numpy filelock aiohttp prometheus-client pydantic
+      jsonschema regex numpy filelock aiohttp prometheus-client pydantic pybase64 pillow fastapi safetensors
   rekindle serve smollm2-135m-instruct --name peer --port 8000 &
   make test-peers PEERS='vllm vllm http://127.0.0.1:8000 --python peers/bin/python'
   make test-peers PEERS='llama.cpp llama.cpp http://127.0.0.1:8000 --python peers/bin/python'
@@ -49,6 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("tests", nargs="*", help="files of the suite to run (all)")
     options = parser.parse_intermixed_args(arguments)
     suite = SUITES[options.suite]
+    if unlisted := list(suite.unlisted(options.checkout)):
+        print(f"files without an entry in tests/peers: {', '.join(unlisted)}")
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.json"
         copy = suite.copy(options.checkout.resolve(), Path(directory) / "copy", options.model)

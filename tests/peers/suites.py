@@ -2,10 +2,12 @@
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from tests.peers import vllm_files
 
 HERE = Path(__file__).parent
 A_NAME = re.compile(r'^(?:MODEL_NAME|MODEL|model_name) = ("[^"]+")$', re.MULTILINE)
@@ -39,6 +41,7 @@ class Suite:
         options: further options of pytest.
         copy: copies the tests of a checkout into a folder, for a name of the model.
         environment: returns the environment for an address and a name of the model.
+        unlisted: yields the files of a checkout that start a server, and neither run nor are left out with a reason.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Suite:
     options: Sequence[str]
     copy: Callable[[Path, Path, str], Copied]
     environment: Callable[[str, str], Mapping[str, str]]
+    unlisted: Callable[[Path], Iterable[str]] = lambda checkout: ()
 
 
 def copy_vllm(checkout: Path, place: Path, model: str) -> Copied:
@@ -75,33 +79,14 @@ def llama_environment(url: str, model: str) -> Mapping[str, str]:
     return {"DEBUG_EXTERNAL": "1", "PORT": str(urlsplit(url).port)}
 
 
-CHAT, COMPLETION = "tests/entrypoints/openai/chat_completion", "tests/entrypoints/openai/completion"
-RESPONSES, POOLING = "tests/entrypoints/openai/responses", "tests/entrypoints/pooling"
 SUITES: Mapping[str, Suite] = {
     "vllm": Suite(
         "vLLM",
-        (
-            *(f"{CHAT}/test_{name}.py" for name in ("chat", "chat_completion", "chat_echo")),
-            *(f"{CHAT}/test_{name}.py" for name in ("completion_with_function_calling", "chat_logit_bias_validation")),
-            *(f"{CHAT}/test_{name}.py" for name in ("enable_force_include_usage", "include_reasoning")),
-            *(f"{COMPLETION}/test_{name}.py" for name in ("completion", "token_in_token_out")),
-            *(
-                f"{COMPLETION}/test_prompt_validation.py::test_{name}"
-                for name in ("empty_prompt", "out_of_vocab_token_ids")
-            ),
-            *(f"{RESPONSES}/test_{name}.py" for name in ("simple", "basic", "function_call", "stateful")),
-            f"{RESPONSES}/test_structured_output.py",
-            "tests/entrypoints/openai/models/test_models.py",
-            *(f"tests/entrypoints/openai/test_{name}.py" for name in ("chunked_prompt", "return_token_ids")),
-            "tests/entrypoints/openai/test_return_tokens_as_ids.py",
-            "tests/entrypoints/anthropic/test_messages.py",
-            *(f"{POOLING}/{name}.py" for name in ("embed/test_online", "scoring/test_cross_encoder_online")),
-            *(f"{POOLING}/{name}.py" for name in ("scoring/test_bi_encoder_online", "classify/test_online")),
-            "tests/entrypoints/serve/instrumentator/test_metrics.py",
-        ),
+        tuple(f"{vllm_files.ROOT}/{name}" for name in (*vllm_files.RUN, *vllm_files.OTHERS)),
         ("-o", "asyncio_mode=auto"),
         copy_vllm,
         lambda url, model: {"PEERS_URL": url, "PEERS_MODEL": model},
+        vllm_files.unlisted,
     ),
     "llama.cpp": Suite(
         "llama.cpp",

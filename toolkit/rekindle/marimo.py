@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Unpack
 
-from rekindle.client.calls.options import OnePromptOptions
+from rekindle.client.calls.options import OnePromptOptions, is_greedy
 from rekindle.core.errors import InvalidRequest
 from rekindle.session.session import Session
 
@@ -47,7 +47,7 @@ def chat_model(session: Session, **options: Unpack[OnePromptOptions]) -> ChatMod
 def _options(config: Any, options: Mapping[str, Any]) -> Any:
     """Join the options of `chat_model` with the configuration of the chat, which counts less."""
     of_chat = {name: value for name in CONFIGURATION if (value := getattr(config, name, None)) is not None}
-    if options.get("temperature", of_chat.get("temperature")) == 0:
+    if is_greedy(options.get("temperature", of_chat.get("temperature"))):
         of_chat = {name: value for name, value in of_chat.items() if name not in ("top_p", "top_k")}
     return {**of_chat, **options}
 

@@ -1,10 +1,15 @@
 """`rekindle batch` answers each line as the server would, and goes on after a kill; wrong lines open no model."""
 
+import io
 import json
+import os
 import re
 import sys
+import tempfile
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -286,3 +291,39 @@ def test_a_killed_batch_goes_on_where_it_was(
     assert main(["batch", source, str(tmp_path / "whole"), *SMALL, "--quiet"]) == 0
     assert constant(read(output)) == constant(read(tmp_path / "whole"))
     assert not part.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with a name")
+@pytest.mark.parametrize("way", ["fifo", "descriptor", "standard input"])
+def test_lines_come_from_a_pipe(opened: list[str], tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare with a file; what a pipe has is gone once it was read."""
+    written(tmp_path / "in.jsonl", LINES[:2])
+    data, output = (tmp_path / "in.jsonl").read_bytes(), tmp_path / "out.jsonl"
+    assert main(["batch", str(tmp_path / "in.jsonl"), str(tmp_path / "expected.jsonl"), *SMALL]) == 0
+    reader, writer = os.pipe()
+    name = {"fifo": str(tmp_path / "fifo"), "descriptor": f"/dev/fd/{reader}", "standard input": "-"}[way]
+    if way == "fifo":
+        os.mkfifo(name)
+    else:
+        os.write(writer, data)
+    os.close(writer)
+    thread = threading.Thread(target=Path(name).write_bytes if way == "fifo" else bytes, args=(data,))
+    thread.start()
+    with os.fdopen(reader, "rb") as pipe:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=pipe))
+        assert main(["batch", name, str(output), *SMALL]) == 0
+    thread.join(PATIENCE)
+    assert constant(read(output)) == constant(read(tmp_path / "expected.jsonl"))
+    assert not list(Path(tempfile.gettempdir()).glob("rekindle-batch-*"))
+
+
+def test_wrong_lines_of_standard_input_and_pipes_for_answers_are_told(
+    opened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"{}")))
+    assert main(["batch", "-", str(tmp_path / "out.jsonl")]) == 1
+    assert "standard input has 1 wrong line" in capsys.readouterr().err
+    assert not opened
+    os.mkfifo(tmp_path / "out.jsonl.part")
+    assert main(["batch", written(tmp_path / "in.jsonl", LINES[:1]), str(tmp_path / "out.jsonl"), *SMALL]) == 1
+    assert "must be a file on disk" in capsys.readouterr().err

@@ -3,7 +3,9 @@
 import base64
 import io
 import json
+import os
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.formats.images.sources import MOST_BYTES, ImageFile, ImagePixels, from_base64, from_data_url, image_source
 from tests.unit.images.bombs import chunk, file_of, png
 from tests.unit.images.vision_goldens import PIXELS, SOURCES, sha256
+from tests.waiting import PATIENCE
 
 RED, WHITE = [255, 0, 0], [255, 255, 255]
 
@@ -48,6 +51,16 @@ def test_all_forms_of_an_image_are_equal(tmp_path: Path) -> None:
     assert isinstance(image_source(data), ImageFile)
     assert isinstance(image_source(image), ImagePixels)
     assert image_source(source := image_source(data)) is source
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with a name")
+def test_an_image_comes_from_a_pipe_which_has_no_size_and_is_read_once(tmp_path: Path) -> None:
+    path, data = tmp_path / "pipe", file_of(picture())
+    os.mkfifo(path)
+    thread = threading.Thread(target=path.write_bytes, args=(data,))
+    thread.start()
+    assert image_source(path) == image_source(data)
+    thread.join(PATIENCE)
 
 
 def test_later_changes_by_the_caller_have_no_effect(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers import vllm_files
 from tests.peers.__main__ import HOW, main, table
 from tests.peers.suites import SUITES
 
@@ -52,6 +53,19 @@ def test_a_suite_runs_in_a_copy_and_its_failures_are_counted_by_reason(
     assert "   2  AssertionError: assert N == 5\n      test_fails, test_fails_too" in output
     assert "   1  TimeoutError: the test took too long\n      test_hangs" in output
     assert path.read_text(encoding="utf-8") == VLLM
+
+
+def test_each_file_that_starts_a_server_runs_or_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    """Write the listed files of a checkout, and two more: one starts a server, and has no entry."""
+    names = [*vllm_files.RUN, *vllm_files.OTHERS, *(name for each in vllm_files.LEFT_OUT.values() for name in each)]
+    assert len(names) == len(set(names))
+    assert all(reason.strip() for reason in vllm_files.LEFT_OUT)
+    for name in (*names, "new/test_server.py", "new/test_unit.py"):
+        path = tmp_path / vllm_files.ROOT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("" if name == "new/test_unit.py" else "from tests.utils import RemoteOpenAIServer")
+    assert list(SUITES["vllm"].unlisted(tmp_path)) == ["new/test_server.py"]
+    assert {test.removeprefix(f"{vllm_files.ROOT}/") for test in SUITES["vllm"].tests} < set(names)
 
 
 def test_without_arguments_it_says_how(capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,6 +157,7 @@ def test_sleeping_weights_are_those_of_the_files_as_they_were(tmp_path: Path) ->
 
 
 WRITERS = {
+    "cli/batch/lines.py": "lines of a pipe, in a temporary folder: gone at the end of the command",
     "cli/chat/commands.py": "conversations of a terminal, as messages: rendered and computed anew",
     "formats/checkpoints/embedded.py": "the log of pip",
     "formats/checkpoints/wheels.py": "downloaded models: compared with a pinned SHA-256",

@@ -25,8 +25,8 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "top_k": ([-2, None, 2**31, *NO_INTEGERS], "top_k must be an integer from -1 to 2147483647, got "),
     "seed": ([-2, 2**64, *NO_INTEGERS], "seed must be an integer from -1 to 18446744073709551615, got "),
     "temperature": (
-        [-0.1, -1, 5e-324, 9e-7, 101, 1e300, np.float64(1e39), Fraction(1, 10**7), *NO_NUMBERS],
-        "temperature must be 0, or a finite number from 1e-06 to 100, got ",
+        [-0.1, -1, -5e-324, 101, 1e300, np.float64(1e39), *NO_NUMBERS],
+        "temperature must be a finite number of at least 0 and at most 100, got ",
     ),
     "top_p": (
         [-5e-324, -0.5, 1.01, 2, None, *NO_NUMBERS],
@@ -187,7 +187,8 @@ def test_a_call_that_contradicts_itself_or_says_what_nobody_knows_is_told_what_t
 
 TAKEN: list[tuple[str, Any, Any]] = [
     *(("max_tokens", end, end) for end in (0, 1, 2**30, None)),
-    *(("temperature", end, float(end)) for end in (0, -0.0, 1e-6, 5, 100)),
+    *(("temperature", end, float(end)) for end in (0, -0.0, 1e-5, 5, 100)),
+    *(("temperature", cold, 0.0) for cold in (5e-324, 1e-8, 9.9e-6, np.float32(1e-8), Fraction(1, 10**7))),
     ("top_k", 0, 0),
     *(("seed", end, end) for end in (0, 2**64 - 1, None)),
     *(("top_p", end, float(end)) for end in (1e-9, 1)),

@@ -80,9 +80,9 @@ WRONG_SETTINGS: list[tuple[str, Any, str]] = [
     ("max_logprobs", -1, "must be an integer of at least 0"),
 ]
 WRONG_PARAMETERS: list[tuple[str, Any, str]] = [
-    ("temperature", -1, "must be 0, or a finite number from 1e-06 to 100"),
-    ("temperature", "hot", "must be 0, or a finite number from 1e-06 to 100"),
-    ("temperature", math.nan, "must be 0, or a finite number from 1e-06 to 100"),
+    ("temperature", -1, "must be a finite number of at least 0 and at most 100"),
+    ("temperature", "hot", "must be a finite number of at least 0 and at most 100"),
+    ("temperature", math.nan, "must be a finite number of at least 0 and at most 100"),
     ("top_p", 1.5, "must be a finite number of at least 0 and at most 1"),
     ("top_p", "x", "must be a finite number of at least 0 and at most 1"),
     ("top_k", -2, "must be an integer from -1 to 2147483647"),

@@ -1,5 +1,6 @@
 """The APIs of the server agree, each in its own words: instructions, efforts, stop strings, errors."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, cast
@@ -7,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from rekindle.server import app
-from tests.unit.asgi import ask
-from tests.unit.scripted import HERMES, Serve
+from rekindle.server.common.call import Call
+from tests.unit.asgi import Reply, ask
+from tests.unit.scripted import HERMES, Serve, call
 
 pytestmark = pytest.mark.anyio
 
@@ -154,3 +156,114 @@ async def test_a_model_without_a_template_names_the_options_of_the_server(serve:
         assert "open(" not in reply.body.decode(), name
     count = await ask(app(session), "/v1/messages/count_tokens", {"messages": [USER]})
     assert "--chat-template FILE" in count.error["message"]
+
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+PARAMETERS = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
+FUNCTION = {"name": "weather", "parameters": PARAMETERS}
+
+
+def with_tool_and_schema(limit: int, *, stream: bool) -> dict[str, dict[str, Any]]:
+    """Return the fields of each API for an answer with calls, or by a schema, of so many tokens."""
+    tools = [{"type": "function", "function": FUNCTION}]
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    flat = {"type": "json_schema", "name": "x", "schema": SCHEMA}
+    own = {"stream": stream}
+    return {
+        "chat": {**own, "tools": tools, "max_tokens": limit, "response_format": form},
+        "responses": {
+            **own,
+            "tools": [{"type": "function", **FUNCTION}],
+            "max_output_tokens": limit,
+            "text": {"format": flat},
+        },
+        "messages": {
+            **own,
+            "tools": [{"name": "weather", "input_schema": PARAMETERS}],
+            "max_tokens": limit,
+            "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
+        },
+        "ollama": {**own, "tools": tools, "options": {"num_predict": limit}, "format": SCHEMA},
+    }
+
+
+def content_of(reply: Reply) -> str:
+    """Return the texts in an answer, whole or as a stream, joined."""
+    texts = re.findall(r'"(?:content|text|delta)": ?"((?:[^"\\]|\\.)*)"', reply.body.decode())
+    return "".join(json.loads(f'"{each}"') for each in texts)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_cut_call_beside_a_schema_is_no_content(serve: Serve, stream: bool) -> None:
+    """Cut a call, and the second of two, at each of its tokens; a cut answer by the schema stays."""
+    session = serve(lambda prompt: call(place="Rome") * 2)
+    length = len((await session.generate([USER], max_tokens=400)).token_ids)
+    for limit in (*range(1, 20), length // 2, length // 2 + 3, length - 5):
+        for path, body in bodies([USER], with_tool_and_schema(limit, stream=stream)).values():
+            reply = await ask(app(session), path, body)
+            assert reply.status == 200
+            assert b"<" not in reply.body, (path, limit, reply.body)
+    session = serve(lambda prompt: '{"city": "Rome"}')
+    for path, body in bodies([USER], with_tool_and_schema(5, stream=stream)).values():
+        reply = await ask(app(session), path, body)
+        assert '{"ci' in content_of(reply)
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "allowed"),
+    [
+        ({"json_schema": SCHEMA}, '{"ci', True),
+        ({"json_schema": SCHEMA}, "<tool", False),
+        ({"json_schema": SCHEMA}, '{"name": "weather", "arg', False),
+        ({"json_schema": SCHEMA}, '[weather(place="R', False),
+        ({"json_schema": {"type": "array"}}, "[1, 2", True),
+        ({"json_schema": {"type": "boolean"}}, "tr", True),
+        ({"json_schema": {"properties": {"name": {}}}}, '{"name": "Rome', True),
+        ({"choice": [" yes", "no"]}, "ye", True),
+        ({"choice": [" yes", "no"]}, "<", False),
+        ({"regex": r" [a-z]+"}, "ab", True),
+        ({"regex": r"[a-z]+"}, "<tool", False),
+        ({"json_schema": SCHEMA, "tool_choice": "none"}, "<tool", True),
+        ({"json_schema": SCHEMA, "tools": []}, "<tool", True),
+        ({"tool_choice": "required"}, "{", False),
+    ],
+)
+def test_a_content_beside_tools_begins_as_its_form(options: dict[str, Any], text: str, allowed: bool) -> None:
+    assert Call(None, {"tools": [FUNCTION], **options}, None, 1, {}, None).may_have(text) == allowed
+
+
+@pytest.mark.parametrize(("ignores", "tells"), [(False, False), (True, True)])
+async def test_the_end_token_among_the_stop_tokens_is_no_reason(serve: Serve, ignores: bool, tells: bool) -> None:
+    """Follow `check_stop` of vLLM in chats and completions, whole and as a stream."""
+    session = serve(lambda prompt: "ok")
+    assert session.tokenizer is not None
+    (end,) = session.tokenizer.encode_chat("<|im_end|>")
+    fields = {"stop_token_ids": [end], "ignore_eos": ignores, "max_tokens": 9}
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [USER]}),
+        ("/v1/completions", {"prompt": "<|im_start|>assistant\n", "add_special_tokens": False}),
+    ):
+        reply = await ask(app(session), path, {**body, **fields})
+        choice = reply.json["choices"][0]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", end if tells else None)
+        reply = await ask(app(session), path, {**body, **fields, "stream": True})
+        assert (f'"stop_reason":{end}' in reply.body.decode()) == tells
+
+
+@pytest.mark.parametrize("temperature", [0, 0.0, -0.0, 5e-324, 1e-10, 1e-8, 1e-6, 9.9e-6])
+async def test_a_tiny_temperature_is_greedy_in_every_api(serve: Serve, temperature: float) -> None:
+    """Send fields without effect at temperature 0 beside it, and two choices, as clients do."""
+    session = serve(lambda prompt: "ok")
+    own: dict[str, Any] = {"temperature": temperature, "top_p": 0.5}
+    fields: dict[str, dict[str, Any]] = {
+        "chat": {**own, "seed": 3, "n": 2, "top_k": 5},
+        "responses": {**own, "seed": 3},
+        "messages": {**own, "top_k": 5},
+        "ollama": {"options": {**own, "seed": 3, "top_k": 5}},
+    }
+    text = {"prompt": "<|im_start|>assistant\n", "max_tokens": 1, **own}
+    for path, body in (*bodies([USER], fields).values(), ("/v1/completions", text)):
+        reply = await ask(app(session), path, body)
+        assert reply.status == 200, reply.body
+    generation = await session.generate([USER], temperature=temperature)
+    assert (generation.text, generation.seed) == ("ok", None)

@@ -73,7 +73,7 @@ async def test_named_questions_are_answered_in_the_form_of_vllm(session: Session
     assert questions == [YesNo("Is it spam?", "ads"), tone, Score("", ["Can wait", "Today"])]
     assert options["cache_salt"] == "mine"
     assert reply["answers"] == {
-        "spam": {"type": "noul", "noul": 0.75},
+        "spam": {"type": "noul", "noul": 0.75, "confidence": 0.5, "probabilities": {"yes": 0.75, "no": 0.25}},
         "tone": {
             "type": "choice",
             "choice": "calm",
@@ -135,12 +135,28 @@ async def test_a_list_of_questions_is_answered_in_the_form_of_openai(session: Se
         ("/v1/systemone", {"questions": {}}, "questions must have 1 to"),
         ("/v1/systemone", {"questions": {"a": 5}}, "questions.a must be an object with a type"),
         ("/v1/systemone", {"questions": {"a": {"type": "box"}}}, "type must be one of choice, noul, score, got 'box'"),
-        ("/v1/systemone", {"questions": {"a": {"type": "choice", "criteria": {"b": None}}}}, "needs 2 to 26 options"),
+        ("/v1/systemone", {"questions": {"a": {"type": "choice", "criteria": {}}}}, "needs 1 to 26 options"),
+        (
+            "/v1/systemone",
+            {"questions": {"a": {"type": "noul", "criterion": {}}}},
+            "unknown field 'criterion'; did you",
+        ),
+        ("/v1/systemone", {"question": {}}, "question cannot be served"),
         ("/v1/systemone", {"questions": {"a": {"type": "noul", "criteria": {"b": "c"}}}}, "must be true and false"),
         ("/v1/systemone", {"images": ["data:image/png;base64,AA=="]}, "images"),
         ("/v1/decisions", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "not supported"),
         ("/v1/decisions", {"questions": [{"type": "predicate"}]}, "questions[0] must be an object"),
         ("/v1/decisions", {"questions": ["x"]}, "questions[0] must be an object"),
+        ("/v1/decisions", {"questions": [{**OPENAI["questions"][0], "choices": []}]}, "unknown field 'choices'"),
+        ("/v1/decisions", {"questions": [{**OPENAI["questions"][0], "name": 5}]}, "name must be a text, got 5"),
+        (
+            "/v1/decisions",
+            {"questions": [{"type": "choice", "instructions": "?", "choices": [{"value": "a", "text": "b"}]}]},
+            "unknown field 'text'",
+        ),
+        ("/v1/decisions", {"input": [["x"]]}, "each item must be an object, got ['x']"),
+        ("/v1/decisions", {"input": ["x"]}, "each item must be an object, got 'x'"),
+        ("/v1/decisions", {"input": [[]]}, "each item must be an object, got []"),
     ],
 )
 async def test_a_wrong_body_names_its_place(

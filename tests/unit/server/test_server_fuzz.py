@@ -1,9 +1,8 @@
 """Whatever a body has, it is served or refused, and leaves nothing behind."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +18,7 @@ from rekindle.server import Limits, app
 from rekindle.server.common.sampling import NEUTRAL, SAMPLING
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
-from tests.unit.asgi import ask
+from tests.unit.asgi import Reply, ask
 from tests.unit.sessions import assert_all_is_free, ended_blocking
 
 USER = {"role": "user", "content": "Hello"}
@@ -350,29 +349,37 @@ def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 def check(session: Session, path: str, body: Any) -> int:
-    server, key = app(session, limits=Limits(prompts=64), admin_keys=["key"]), {"authorization": "Bearer key"}
-    reply = anyio.run(partial(ask, server, path, body, headers=key))
+    return check_all(session, [(path, body)])[0]
+
+
+def check_all(session: Session, cases: Iterable[tuple[str, Any]]) -> list[int]:
+    """Send bodies to paths, one after the other; check each answer, and the session at the end. Return the statuses."""
+
+    async def send() -> list[int]:
+        server, key = app(session, limits=Limits(prompts=64), admin_keys=["key"]), {"authorization": "Bearer key"}
+        return [check_reply(path, body, await ask(server, path, body, headers=key)) for path, body in cases]
+
+    statuses = anyio.run(send)
+    ended_blocking(session)
+    assert_all_is_free(session)
+    return statuses
+
+
+def check_reply(path: str, body: Any, reply: Reply) -> int:
+    """Check for an answer or a refusal in the form of the API, and return the status."""
     assert reply.complete
-    assert reply.status in (200, 400, 404), reply.body
-    if reply.status != 200:
-        if path.startswith("/api/"):
-            assert reply.json == {"error": reply.error}
-            assert isinstance(reply.error, str)
-            return check_end(session, reply.status)
+    assert reply.status in (200, 400, 404), (path, body, reply.body)
+    if reply.status != 200 and path.startswith("/api/"):
+        assert reply.json == {"error": reply.error}
+        assert isinstance(reply.error, str)
+    elif reply.status != 200:
         form = {"type", "message"} if path.startswith("/v1/messages") else {"message", "type", "param", "code"}
         assert set(reply.error) - {"details"} == form
     elif reply.headers["content-type"] == "application/json":
         assert reply.json
     else:
         assert reply.body.startswith((b"data: ", b"event: ", b'{"'))
-    return check_end(session, reply.status)
-
-
-def check_end(session: Session, status: int) -> int:
-    """Check for a session without requests, and return the status."""
-    ended_blocking(session)
-    assert_all_is_free(session)
-    return status
+    return reply.status
 
 
 @given(st.sampled_from(sorted(BODIES)), fields)

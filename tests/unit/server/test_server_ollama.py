@@ -14,7 +14,13 @@ from rekindle.server.common.fields import Fields
 from rekindle.server.common.messages import ModelTemplate
 from rekindle.server.models.served import ModelCard, OneModel
 from rekindle.server.ollama.answer import parameter_size
-from rekindle.server.ollama.body import read_ollama_chat, read_ollama_embed, read_ollama_generate
+from rekindle.server.ollama.body import (
+    finish_model_body,
+    read_ollama_chat,
+    read_ollama_embed,
+    read_ollama_embedding,
+    read_ollama_generate,
+)
 from rekindle.server.ollama.routes import OllamaRoutes
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
@@ -326,10 +332,31 @@ def test_options_are_those_of_the_session() -> None:
     )
     assert "seed" not in read(options={"temperature": 0, "seed": 1})
     assert "seed" not in read(options={"seed": -1})
+    with pytest.raises(ApiError, match=r"options\.typical_p cannot be served"):
+        read(options={"typical_p": 0.5})
+
+
+def test_unknown_fields_are_ignored_as_by_ollama_and_noted() -> None:
+    """Check the top, the options, and bodies without generation; a strict server refuses each by its name."""
+    for read_body, own in (
+        (lambda body: read_ollama_chat(body, TEMPLATE), {"messages": [USER]}),
+        (lambda body: read_ollama_generate(body, TEMPLATE), {"prompt": "Hi"}),
+        (lambda body: read_ollama_embed(body, 9), {"input": "Hi"}),
+        (read_ollama_embedding, {"prompt": "Hi"}),
+        (finish_model_body, {}),
+    ):
+        body = Fields({**own, "max_output_tokens": 8})
+        read_body(body)
+        assert body.notes == ["the fields 'max_output_tokens' are unknown"]
+        with pytest.raises(ApiError, match="max_output_tokens cannot be served: it is unknown"):
+            read_body(Fields({**own, "max_output_tokens": 8}, strict=True))
+    body = Fields({"messages": [USER], "options": {"temprature": 1, "num_gqa": 8, "mirostat": 1, "num_predict": 3}})
+    call = read_ollama_chat(body, TEMPLATE).call
+    assert call is not None
+    assert call.options["max_tokens"] == 3
+    assert body.notes == ["the fields 'options.num_gqa', 'options.temprature' are unknown"]
     with pytest.raises(ApiError, match=r"options\.temprature .*did you mean temperature"):
-        read(options={"temprature": 1})
-    with pytest.raises(ApiError, match=r"options\.mirostat cannot be served"):
-        read(options={"mirostat": 1})
+        read_ollama_chat(Fields({"messages": [USER], "options": {"temprature": 1}}, strict=True), TEMPLATE)
 
 
 async def test_an_option_of_a_wrong_value_is_named(serve: Serve) -> None:
@@ -379,7 +406,6 @@ def test_calls_and_results_without_ids_belong_together() -> None:
         ("think", 5),
         ("options", []),
         ("stream", "yes"),
-        ("message", [USER]),
     ],
 )
 def test_a_field_of_another_form_is_refused_by_its_name(name: str, value: Any) -> None:

@@ -1,18 +1,24 @@
 """A body is read into a call of the session, or refused with the name of the field for which it cannot be."""
 
+import gzip
 import json
+import zlib
 from typing import Any
 
 import pytest
 
 from rekindle.formats.response import MessageForm
+from rekindle.server import Limits, app
 from rekindle.server.common.call import Streaming
 from rekindle.server.common.errors import ApiError
 from rekindle.server.common.fields import Fields, parse_body
 from rekindle.server.common.messages import message
+from rekindle.server.http import reading
 from rekindle.server.judging.encoding_body import read_detokenize, read_embedding, read_tokenize
 from rekindle.server.openai.chat.body import read_chat
 from rekindle.server.openai.completions.body import read_completion
+from tests.unit.asgi import ask
+from tests.unit.scripted import Serve
 
 USER = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -337,3 +343,74 @@ def test_fields_without_an_effect_alone_are_dropped_since_clients_send_them_anyw
     both = completion(truncation_side="right", truncate_prompt_tokens=9, include_stop_str_in_output=True, stop="a")
     assert both.call.options["truncation_side"] == "right"
     assert both.call.options["keep_stop"] is True
+
+
+BODY = json.dumps({"messages": [USER], "max_tokens": 1}).encode()
+ENCODED: list[tuple[str, bytes]] = [
+    ("gzip", gzip.compress(BODY)),
+    ("x-gzip", gzip.compress(BODY)),
+    ("GZIP", gzip.compress(BODY[:9]) + gzip.compress(BODY[9:])),
+    ("deflate", zlib.compress(BODY)),
+    ("deflate", zlib.compress(BODY)[2:-4]),  # without zlib's header, as some clients send it
+    ("identity", BODY),
+    ("", BODY),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("encoding", "data"), ENCODED)
+async def test_a_compressed_body_is_read(serve: Serve, encoding: str, data: bytes) -> None:
+    reply = await ask(app(serve("ok")), "/v1/chat/completions", data, headers={"content-encoding": encoding})
+    assert reply.status == 200
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("encoding", "data", "status", "message"),
+    [
+        ("zstd", BODY, 415, "the body has the content encoding 'zstd'; it may be one of gzip, deflate, or none"),
+        ("br", BODY, 415, "'br'"),
+        ("gzip, gzip", BODY, 415, "'gzip, gzip'"),
+        ("gzip", BODY, 400, "and is not gzip"),
+        ("gzip", gzip.compress(BODY)[:-9], 400, "it is cut"),
+        ("gzip", gzip.compress(BODY) + b"more", 400, "is not gzip"),
+        ("deflate", BODY, 400, "and is not deflate"),
+        ("deflate", zlib.compress(BODY) + b"more", 400, "there is more behind its end"),
+        ("gzip", gzip.compress(b" " * 5000 + BODY), 413, "the body may have at most 4096 bytes"),
+        ("gzip", gzip.compress(b"") * 100, 400, "there is more behind its end"),
+    ],
+)
+async def test_a_body_that_cannot_be_decoded_names_its_encoding(
+    serve: Serve, encoding: str, data: bytes, status: int, message: str
+) -> None:
+    server = app(serve("ok"), limits=Limits(body_bytes=4096))
+    for path in ("/v1/chat/completions", "/v1/messages", "/api/chat"):
+        reply = await ask(server, path, data, headers={"content-encoding": encoding})
+        assert reply.status == status
+        assert message in reply.body.decode()
+        if status == 415:
+            assert reply.headers["accept-encoding"] == "gzip, deflate"
+
+
+@pytest.mark.anyio
+async def test_a_bomb_is_never_decompressed_past_the_bound(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+    """Count the bytes that zlib may give for 64 MiB in a body of 64 KiB."""
+    most: list[int] = []
+
+    class Stream:
+        def __init__(self, window: int):
+            self._stream = zlib.decompressobj(window)
+
+        def decompress(self, data: bytes, length: int) -> bytes:
+            most.append(length)
+            return self._stream.decompress(data, length)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._stream, name)
+
+    monkeypatch.setattr(reading, "decompressobj", Stream)
+    bomb = gzip.compress(b"\0" * (64 << 20))
+    server = app(serve("ok"), limits=Limits(body_bytes=1 << 20))
+    reply = await ask(server, "/v1/completions", bomb, headers={"content-encoding": "gzip"})
+    assert reply.status == 413
+    assert most == [(1 << 20) + 1]

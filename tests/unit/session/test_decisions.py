@@ -124,8 +124,8 @@ def test_a_model_without_a_chat_template_has_a_cure() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Choice("?", ["a"]), "a Choice needs 2 to 26 options, got 1"),
-        (lambda: Choice("?", [str(each) for each in range(27)]), "a Choice needs 2 to 26 options, got 27"),
+        (lambda: Choice("?", []), "a Choice needs 1 to 26 options, got 0"),
+        (lambda: Choice("?", [str(each) for each in range(27)]), "a Choice needs 1 to 26 options, got 27"),
         (lambda: Choice("?", ["a", "b", "a"]), "must differ, and 'a' is there twice"),
         (lambda: Choice("?", ["a", ""]), "an option of a Choice must be a text, got ''"),
         (lambda: Choice("?", "ab"), "must be names with descriptions, or a list of names"),

@@ -1,23 +1,29 @@
 """Scripts for vLLM run with another import: its arguments, its defaults, its results."""
 
 import asyncio
+import json
 import re
+import shutil
 import subprocess
 import sys
 import warnings
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import rekindle
+import rekindle.vllm
 from rekindle.core.errors import InvalidRequest, ModelError
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.lora import LowRank
 from rekindle.session.session import Session
+from rekindle.testing import FAKE_MODEL
 from rekindle.vllm import (
     LLM,
     BeamSearchParams,
@@ -29,10 +35,12 @@ from rekindle.vllm import (
     table,
 )
 from rekindle.vllm import llm as llm_module
+from rekindle.vllm.defaults import default_params
 from rekindle.vllm.outputs import Logprob
+from rekindle.vllm.prompts import illustrated, texts_or_tokens
 from rekindle.vllm.searching import Search
 from tests.unit.command_line import fake_opening, writing_model
-from tests.unit.lora import saved
+from tests.unit.lora import random_parts, saved
 
 VLLM = "0.33.0"
 PUBLISHED = {
@@ -51,6 +59,12 @@ PUBLISHED = {
     "LLM.beam_search": "prompts params lora_request use_tqdm concurrency_limit priority",
     "LLM.enqueue": """prompts sampling_params lora_request priority use_tqdm tokenization_kwargs
         mm_processor_kwargs""",
+    "LLM.enqueue_chat": """messages sampling_params use_tqdm lora_request priority chat_template
+        chat_template_content_format add_generation_prompt continue_final_message tools chat_template_kwargs
+        tokenization_kwargs mm_processor_kwargs""",
+    "LLM.sleep": "level mode",
+    "LLM.wake_up": "tags",
+    "LLM.reset_prefix_cache": "reset_running_requests reset_connector",
     "LLM.wait_for_completion": "output_type use_tqdm",
     "LLM.encode": "prompts pooling_params use_tqdm lora_request pooling_task tokenization_kwargs",
     "LLM.embed": "prompts use_tqdm pooling_params lora_request tokenization_kwargs",
@@ -105,7 +119,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def openings(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Open the fake device, and return the list of the settings of each opening."""
     opening, settings = fake_opening(byte_tokenizer), []
 
@@ -120,10 +134,10 @@ def opened(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> list[d
 
 
 @pytest.fixture
-def llm(opened: list[dict[str, Any]]) -> Iterator[LLM]:
-    made = LLM("fake")
-    yield made
-    made.close()
+def llm(openings: list[dict[str, Any]]) -> Iterator[LLM]:
+    model = LLM("fake")
+    yield model
+    model.close()
 
 
 @pytest.mark.parametrize("owner", PUBLISHED)
@@ -139,6 +153,33 @@ def test_the_guide_has_the_table() -> None:
     assert "\n".join(table.markdown()) in guide.read_text(encoding="utf-8")
 
 
+class Column:
+    """A column of a table, as pandas has them: neither true nor false, and no Sequence."""
+
+    def __init__(self, *values: Any):
+        self._values = values
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value of a column is ambiguous")
+
+    def __eq__(self, other: object) -> Any:
+        return np.array([value == other for value in self._values])
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Table(Column):
+    """A table: its values are the names of its columns."""
+
+    columns = ("prompt",)
+
+
 EXAMPLE_PROMPTS = [
     "Prompt: 'Hello, my name is'",
     "Prompt: 'The president of the United States is'",
@@ -147,7 +188,7 @@ EXAMPLE_PROMPTS = [
 ]
 
 
-@pytest.mark.usefixtures("opened")
+@pytest.mark.usefixtures("openings")
 def test_the_basic_example_runs_on_the_fake_device(capsys: pytest.CaptureFixture[str]) -> None:
     exec(SCRIPT.replace("from vllm", "from rekindle.vllm"), {"__name__": "__main__"})
     lines = capsys.readouterr().out.splitlines()
@@ -175,19 +216,17 @@ def test_defaults_and_results_are_those_of_vllm(llm: LLM) -> None:
     assert sample.text == llm.get_tokenizer().decode(sample.token_ids)
     assert (sample.logprobs, sample.cumulative_logprob, output.prompt_logprobs) == (None, None, None)
     assert SamplingParams().options["temperature"] == 1
-    with pytest.raises(AttributeError):
-        sample.text = "other"  # type: ignore[misc]
 
 
-def test_a_run_is_repeatable_by_the_seed_and_a_request_by_its_own(opened: list[Any]) -> None:
+def test_a_run_is_repeatable_by_the_seed_and_a_request_by_its_own(openings: list[Any]) -> None:
     texts = []
     for seed in (0, 0, 1):
-        made = LLM("fake", seed=seed)
-        outputs = made.generate(["A", "A"], SamplingParams(n=2), use_tqdm=False)
+        model = LLM("fake", seed=seed)
+        outputs = model.generate(["A", "A"], SamplingParams(n=2), use_tqdm=False)
         texts.append([sample.token_ids for output in outputs for sample in output.outputs])
-        own = [made.generate("A", SamplingParams(seed=7), use_tqdm=False)[0].outputs[0].token_ids for _ in range(2)]
+        own = [model.generate("A", SamplingParams(seed=7), use_tqdm=False)[0].outputs[0].token_ids for _ in range(2)]
         assert own[0] == own[1]
-        made.close()
+        model.close()
     assert texts[0] == texts[1] != texts[2]
     assert len({tuple(each) for each in texts[0]}) == 4
 
@@ -205,8 +244,8 @@ def test_prompts_have_all_forms_and_each_its_parameters(llm: LLM) -> None:
         llm.generate("A", params)
     with pytest.raises(InvalidRequest, match="images alone here, got 'audio' too"):
         llm.generate({"prompt": "A", "multi_modal_data": {"audio": []}})
-    with pytest.raises(InvalidRequest, match="got 'multi_modal_data' too"):
-        llm.embed({"prompt": "A", "multi_modal_data": {}})
+    with pytest.raises(InvalidRequest, match="got a prompt with images too"):
+        llm.embed({"prompt": "A", "multi_modal_data": {"image": [b""]}})
     with pytest.raises(ValueError, match="tokens"):
         llm.generate(["A", "x" * 99_999], use_tqdm=False)
 
@@ -305,45 +344,54 @@ def test_a_beam_keeps_the_likeliest_of_all_and_ends_at_end_tokens() -> None:
         (lambda: BeamSearchParams(2, 4, temperature=1.0), "BeamSearchParams.temperature=1.0"),
         (lambda: BeamSearchParams(0, 4), "beam_width and max_tokens must be at least 1"),
         (lambda: PoolingParams(step_tag_id=3), "PoolingParams.step_tag_id=3"),
-        (lambda: LoRARequest("a", 1, "path", load_inplace=True), "LoRARequest.load_inplace=True"),
+        (lambda: LoRARequest("a", 1, "path", is_3d_lora_weight=True), "LoRARequest.is_3d_lora_weight=True"),
+        (lambda: LoRARequest("a", 0, "path"), "lora_int_id must be at least 1"),
+        (lambda: LoRARequest("a", 1), "lora_path the path of a directory"),
+        (lambda: SamplingParams(n=0), "n must be an integer from 1"),
+        (lambda: SamplingParams(max_tokens=0), "max_tokens must be at least 1"),
+        (lambda: SamplingParams(min_tokens=4, max_tokens=3), "at least min_tokens, got 3 and 4"),
+        (lambda: SamplingParams(temperature=-1), "temperature must be a finite number of at least 0"),
+        (lambda: SamplingParams(structured_outputs=cast(Any, "json")), "must be StructuredOutputsParams, got 'json'"),
+        (lambda: GuidedDecodingParams(json="{"), "must be a JSON schema, got text"),
+        (lambda: LLM("fake", generation_config="/no/such"), '"vllm" or the path of a directory with generation_config'),
     ],
 )
-def test_what_would_change_answers_raises(make: Any, message: str, opened: list[Any]) -> None:
+def test_what_would_change_answers_raises(make: Any, message: str, openings: list[Any]) -> None:
     with pytest.raises(InvalidRequest, match=message):
         make()
-    assert opened == []
+    assert openings == []
 
 
-def test_drafts_by_n_grams_are_drafts_by_lookup(opened: list[Any]) -> None:
+def test_drafts_by_n_grams_are_drafts_by_lookup(openings: list[Any]) -> None:
     LLM("fake", speculative_config={"method": "ngram", "num_speculative_tokens": 4}).close()
-    assert opened[-1]["draft"] == "lookup"
+    assert openings[-1]["draft"] == "lookup"
     LLM("fake", speculative_config={"method": "deepseek_mtp", "num_speculative_tokens": 1}).close()
-    assert opened[-1]["draft"] == "mtp"
+    assert openings[-1]["draft"] == "mtp"
     with pytest.warns(UserWarning, match="speculative_config=.*no effect here"):
         LLM("fake", speculative_config={"method": "eagle"}).close()
-    assert "draft" not in opened[-1]
+    assert "draft" not in openings[-1]
 
 
-def test_what_concerns_speed_is_told_once(opened: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_concerns_speed_is_told_once(openings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_noted", set())
     with pytest.warns(UserWarning, match="LLM: gpu_memory_utilization, enforce_eager change no answer, and have"):
-        made = LLM("fake", gpu_memory_utilization=0.5, enforce_eager=True, max_model_len=128, tensor_parallel_size=2)
-    assert opened == [{"revision": None, "chat_template": None, "max_context": 128, "tensor": 2}]
+        model = LLM("fake", gpu_memory_utilization=0.5, enforce_eager=True, max_model_len=128, tensor_parallel_size=2)
+    assert openings == [{"revision": None, "chat_template": None, "max_context": 128, "tensor": 2}]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LLM("fake", enforce_eager=True, hf_overrides=None).close()
-    made.close()
+    model.close()
 
 
 def test_the_bar_is_tqdm_or_what_was_given(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
-    made: list[dict[str, Any]] = []
+    model: list[dict[str, Any]] = []
 
     def bar(jobs: Any, **options: Any) -> Any:
-        made.append(options)
+        model.append(options)
         return jobs
 
     llm.generate(["A", "B"], use_tqdm=bar)
-    assert [options["total"] for options in made] == [2]
+    assert [options["total"] for options in model] == [2]
     llm.generate(["A", "B"])
     assert "Processed prompts" in capsys.readouterr().err
     llm.generate("A", use_tqdm=False)
@@ -375,8 +423,9 @@ def test_it_has_embeddings_and_refuses_the_rest(llm: LLM) -> None:
         llm.classify("Hello")
     with pytest.raises(InvalidRequest, match="level must be 1 or 2"):
         llm.sleep(level=0)
-    with pytest.raises(InvalidRequest, match="leave tags out"):
-        llm.wake_up(["weights"])
+    with pytest.raises(InvalidRequest, match="tags must be among weights, kv_cache, scheduling, got 'weight'"):
+        llm.wake_up(["weight"])
+    assert llm.wake_up(["weights"]), "trl wakes the parts of an awake model, one after the other"
 
 
 def test_rekindle_does_not_import_it() -> None:
@@ -391,17 +440,311 @@ def test_it_blocks_in_a_cell_with_a_running_loop_and_sleeps_and_has_adapters(fam
     adapter = saved(tmp_path / "adapter", {"model.layers.0.self_attn.q_proj": LowRank(one, one, 1.0)})
 
     async def cell() -> None:
-        made = LLM(writing_model(families, tmp_path / "tiny"), max_model_len=128, max_num_seqs=2)
+        model = LLM(writing_model(families, tmp_path / "tiny"), max_model_len=128, max_num_seqs=2)
         greedy = SamplingParams(temperature=0, max_tokens=4)
-        before = made.generate(["Hello", "Other"], greedy, use_tqdm=False)
-        made.sleep()
-        assert made.session.asleep
-        assert made.wake_up()
-        assert [each.outputs for each in made.generate(["Hello", "Other"], greedy, use_tqdm=False)] == [
+        before = model.generate(["Hello", "Other"], greedy, use_tqdm=False)
+        model.sleep()
+        assert model.session.asleep
+        assert model.wake_up()
+        assert [each.outputs for each in model.generate(["Hello", "Other"], greedy, use_tqdm=False)] == [
             each.outputs for each in before
         ]
         with pytest.raises(ModelError):
-            made.generate("Hello", lora_request=LoRARequest("a", 1, str(adapter)), use_tqdm=False)
-        made.close()
+            model.generate("Hello", lora_request=LoRARequest("a", 1, str(adapter)), use_tqdm=False)
+        model.close()
 
     asyncio.run(cell())
+
+
+def test_several_prompts_come_in_any_form(llm: LLM) -> None:
+    """Compare iterators, arrays and columns with the list of the same prompts, in all methods."""
+    texts, ids = ["A", "B", "C"], [[65], [66], [67]]
+    forms = [iter(texts), (text for text in texts), map(str, texts), tuple(texts), np.array(texts), Column(*texts)]
+    forms += [np.array(texts, object), dict(enumerate(texts)).values(), dict.fromkeys(texts).keys(), deque(texts)]
+    for form in forms:
+        assert texts_or_tokens(form) == texts
+    greedy = SamplingParams(temperature=0, max_tokens=2)
+    expected = [output.outputs for output in llm.generate(texts, greedy, use_tqdm=False)]
+    assert [output.outputs for output in llm.generate(iter(texts), greedy, use_tqdm=False)] == expected
+    for tokens in (iter(ids), np.array(ids), [np.array(each) for each in ids], [tuple(each) for each in ids]):
+        assert texts_or_tokens(tokens) == ids
+    for one in (np.array([65, 66]), (65, 66), Column(65, 66), iter([65, 66]), [np.int64(65), np.int32(66)]):
+        assert texts_or_tokens(one) == [[65, 66]]
+    assert texts_or_tokens(iter(())) == texts_or_tokens([]) == []
+    llm.enqueue(iter(texts), greedy)
+    assert [output.outputs for output in llm.wait_for_completion(use_tqdm=False)] == expected
+    (beams, others) = (llm.beam_search(form, BeamSearchParams(1, 2)) for form in (iter(texts), texts))
+    assert beams == others
+    vectors = [each.outputs.embedding for each in llm.embed(texts, use_tqdm=False)]
+    assert [each.outputs.embedding for each in llm.embed(iter(texts), use_tqdm=False)] == vectors
+    assert len(llm.encode(iter(texts), pooling_task="embed", use_tqdm=False)) == 3
+    assert len(llm.score(iter(["A"]), Column(*texts), use_tqdm=False)) == 3
+    chats = [[{"role": "user", "content": text}] for text in texts]
+    for conversations in (iter(chats), (iter(chat) for chat in chats)):
+        outputs = llm.chat(conversations, greedy, use_tqdm=False)
+        assert [output.prompt for output in outputs] == ["<user>A", "<user>B", "<user>C"]
+    assert llm.chat(iter(chats[0]), greedy, use_tqdm=False)[0].prompt == "<user>A"
+    every: Any = (SamplingParams(max_tokens=count, temperature=0) for count in (1, 2, 3))
+    assert [len(each.outputs[0].token_ids) for each in llm.generate(texts, every, use_tqdm=False)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (Table("prompt"), "one column of a table"),
+        (b"A", "prompts must be a list, an iterator, an array or a column, got b'A'"),
+        (7, "prompts must be a list"),
+        (["A", None], "prompt 1 must be a text or token ids, got None"),
+        (Column("A", float("nan")), "prompt 1 must be a text or token ids, got nan"),
+        ([{"prompt": "A", "prompt_embeds": [1]}], "prompt 0 has 'prompt_embeds', which has no equivalent"),
+        ([{"prompt": "A", "multi_modal_data": [1]}], "multi_modal_data must be a mapping"),
+    ],
+)
+def test_what_is_no_prompt_says_so(prompts: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        illustrated(prompts)
+
+
+def test_a_wrong_kind_of_parameters_says_so(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="sampling_params must be a list, an iterator"):
+        llm.generate("A", {"temperature": 0})  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="lora_request must be of LoRARequest, or a list of them; got 'sql'"):
+        llm.generate(["A"], lora_request=["sql"])  # type: ignore[list-item]
+    params = SamplingParams()
+    params.logprob_token_ids = [1]
+    with pytest.raises(InvalidRequest, match=r"logprob_token_ids=\[1\]\) would change answers"):
+        llm.generate("A", params)
+
+
+def test_adapters_are_known_by_their_files(llm: LLM, tmp_path: Path) -> None:
+    """Ask with adapters saved anew at their path, with an equal name, and with more than there is room for."""
+
+    def save(name: str, seed: int) -> str:
+        return str(saved(tmp_path / name, random_parts(FAKE_MODEL, seed=seed)))
+
+    def digest(lora: LoRARequest) -> str:
+        (output,) = llm.generate("A", SamplingParams(max_tokens=1), lora_request=lora, use_tqdm=False)
+        assert output.lora_request is lora
+        name = llm._adapters.name_of(lora)
+        assert name is not None
+        return llm.session.adapters[name].digest
+
+    path = save("policy", 1)
+    first = digest(LoRARequest("policy", 1, path))
+    assert digest(LoRARequest("policy", 2, path)) == first, "its files are the same"
+    assert list(llm.session.adapters) == ["policy"]
+    shutil.rmtree(path)
+    assert digest(LoRARequest("policy", 2, path)) == first, "its files are gone, and were read"
+    save("policy", 2)
+    second = digest(LoRARequest("policy", 3, path))
+    assert second != first
+    assert list(llm.session.adapters) == ["policy"]
+    save("policy", 3)
+    assert digest(LoRARequest("policy", 3, path)) not in (first, second), "its number is that of before"
+    other = LoRARequest("policy", 4, save("other", 4))
+    assert digest(other) != digest(LoRARequest("policy", 3, path))
+    assert list(llm.session.adapters) == ["policy", "policy#4"]
+    for number in range(5, 5 + llm._adapters.room):
+        digest(LoRARequest(f"adapter {number}", number, save(str(number), number)))
+    assert len(llm.session.adapters) == llm._adapters.room
+    assert not {"policy", "policy#4"} & llm.session.adapters.keys()
+    every = [LoRARequest(f"adapter {number}", number, str(tmp_path / str(number))) for number in (5, 6, 7, 8, 9, 10)]
+    every = [each for each in every if Path(each.lora_path).exists()] + [LoRARequest("policy", 3, path), other]
+    outputs = llm.generate(["A"] * len(every), SamplingParams(max_tokens=1), lora_request=every, use_tqdm=False)
+    assert [output.lora_request for output in outputs] == every
+
+
+def test_defaults_are_those_of_a_generation_config(tmp_path: Path, openings: list[Any]) -> None:
+    """Compare with vLLM's `get_diff_sampling_param`, which never reads `do_sample`."""
+    entries: dict[str, Any] = {
+        "do_sample": False,
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "max_new_tokens": 7,
+    }
+    entries |= {"repetition_penalty": 1.1, "min_new_tokens": 5, "bad_words_ids": [[1]]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(entries), encoding="utf-8")
+    expected = SamplingParams(
+        temperature=0.6, top_k=20, top_p=0.9, min_p=0.1, max_tokens=7, repetition_penalty=1.1, min_tokens=0
+    )
+    assert default_params(entries, None) == expected
+    assert default_params({"do_sample": True}, None) == default_params({}, {}) == SamplingParams()
+    assert default_params({"temperature": None, "top_k": 0}, {"max_new_tokens": 3}) == SamplingParams(max_tokens=3)
+    with pytest.raises(InvalidRequest, match="the defaults of sampling are invalid: temperature"):
+        default_params({"temperature": "hot"}, None)
+    with pytest.warns(UserWarning, match="no effect by do_sample, as in vLLM"):
+        assert default_params({}, {"do_sample": False}) == SamplingParams()
+    model = LLM("fake", generation_config=str(tmp_path), override_generation_config={"max_new_tokens": 3})
+    params = model.get_default_sampling_params()
+    assert params == replace(expected, max_tokens=3)
+    params.max_tokens = 9
+    assert len(model.generate("A", use_tqdm=False)[0].outputs[0].token_ids) == 3
+    model.close()
+    assert len(openings) == 1
+
+
+def test_a_sleeping_model_says_so_in_each_method(llm: LLM) -> None:
+    chat = [{"role": "user", "content": "A"}]
+    params = SamplingParams(max_tokens=1)
+    for call in (
+        lambda: llm.generate("A", params),
+        lambda: llm.chat(chat, params),
+        lambda: llm.enqueue("A", params),
+        lambda: llm.beam_search("A", BeamSearchParams(1, 1)),
+        lambda: llm.embed("A"),
+        lambda: llm.encode("A", pooling_task="embed"),
+        lambda: llm.classify("A"),
+        lambda: llm.score("A", "B"),
+    ):
+        llm.sleep()
+        with pytest.raises(InvalidRequest, match=r"the model sleeps: call llm.wake_up\(\)"):
+            call()
+    llm.wake_up()
+    llm.enqueue("A", params)
+    assert len(llm.wait_for_completion(use_tqdm=False)) == 1
+
+
+def test_a_reset_prefix_cache_has_no_prefix(llm: LLM) -> None:
+    prompt, params = "A" * 200, SamplingParams(max_tokens=1)
+    cached = [llm.generate(prompt, params, use_tqdm=False)[0].num_cached_tokens for _ in range(2)]
+    assert cached[0] == 0 < (cached[1] or 0)
+    assert llm.reset_prefix_cache()
+    again = [llm.generate(prompt, params, use_tqdm=False)[0].num_cached_tokens for _ in range(2)]
+    assert again == cached
+    salted = {"prompt": prompt, "cache_salt": "own"}
+    assert [llm.generate(salted, params, use_tqdm=False)[0].num_cached_tokens for _ in range(2)] == cached
+
+
+def test_parameters_and_results_are_objects_of_scripts(llm: LLM) -> None:
+    params = SamplingParams(stop="x", stop_token_ids=(1, 1), logprobs=True, seed=-1, thinking_token_budget=-1)
+    assert (params.stop, params.stop_token_ids, params.bad_words) == (["x"], [1], [])
+    assert (params.logprobs, params.seed, params.thinking_token_budget) == (1, None, None)
+    copy = params.clone()
+    assert copy == params
+    assert copy is not params
+    assert copy.stop is not params.stop
+    copy.skip_clone = True
+    assert copy.clone().stop is copy.stop
+    optional = SamplingParams.from_optional(temperature=None, top_p=None, n=None, logit_bias={"3": 500, 4: -1})
+    assert optional == SamplingParams(logit_bias={3: 100, 4: -1})
+    with pytest.raises(TypeError, match="max_token"):
+        SamplingParams.from_optional(max_token=3)
+    form = SamplingParams(structured_outputs={"choice": ["a", "b"]}, max_tokens=2)
+    assert isinstance(form.structured_outputs, GuidedDecodingParams)
+    (output,) = llm.generate("A", form, use_tqdm=False)
+    assert output.outputs[0].text in ("a", "b")
+    assert output.metrics is not None
+    assert output.metrics.queued_ts <= output.metrics.first_token_ts <= output.metrics.last_token_ts
+    assert output.metrics.num_generation_tokens == len(output.outputs[0].token_ids)
+    output.outputs[0].text += "!"
+    output.outputs[0].token_ids.append(0)
+    output.reward = 1.0  # type: ignore[attr-defined]
+    assert output.outputs[0].finished()
+    assert (output.encoder_prompt, output.outputs[0].routed_experts) == (None, None)
+
+
+def test_members_without_an_equivalent_name_another_way(llm: LLM) -> None:
+    assert not hasattr(llm, "llm_engine")
+    for name, remedy in table.ABSENT.items():
+        with pytest.raises(AttributeError, match=re.escape(f"LLM has no {name!r} here: {remedy}")):
+            getattr(llm, name)
+    with pytest.raises(AttributeError, match="LLM has no 'no_such'"):
+        _ = llm.no_such
+
+
+def test_a_grammar_may_be_gbnf(llm: LLM) -> None:
+    """Follow vLLM's example of structured outputs."""
+    grammar = 'root ::= "SELECT " column\ncolumn ::= "a" | "b"'
+    params = SamplingParams(structured_outputs=GuidedDecodingParams(grammar=grammar), max_tokens=20)
+    assert llm.generate("A", params, use_tqdm=False)[0].outputs[0].text in ("SELECT a", "SELECT b")
+    assert GuidedDecodingParams(grammar='start: "a"').options == {"grammar": 'start: "a"'}
+    with pytest.raises(InvalidRequest, match="cannot be read as GBNF"):
+        GuidedDecodingParams(grammar="root ::= (")
+
+
+def test_names_of_vllm_are_at_their_places_or_name_another_way() -> None:
+    from rekindle.vllm import RequestOutputKind, TokensPrompt
+    from rekindle.vllm.inputs import TextPrompt
+    from rekindle.vllm.lora.request import LoRARequest as Request
+    from rekindle.vllm.outputs import RequestOutput as Output
+    from rekindle.vllm.sampling_params import SamplingParams as Params
+
+    assert (Request, Output, Params) == (LoRARequest, RequestOutput, SamplingParams)
+    prompts = [TextPrompt(prompt="A"), TokensPrompt(prompt_token_ids=[65])]
+    assert [content for content, _ in illustrated(prompts)] == ["A", [65]]
+    table._noted.clear()
+    with pytest.warns(UserWarning, match="output_kind changes no answer"):
+        SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY)
+    for name, remedy in table.ABSENT_NAMES.items():
+        with pytest.raises(ImportError, match=re.escape(f"rekindle.vllm has no {name!r}: {remedy}")):
+            getattr(rekindle.vllm, name)
+    assert not hasattr(rekindle.vllm, "no_such")
+
+
+def test_token_ids_come_by_their_earlier_name(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=2)
+    expected = llm.generate([{"prompt_token_ids": [65]}, {"prompt_token_ids": [66]}], params, use_tqdm=False)
+    outputs = llm.generate(prompt_token_ids=[[65], [66]], sampling_params=params, use_tqdm=False)
+    assert [output.outputs for output in outputs] == [output.outputs for output in expected]
+    wrong: list[dict[str, Any]] = [{}, {"prompts": "A", "prompt_token_ids": [65]}]
+    for arguments in wrong:
+        with pytest.raises(InvalidRequest, match="takes prompts, or prompt_token_ids in their place"):
+            llm.generate(**arguments)
+
+
+def test_log_probabilities_are_processed_by_the_mode_of_the_llm(openings: list[Any]) -> None:
+    every = [SamplingParams(logprobs=1), SamplingParams()]
+    for mode, expected in (("raw_logprobs", "model"), ("processed_logprobs", "sampled")):
+        model = LLM("fake", logprobs_mode=mode)
+        jobs = model._plain_jobs(["A", "B"], every, None, None)
+        assert [job.keywords.get("logprobs_of") for job in jobs] == [expected, None]
+        model.close()
+    with pytest.raises(InvalidRequest, match="must be one of raw_logprobs, processed_logprobs here"):
+        LLM("fake", logprobs_mode="raw_logits")
+
+
+def test_a_chat_has_a_template_of_its_own_or_is_enqueued(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    greedy = SamplingParams(temperature=0, max_tokens=2)
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ note }}"
+    arguments: dict[str, Any] = {"chat_template": template, "chat_template_kwargs": {"note": "!"}}
+    (output,) = llm.chat(messages, greedy, use_tqdm=False, **arguments)
+    assert output.prompt == "[user]Hi!"
+    assert output.prompt_token_ids == llm.get_tokenizer().encode("[user]Hi!")
+    with pytest.raises(InvalidRequest, match="no place for images"):
+        llm.chat([{"role": "user", "content": [{"type": "image_url", "image_url": "x.png"}]}], **arguments)
+    (plain,) = llm.chat(messages, greedy, use_tqdm=False)
+    llm.enqueue_chat(messages, greedy)
+    (waited,) = llm.wait_for_completion(use_tqdm=False)
+    assert waited.outputs == plain.outputs
+    with pytest.raises(InvalidRequest, match="continue_final_message=True needs add_generation_prompt=False"):
+        llm.chat(messages, greedy, continue_final_message=True)
+
+
+def test_scripts_of_reinforcement_learning_wake_in_parts(llm: LLM) -> None:
+    """Follow trl: the model sleeps after it openings, weights wake for new ones, pages for rollouts."""
+    llm.sleep(level=2)
+    assert llm.wake_up(tags=["weights"])
+    assert llm.wake_up(tags=["kv_cache"])
+    assert llm.reset_prefix_cache()
+    assert len(llm.generate("A", SamplingParams(n=2, max_tokens=1), use_tqdm=False)[0].outputs) == 2
+
+
+@pytest.mark.parametrize(("ignores", "reason"), [(False, None), (True, 66)])
+def test_an_end_token_among_the_stop_tokens_is_no_reason_to_stop(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, ignores: bool, reason: int | None
+) -> None:
+    """Follow `check_stop` of vLLM: the end token of the tokenizer comes first, unless it is ignored."""
+    monkeypatch.setattr(llm._runner, "_ends", frozenset({66}))
+    params = SamplingParams(allowed_token_ids=[66], stop_token_ids=[66], ignore_eos=ignores)
+    (output,) = llm.generate("A", params, use_tqdm=False)
+    assert (output.outputs[0].finish_reason, output.outputs[0].stop_reason) == ("stop", reason)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.0, 5e-324, 1e-8, 9.9e-6])
+def test_a_tiny_temperature_is_greedy(llm: LLM, temperature: float) -> None:
+    outputs = llm.generate("A", [SamplingParams(temperature=each) for each in (temperature,)], use_tqdm=False)
+    greedy = llm.generate("A", SamplingParams(temperature=0), use_tqdm=False)
+    assert outputs[0].outputs == greedy[0].outputs

@@ -136,6 +136,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def test_a_limit_of_the_parser_is_told_as_what_it_is(session: Session) -> None:
+    """Give alternatives beyond the parser's most items in a row, of which the request bans none."""
+    many = " | ".join(f'"{number}" a' for number in range(1000, 4000))
+    with pytest.raises(ConstraintFailed, match=r"the grammar failed after 1 token: .* max is 2000") as raised:
+        session.generate_sync("hi", grammar=f'start: {many}\na: "x" | a "y"', max_tokens=6)
+    assert "bad_words" not in str(raised.value)
+
+
 @pytest.mark.parametrize(("options", "message"), BAD)
 def test_what_cannot_be_served_is_told_at_the_call(session: Session, options: dict[str, Any], message: str) -> None:
     with pytest.raises((InvalidRequest, ConstraintFailed)) as raised:

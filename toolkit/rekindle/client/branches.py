@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, cast
 
 from rekindle.client.calls.images import images_of
-from rekindle.client.calls.options import GenerateOptions, ToolSchemas
+from rekindle.client.calls.options import GenerateOptions, ToolSchemas, is_greedy
 from rekindle.client.handle import Handle
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import OutputPrefix, Prompt
@@ -89,7 +89,7 @@ class Branches:
     def _call_options(self, generation: Generation, options: SamplingOptions) -> GenerateOptions[Any]:
         """Return the options of a branch: the generation's options and seed, overridden by `options`."""
         check_keywords(options, SamplingOptions.__annotations__)
-        seed = None if options.get("temperature") == 0 else generation.seed
+        seed = None if is_greedy(options.get("temperature")) else generation.seed
         return cast(
             GenerateOptions[Any],
             {**self.options, "seed": seed, **dict.fromkeys(_OF_PROMPT), "prompt_logprobs_from": 0, **options},

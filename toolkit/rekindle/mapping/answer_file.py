@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Protocol
@@ -115,6 +116,8 @@ class AnswerFile:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         file = os.fdopen(descriptor, "r+b", buffering=0)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise InvalidRequest(f"{self._path} must be a file on disk, whose answers are read again; it is none")
             self._lock(file)
             with open(self._path, "rb") as reader:
                 end = self._read(reader)

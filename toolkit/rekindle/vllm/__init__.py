@@ -4,7 +4,11 @@ The names, arguments and results are vLLM's, and so are the defaults: temperatur
 effect on speed alone are accepted with a note; any other argument without an equivalent raises `InvalidRequest`.
 """
 
+from typing import NoReturn
+
+from rekindle.vllm.inputs import TextPrompt, TokensPrompt
 from rekindle.vllm.llm import LLM
+from rekindle.vllm.lora.request import LoRARequest
 from rekindle.vllm.outputs import (
     BeamSearchOutput,
     BeamSearchSequence,
@@ -20,15 +24,16 @@ from rekindle.vllm.outputs import (
     ScoringOutput,
     ScoringRequestOutput,
 )
-from rekindle.vllm.params import (
+from rekindle.vllm.sampling_params import (
     BeamSearchParams,
     GuidedDecodingParams,
-    LoRARequest,
     PoolingParams,
     RepetitionDetectionParams,
+    RequestOutputKind,
     SamplingParams,
     StructuredOutputsParams,
 )
+from rekindle.vllm.table import ABSENT_NAMES
 
 __all__ = [
     "LLM",
@@ -48,8 +53,18 @@ __all__ = [
     "PoolingRequestOutput",
     "RepetitionDetectionParams",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "ScoringOutput",
     "ScoringRequestOutput",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Raise ImportError for a name of vLLM without an equivalent, with another way."""
+    if name in ABSENT_NAMES:
+        raise ImportError(f"rekindle.vllm has no {name!r}: {ABSENT_NAMES[name]}", name=__name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,13 +1,19 @@
 """The class `LLM` of vLLM over a session."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
+from uuid import uuid4
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.request.checks import preview
+from rekindle.core.request.accepted import LogprobsOf
 from rekindle.session.opening import open_sync
+from rekindle.session.session import Session
 from rekindle.vllm import pooling
+from rekindle.vllm.defaults import default_params, generation_config_of
+from rekindle.vllm.lora.adapters import Adapters
+from rekindle.vllm.lora.request import LoRARequest
 from rekindle.vllm.opening import settings_of, template_of
 from rekindle.vllm.outputs import (
     BeamSearchOutput,
@@ -18,19 +24,24 @@ from rekindle.vllm.outputs import (
     RequestOutput,
     ScoringRequestOutput,
 )
-from rekindle.vllm.params import BeamSearchParams, LoRARequest, PoolingParams, SamplingParams
-from rekindle.vllm.prompts import Job, conversations_in, each_of, illustrated, texts_or_tokens
+from rekindle.vllm.prompts import ChatForm, Job, conversations_in, each_of, illustrated, texts_or_tokens
 from rekindle.vllm.running import Bar, Runner
+from rekindle.vllm.sampling_params import BeamSearchParams, PoolingParams, SamplingParams
 from rekindle.vllm.searching import Search, search
-from rekindle.vllm.table import check
+from rekindle.vllm.table import ABSENT, check
 from rekindle.vllm.tokenizer import LLMTokenizer
+
+T = TypeVar("T", bound=PoolingRequestOutput[Any])
 
 IN_FLIGHT: Final[Mapping[str, Any]] = {"abort": "fail", "wait": "finish", "keep": "keep"}
 """The fate of running requests at `sleep`, by vLLM's mode."""
-RECOMMENDED: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""Parameters with a default from the files of a model."""
+LOGPROBS_OF: Final[Mapping[str, LogprobsOf]] = {"raw_logprobs": "model", "processed_logprobs": "sampled"}
+"""The distribution of log-probabilities for each mode of vLLM."""
+TAGS: Final = ("weights", "kv_cache", "scheduling")
+"""The parts of a sleeping model in vLLM."""
 Loras = LoRARequest | Sequence[LoRARequest | None] | None
-Params = SamplingParams | Sequence[SamplingParams] | None
+Params = SamplingParams | Sequence[SamplingParams | None] | None
+PoolingParameters = PoolingParams | Sequence[PoolingParams] | None
 
 
 class LLM:
@@ -64,15 +75,18 @@ class LLM:
         max_num_seqs: int | None = None,
         enable_prefix_caching: bool | None = None,
         max_logprobs: int | None = None,
-        generation_config: str = "auto",
+        logprobs_mode: str = "raw_logprobs",
+        generation_config: Path | str = "auto",
+        override_generation_config: Mapping[str, Any] | None = None,
         max_loras: int | None = None,
         max_lora_rank: int | None = None,
         speculative_config: Mapping[str, Any] | None = None,
         **others: Any,
     ):
         check("LLM", others)
-        if generation_config not in ("auto", "vllm"):
-            raise InvalidRequest(f'generation_config must be "auto" or "vllm" here, got {preview(generation_config)}')
+        generation_config_of(generation_config, {})  # before the model is read
+        if logprobs_mode not in LOGPROBS_OF:
+            raise InvalidRequest(f"logprobs_mode must be one of {', '.join(LOGPROBS_OF)} here, got {logprobs_mode!r}")
         if runner not in ("auto", "generate", "pooling") or convert not in ("auto", "none", "embed", "classify"):
             raise InvalidRequest(f"runner={runner!r}, convert={convert!r}: both follow the method that is called here")
         settings = settings_of(
@@ -91,11 +105,20 @@ class LLM:
             speculative_config=speculative_config,
         )
         self.session = open_sync(model, revision=revision, chat_template=template_of(chat_template), **settings)
-        self._runner = Runner(self.session, seed or 0)
-        self._follows_model = generation_config == "auto"
+        self._adapters, self._salt = Adapters(self.session), ""
+        self._runner = Runner(self.session, seed or 0, self._adapters, _ends_without_reason(self.session))
+        of_model = self.session._loaded_engine.checkpoint.generation_config
+        entries = generation_config_of(generation_config, of_model)
+        self._logprobs_of = LOGPROBS_OF[logprobs_mode]
+        self._defaults = default_params(entries, override_generation_config)
 
     def __repr__(self) -> str:
         return f"LLM(model={self.session.name!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError, with the equivalent of a member of vLLM."""
+        remedy = f": {ABSENT[name]}" if name in ABSENT else ""
+        raise AttributeError(f"LLM has no {name!r} here{remedy}", name=name, obj=None if remedy else self)
 
     def close(self) -> None:
         """Close the session. Idempotent."""
@@ -106,22 +129,29 @@ class LLM:
         return LLMTokenizer(self.session)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Return the parameters of calls without any: vLLM's defaults, with those of the model's files."""
-        own = self.session._loaded_engine.defaults if self._follows_model else {}
-        return SamplingParams(**{name: own[name] for name in RECOMMENDED if name in own})
+        """Return the parameters of calls without any: vLLM's defaults, with those of `generation_config`."""
+        return self._defaults.clone()
 
     def generate(
         self,
-        prompts: Any,
+        prompts: Any = None,
         sampling_params: Params = None,
         *,
+        prompt_token_ids: Any = None,
         use_tqdm: Bar = True,
         lora_request: Loras = None,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Generate from each prompt, and return the results in order; see vLLM."""
+        """Generate from each prompt, and return the results in order; see vLLM.
+
+        Args:
+            prompt_token_ids: the token ids of the prompts in place of `prompts`, as in earlier versions of vLLM.
+        """
+        if (prompts is None) == (prompt_token_ids is None):
+            raise InvalidRequest("generate takes prompts, or prompt_token_ids in their place")
+        prompts = prompt_token_ids if prompts is None else prompts
         check(
             "LLM.generate", _present(tokenization_kwargs=tokenization_kwargs, mm_processor_kwargs=mm_processor_kwargs)
         )
@@ -152,6 +182,8 @@ class LLM:
         """
         if output_type is not None and not issubclass(RequestOutput, output_type):
             raise TypeError(f"the results of enqueue are RequestOutput, not {output_type}")
+        if self._runner.waits:
+            self._check_awake()
         return self._runner.wait(use_tqdm)
 
     def beam_search(
@@ -171,22 +203,23 @@ class LLM:
         Args:
             concurrency_limit: the largest number of prompts searched at once; no bar is drawn with it.
         """
+        self._check_awake()
         tokens = pooling.tokens_of(self.session, texts_or_tokens(prompts))
-        adapters: list[LoRARequest | None] = each_of("lora_request", lora_request, len(tokens), None)
-        priorities = each_of("priority", priority, len(tokens), 0)
-        self._runner.load(adapters)
+        loras: list[LoRARequest | None] = each_of("lora_request", lora_request, LoRARequest, len(tokens), None)
+        priorities = each_of("priority", priority, int, len(tokens), 0)
         ends = self.session._loaded_engine.preparer.eos_ids
-        rows = zip(tokens, adapters, priorities, strict=True)
+        rows = zip(tokens, loras, priorities, strict=True)
         searches = [Search(prompt, params, ends, adapter, place) for prompt, adapter, place in rows]
         together = len(searches) if concurrency_limit is None else concurrency_limit
         for first in range(0, len(searches), max(1, together)):
             group = searches[first : first + together]
-            search(self.session, group, params.max_tokens, use_tqdm and concurrency_limit is None)
+            bar = use_tqdm and concurrency_limit is None
+            search(self.session, group, params.max_tokens, self._adapters, self._salt, bar)
         return [each.result(self.session) for each in searches]
 
     def chat(
         self,
-        messages: Sequence[Any],
+        messages: Any,
         sampling_params: Params = None,
         use_tqdm: Bar = True,
         lora_request: Loras = None,
@@ -203,30 +236,40 @@ class LLM:
         """Generate the next message of each conversation, and return the results in order; see vLLM."""
         speed = {} if chat_template_content_format == "auto" else {"chat_template_content_format": 1}
         others = _present(tokenization_kwargs=tokenization_kwargs, mm_processor_kwargs=mm_processor_kwargs)
-        check("LLM.chat", {**speed, **others, **_present(chat_template=chat_template)})
-        if add_generation_prompt and continue_final_message:
-            raise InvalidRequest("continue_final_message=True needs add_generation_prompt=False, as in vLLM")
-        variables = dict(chat_template_kwargs or {})
-        if not add_generation_prompt and not continue_final_message:
-            variables["add_generation_prompt"] = False
-        shared: dict[str, Any] = {
-            "tools": tools,
-            "chat_template_kwargs": variables or None,
-            "continue_final_message": continue_final_message,
-        }
-        conversations = conversations_in(messages)
-        texts = [self.session.render(each, **shared) for each in conversations]
-        keywords = [shared] * len(texts)
-        jobs = self._jobs(conversations, texts, keywords, sampling_params, lora_request, priority)
-        return self._runner.run(jobs, use_tqdm)
+        check("LLM.chat", {**speed, **others})
+        form = ChatForm(chat_template, add_generation_prompt, continue_final_message, tools, chat_template_kwargs)
+        return self._runner.run(self._chat_jobs(messages, form, sampling_params, lora_request, priority), use_tqdm)
+
+    def enqueue_chat(
+        self,
+        messages: Any,
+        sampling_params: Params = None,
+        use_tqdm: Bar = True,
+        lora_request: Loras = None,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Submit the conversations, and return their request ids; the computation begins at once. See vLLM."""
+        speed = {} if chat_template_content_format == "auto" else {"chat_template_content_format": 1}
+        others = _present(tokenization_kwargs=tokenization_kwargs, mm_processor_kwargs=mm_processor_kwargs)
+        check("LLM.enqueue_chat", {**speed, **others, **({} if use_tqdm is True else {"use_tqdm": use_tqdm})})
+        form = ChatForm(chat_template, add_generation_prompt, continue_final_message, tools, chat_template_kwargs)
+        return self._runner.enqueue(self._chat_jobs(messages, form, sampling_params, lora_request, priority))
 
     def encode(
         self,
         prompts: Any,
-        pooling_params: PoolingParams | None = None,
+        pooling_params: PoolingParameters = None,
         *,
-        use_tqdm: bool = True,
-        lora_request: LoRARequest | None = None,
+        use_tqdm: Bar = True,
+        lora_request: Loras = None,
         pooling_task: str | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
@@ -236,42 +279,39 @@ class LLM:
             pooling_task: "embed" or "classify"; there is none for single tokens.
         """
         check("LLM.encode", _present(tokenization_kwargs=tokenization_kwargs))
-        adapter, params = self._adapter(lora_request), pooling_params or PoolingParams()
-        plain = texts_or_tokens(prompts)
-        return pooling.encode(self.session, plain, params, adapter, pooling_task, progress=use_tqdm)
+        task = partial(pooling.encode, task=pooling_task)
+        return self._pooled(task, prompts, pooling_params, lora_request, use_tqdm)
 
     def embed(
         self,
         prompts: Any,
         *,
         use_tqdm: Bar = True,
-        pooling_params: PoolingParams | None = None,
-        lora_request: LoRARequest | None = None,
+        pooling_params: PoolingParameters = None,
+        lora_request: Loras = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """Return the embedding of each prompt; see vLLM."""
         check("LLM.embed", _present(tokenization_kwargs=tokenization_kwargs))
-        adapter, params = self._adapter(lora_request), pooling_params or PoolingParams()
-        return pooling.embed(self.session, texts_or_tokens(prompts), params, adapter, progress=bool(use_tqdm))
+        return self._pooled(pooling.embed, prompts, pooling_params, lora_request, use_tqdm)
 
     def classify(
         self,
         prompts: Any,
         *,
-        pooling_params: PoolingParams | None = None,
+        pooling_params: PoolingParameters = None,
         use_tqdm: Bar = True,
-        lora_request: LoRARequest | None = None,
+        lora_request: Loras = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[ClassificationRequestOutput]:
         """Return the probabilities of the classes for each prompt; see vLLM."""
         check("LLM.classify", _present(tokenization_kwargs=tokenization_kwargs))
-        adapter, params = self._adapter(lora_request), pooling_params or PoolingParams()
-        return pooling.classify(self.session, texts_or_tokens(prompts), params, adapter, progress=bool(use_tqdm))
+        return self._pooled(pooling.classify, prompts, pooling_params, lora_request, use_tqdm)
 
     def score(
         self,
-        data_1: str | Sequence[str],
-        data_2: str | Sequence[str],
+        data_1: Any,
+        data_2: Any,
         /,
         *,
         use_tqdm: Bar = True,
@@ -282,8 +322,10 @@ class LLM:
     ) -> list[ScoringRequestOutput]:
         """Return the similarity of each pair of texts; see vLLM."""
         check("LLM.score", _present(tokenization_kwargs=tokenization_kwargs, chat_template=chat_template))
-        adapter, params = self._adapter(lora_request), pooling_params or PoolingParams()
-        return pooling.score(self.session, data_1, data_2, params, adapter, progress=bool(use_tqdm))
+        self._check_awake()
+        (params,) = each_of("pooling_params", pooling_params, PoolingParams, 1, PoolingParams())
+        (lora,) = each_of("lora_request", lora_request, LoRARequest, 1, None)
+        return pooling.score(self.session, data_1, data_2, params, self._pooling_options(lora, use_tqdm))
 
     def sleep(self, level: int = 1, mode: Literal["abort", "wait", "keep"] = "abort") -> None:
         """Free the weights and the pages on the device until `wake_up`; both levels read the weights again then."""
@@ -294,23 +336,76 @@ class LLM:
         self.session.sleep_sync(in_flight=IN_FLIGHT[mode])
 
     def wake_up(self, tags: Sequence[str] | None = None) -> bool:
-        """Read the weights again, and return True."""
-        if tags is not None:
-            raise InvalidRequest("wake_up wakes all at once here: leave tags out")
+        """Read the weights again, and return True. Everything wakes at once, by the first of the tags."""
+        if unknown := [each for each in tags or () if each not in TAGS]:
+            raise InvalidRequest(f"tags must be among {', '.join(TAGS)}, got {unknown[0]!r}")
         self.session.wake_sync()
         return True
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget the prefixes that earlier requests of this LLM have cached, and return True.
+
+        Requests that run keep theirs. New weights by `session.update_weights` need no reset: they have their own pages.
+        """
+        others = {"reset_running_requests": reset_running_requests, "reset_connector": reset_connector}
+        check("LLM.reset_prefix_cache", {name: value for name, value in others.items() if value})
+        self._salt = uuid4().hex  # pages of another salt are never found, and leave as the least recently used
+        return True
+
+    def _check_awake(self) -> None:
+        """Raise InvalidRequest for a sleeping model: the call would wait for a `wake_up` that nobody can call."""
+        if self.session.asleep:
+            raise InvalidRequest("the model sleeps: call llm.wake_up() before this method")
+
+    def _pooled(
+        self, task: Callable[..., list[T]], prompts: Any, params: PoolingParameters, loras: Loras, use_tqdm: Bar
+    ) -> list[T]:
+        """Return the results of a pooling task, computed together for prompts with the same parameters and adapter."""
+        self._check_awake()
+        plain = texts_or_tokens(prompts)
+        every = each_of("pooling_params", params, PoolingParams, len(plain), PoolingParams())
+        adapters: list[LoRARequest | None] = each_of("lora_request", loras, LoRARequest, len(plain), None)
+        groups: dict[str, list[int]] = {}
+        for place, pair in enumerate(zip(every, adapters, strict=True)):
+            groups.setdefault(repr(pair), []).append(place)
+        results: dict[int, T] = {}
+        for places in groups.values():
+            own, lora = every[places[0]], adapters[places[0]]
+            options = self._pooling_options(lora, use_tqdm)
+            outputs = task(self.session, [plain[place] for place in places], own, options=options)
+            results |= zip(places, outputs, strict=True)
+        for place, result in results.items():
+            result.request_id = str(place)
+        return [results[place] for place in range(len(plain))]
+
+    def _pooling_options(self, lora: LoRARequest | None, use_tqdm: Bar) -> dict[str, Any]:
+        return {"adapter": self._adapters.name_of(lora), "cache_salt": self._salt, "progress": bool(use_tqdm)}
 
     def _plain_jobs(
         self, prompts: Any, params: Params, loras: Loras, priority: int | Sequence[int] | None
     ) -> list[Job]:
         """Return the jobs of texts, with or without images, and of token ids."""
-        keywords: list[dict[str, Any]] = []
-        texts: list[str | None] = []
-        for plain, images in illustrated(prompts):
-            texts.append(plain if isinstance(plain, str) else None)
-            keywords.append({} if isinstance(plain, str) else {"token_ids": plain})
-            keywords[-1] |= {"images": images} if images else {}
+        pairs = illustrated(prompts)
+        texts = [content if isinstance(content, str) else None for content, _ in pairs]
+        keywords = [
+            {
+                **({} if isinstance(content, str) else {"token_ids": content}),
+                **more,
+                "cache_salt": self._salt + more.get("cache_salt", ""),
+            }
+            for content, more in pairs
+        ]
         return self._jobs(texts, texts, keywords, params, loras, priority)
+
+    def _chat_jobs(
+        self, messages: Any, form: ChatForm, params: Params, loras: Loras, priority: int | Sequence[int] | None
+    ) -> list[Job]:
+        """Return the jobs of conversations."""
+        conversations = conversations_in(messages)
+        texts = [form.render(self.session, each) for each in conversations]
+        prompts: list[Any] = texts if form.template is not None else conversations
+        keywords = [{**form.keywords, "cache_salt": self._salt}] * len(texts)
+        return self._jobs(prompts, texts, keywords, params, loras, priority)
 
     def _jobs(
         self,
@@ -321,17 +416,25 @@ class LLM:
         loras: Loras,
         priority: int | Sequence[int] | None,
     ) -> list[Job]:
+        self._check_awake()
         count = len(prompts)
-        every = each_of("sampling_params", params, count, self.get_default_sampling_params())
-        adapters: list[LoRARequest | None] = each_of("lora_request", loras, count, None)
-        priorities = each_of("priority", priority, count, 0)
+        every = each_of("sampling_params", params, SamplingParams, count, self._defaults)
+        adapters: list[LoRARequest | None] = each_of("lora_request", loras, LoRARequest, count, None)
+        priorities = each_of("priority", priority, int, count, 0)
+        options = {id(each): each.options for each in every}
+        for own in options.values():
+            own |= {"logprobs_of": self._logprobs_of} if own["logprobs"] is not None else {}
         rows = zip(prompts, texts, keywords, every, adapters, priorities, strict=True)
-        return [Job(*row) for row in rows]
+        return [
+            Job(prompt, text, {**options[id(own)], **keyword}, own, lora, place)
+            for prompt, text, keyword, own, lora, place in rows
+        ]
 
-    def _adapter(self, lora: LoRARequest | None) -> str | None:
-        """Return the name of an adapter, added first if need be."""
-        self._runner.load([lora])
-        return None if lora is None else lora.lora_name
+
+def _ends_without_reason(session: Session) -> frozenset[int]:
+    """Return the end token of the tokenizer; empty without one. In vLLM, a model's further ends are stop tokens."""
+    own = None if session.tokenizer is None else LLMTokenizer(session).eos_token_id
+    return frozenset() if own is None else frozenset({own})
 
 
 def _present(**values: Any) -> dict[str, Any]:

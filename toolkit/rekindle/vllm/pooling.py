@@ -1,6 +1,6 @@
 """Embeddings, classes and similarities of texts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ from rekindle.vllm.outputs import (
     ScoringOutput,
     ScoringRequestOutput,
 )
-from rekindle.vllm.params import PoolingParams
+from rekindle.vllm.prompts import values_of
+from rekindle.vllm.sampling_params import PoolingParams
 
 
 def embed(
-    session: Session, prompts: Sequence[str | list[int]], params: PoolingParams, adapter: str | None, *, progress: bool
+    session: Session, prompts: Sequence[str | list[int]], params: PoolingParams, options: Mapping[str, Any]
 ) -> list[EmbeddingRequestOutput]:
     """Return the embedding of each prompt, without a text before it, as in vLLM."""
     ids = tokens_of(session, prompts)
@@ -30,8 +31,7 @@ def embed(
         normalize=params.use_activation,
         dimensions=params.dimensions,
         instruction="",
-        adapter=adapter,
-        progress=progress,
+        **options,
     )
     pairs = zip(rows.tolist(), ids, strict=True)
     return [EmbeddingRequestOutput(str(place), EmbeddingOutput(row), own) for place, (row, own) in enumerate(pairs)]
@@ -41,10 +41,9 @@ def encode(
     session: Session,
     prompts: Sequence[str | list[int]],
     params: PoolingParams,
-    adapter: str | None,
-    task: str | None,
     *,
-    progress: bool,
+    task: str | None,
+    options: Mapping[str, Any],
 ) -> list[PoolingRequestOutput[PoolingOutput]]:
     """Return the results of a pooling task as arrays.
 
@@ -52,10 +51,10 @@ def encode(
         InvalidRequest: the task is none of this package.
     """
     if task == "embed":
-        embeddings = embed(session, prompts, params, adapter, progress=progress)
+        embeddings = embed(session, prompts, params, options)
         return [_array(each, each.outputs.embedding) for each in embeddings]
     if task == "classify":
-        classes = classify(session, prompts, params, adapter, progress=progress)
+        classes = classify(session, prompts, params, options)
         return [_array(each, each.outputs.probs) for each in classes]
     raise InvalidRequest(
         f'pooling_task must be "embed" or "classify" here, got {task!r}: results of single tokens have no equivalent, '
@@ -71,11 +70,11 @@ def _array(
 
 
 def classify(
-    session: Session, prompts: Sequence[str | list[int]], params: PoolingParams, adapter: str | None, *, progress: bool
+    session: Session, prompts: Sequence[str | list[int]], params: PoolingParams, options: Mapping[str, Any]
 ) -> list[ClassificationRequestOutput]:
     """Return the probabilities of each prompt, or the logits if the parameters leave the activation out."""
     ids = tokens_of(session, prompts)
-    classes: Any = session.classify_sync(token_ids=ids, adapter=adapter, progress=progress)
+    classes: Any = session.classify_sync(token_ids=ids, **options)
     rows = [each.logits if params.use_activation is False else each.probabilities for each in classes]
     pairs = zip(rows, ids, strict=True)
     return [
@@ -85,15 +84,17 @@ def classify(
 
 
 def score(
-    session: Session, first: Any, second: Any, params: PoolingParams, adapter: str | None, *, progress: bool
+    session: Session, first: Any, second: Any, params: PoolingParams, options: Mapping[str, Any]
 ) -> list[ScoringRequestOutput]:
     """Return the similarity of each pair: by the head of a reranker, or the cosine of the embeddings."""
     pairs = _pairs(first, second)
+    if not pairs:
+        return []
     if session.labels is not None:
-        scores = _by_head(session, pairs, params.use_activation is not False, adapter, progress=progress)
+        scores = _by_head(session, pairs, params.use_activation is not False, options)
     else:
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-        rows = session.embed_sync(texts, normalize=True, instruction="", adapter=adapter, progress=progress)
+        rows = session.embed_sync(texts, normalize=True, instruction="", **options)
         by_text = dict(zip(texts, np.asarray(rows, np.float64), strict=True))
         scores = [float(by_text[one] @ by_text[other]) for one, other in pairs]
     return [ScoringRequestOutput(str(place), ScoringOutput(each)) for place, each in enumerate(scores)]
@@ -108,14 +109,13 @@ def tokens_of(session: Session, prompts: Sequence[str | list[int]]) -> list[list
 
 
 def _by_head(
-    session: Session, pairs: Sequence[tuple[str, str]], activation: bool, adapter: str | None, *, progress: bool
+    session: Session, pairs: Sequence[tuple[str, str]], activation: bool, options: Mapping[str, Any]
 ) -> list[float]:
     scores = [0.0] * len(pairs)
     for query in dict.fromkeys(one for one, _ in pairs):
         places = [place for place, (one, _) in enumerate(pairs) if one == query]
-        ranking = session.rerank_sync(
-            query, [pairs[place][1] for place in places], activation=activation, adapter=adapter, progress=progress
-        )
+        documents = [pairs[place][1] for place in places]
+        ranking = session.rerank_sync(query, documents, activation=activation, **options)
         for place, each in zip(places, ranking.scores, strict=True):
             scores[place] = each
     return scores
@@ -123,7 +123,7 @@ def _by_head(
 
 def _pairs(first: Any, second: Any) -> list[tuple[str, str]]:
     """Return the pairs of two texts, of a text with each of several, or of two lists of one length."""
-    ones, others = ([each] if isinstance(each, str) else list(each) for each in (first, second))
+    ones, others = ([each] if isinstance(each, str) else values_of("texts to score", each) for each in (first, second))
     if not all(isinstance(each, str) for each in (*ones, *others)):
         raise InvalidRequest("score takes texts, or lists of texts")
     if len(ones) == 1:

@@ -1,6 +1,7 @@
 """Generations of a call: all prompts in flight, with a bar of tqdm."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -9,8 +10,8 @@ from typing import Any, Final, TypeVar
 from rekindle.client.handle import Handle
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
-from rekindle.vllm.outputs import RequestOutput, completion, prompt_logprobs
-from rekindle.vllm.params import LoRARequest
+from rekindle.vllm.lora.adapters import Adapters
+from rekindle.vllm.outputs import RequestOutput, completion, metrics, prompt_logprobs
 from rekindle.vllm.prompts import Job
 
 T = TypeVar("T")
@@ -28,16 +29,18 @@ class Runner:
     Args:
         session: the session.
         seed: the seed of the LLM.
+        adapters: the adapters of the LLM.
+        ends: the tokens whose stop has no reason in vLLM.
     """
 
-    def __init__(self, session: Session, seed: int):
-        self._session, self._seed = session, seed
+    def __init__(self, session: Session, seed: int, adapters: Adapters, ends: Collection[int]):
+        self._session, self._seed, self._adapters, self._ends = session, seed, adapters, ends
         self._numbers = count()
         self._enqueued: list[_Running] = []
 
     def run(self, jobs: Sequence[Job], use_tqdm: Bar) -> list[RequestOutput]:
         """Return the results of all prompts, in order. An error, or an interrupt, cancels the others."""
-        return _results(self._submit_all(jobs), use_tqdm)
+        return self._results(self._submit_all(jobs), use_tqdm)
 
     def enqueue(self, jobs: Sequence[Job]) -> list[str]:
         """Submit the requests of all prompts, and return their numbers as text."""
@@ -45,44 +48,81 @@ class Runner:
         self._enqueued += running
         return [str(each.number) for each in running]
 
+    @property
+    def waits(self) -> bool:
+        """True if a request since the last wait has not ended."""
+        return any(not handle.done for each in self._enqueued for handle in each.handles)
+
     def wait(self, use_tqdm: Bar) -> list[RequestOutput]:
         """Return the results of all prompts enqueued since the last wait; errors as in `run`."""
         running, self._enqueued = self._enqueued, []
-        return _results(running, use_tqdm)
+        return self._results(running, use_tqdm)
 
     def _submit_all(self, jobs: Sequence[Job]) -> list["_Running"]:
         """Submit all prompts. An error, or an interrupt, cancels the requests."""
-        self.load([job.lora for job in jobs])
         running = [_Running(job, next(self._numbers)) for job in jobs]
         with _cancelled_by_errors(running):
-            for each in running:
-                self._submit(each.job, each.number, each.handles)
+            for each in self._by_adapter(running):
+                self._submit(each)
         return running
 
-    def load(self, adapters: Iterable[LoRARequest | None]) -> None:
-        """Add the adapters that are not here yet."""
-        for lora in dict.fromkeys(each for each in adapters if each is not None):
-            present = self._session.adapters.get(lora.lora_name)
-            if present is None or present.source != lora.lora_path:
-                self._session.add_adapter_sync(lora.lora_name, lora.lora_path)
+    def _by_adapter(self, running: Sequence["_Running"]) -> Sequence["_Running"]:
+        """Return the requests in order; those of one adapter together if there are more than the session has room for.
 
-    def _submit(self, job: Job, number: int, handles: list[Handle]) -> None:
+        Otherwise each change of adapters would read one from its files.
+        """
+        places: dict[str | None, int] = {}
+        for each in running:
+            path = None if each.job.lora is None else each.job.lora.lora_path
+            places.setdefault(path, len(places))
+        if len(places.keys() - {None}) <= self._adapters.room:
+            return running
+        return sorted(running, key=lambda each: places[None if each.job.lora is None else each.job.lora.lora_path])
+
+    def _submit(self, running: "_Running") -> None:
         """Submit all samples of a prompt, with room in the queue for each."""
-        seed = job.params.seed
-        base = self._seed * STRIDE + number if seed is None or seed < 0 else seed
-        adapter = None if job.lora is None else job.lora.lora_name
+        job = running.job
+        adapter = self._adapters.name_of(job.lora)
+        base = self._seed * STRIDE + running.number if job.params.seed is None else job.params.seed
         for sample in range(job.params.n):
             own_seed = None if job.params.is_greedy else (base + sample * STRIDE) % MOST_SEED
-            options = {**job.params.options, **job.keywords, "seed": own_seed, "adapter": adapter}
-            handles.append(self._session.enqueue_sync(job.prompt, priority=job.priority, **options))
+            options = {**job.keywords, "seed": own_seed, "adapter": adapter}
+            running.handles.append(self._session.enqueue_sync(job.prompt, priority=job.priority, **options))
+
+    def _results(self, running: Sequence["_Running"], use_tqdm: Bar) -> list[RequestOutput]:
+        """Wait for the results of prompts. An error, or an interrupt, cancels the others."""
+        results = []
+        with _cancelled_by_errors(running):
+            for each in with_bar(running, use_tqdm, "Processed prompts"):
+                results.append(self._output(each, [handle.result() for handle in each.handles]))
+        return results
+
+    def _output(self, running: "_Running", generations: Sequence[Generation]) -> RequestOutput:
+        job, first = running.job, generations[0]
+        ends = () if job.params.ignore_eos else self._ends
+        return RequestOutput(
+            str(running.number),
+            job.text,
+            list(first.prompt_token_ids),
+            prompt_logprobs(first),
+            [completion(index, each, ends, job.lora) for index, each in enumerate(generations)],
+            metrics=metrics(generations, running.start),
+            lora_request=job.lora,
+            num_cached_tokens=first.cached_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The requests of a prompt: one for each sample."""
+    """The requests of a prompt: one for each sample.
+
+    Attributes:
+        start: the time of their submission, of `time.monotonic`.
+    """
 
     job: Job
     number: int
+    start: float = field(default_factory=time.monotonic)
     handles: list[Handle] = field(default_factory=list)
 
 
@@ -95,30 +135,6 @@ def _cancelled_by_errors(running: Sequence[_Running]) -> Iterator[None]:
             for handle in each.handles:
                 handle.cancel()
         raise
-
-
-def _results(running: Sequence[_Running], use_tqdm: Bar) -> list[RequestOutput]:
-    """Wait for the results of prompts. An error, or an interrupt, cancels the others."""
-    results = []
-    with _cancelled_by_errors(running):
-        for each in with_bar(running, use_tqdm, "Processed prompts"):
-            results.append(_output(str(each.number), each.job, [handle.result() for handle in each.handles]))
-    return results
-
-
-def _output(number: str, job: Job, generations: Sequence[Generation]) -> RequestOutput:
-    first, stops = generations[0], job.params.stop_token_ids or ()
-    outputs = [completion(index, each, stops, job.lora) for index, each in enumerate(generations)]
-    return RequestOutput(
-        number,
-        job.text,
-        list(first.prompt_token_ids),
-        prompt_logprobs(first),
-        outputs,
-        True,
-        job.lora,
-        first.cached_tokens,
-    )
 
 
 def with_bar(items: Sequence[T], use_tqdm: Bar, text: str) -> Iterable[T]:

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from rekindle.client.handle import Handle
 from rekindle.session.session import Session
+from rekindle.vllm.lora.adapters import Adapters
+from rekindle.vllm.lora.request import LoRARequest
 from rekindle.vllm.outputs import BeamSearchOutput, BeamSearchSequence, Logprob, by_token
-from rekindle.vllm.params import BeamSearchParams, LoRARequest
 from rekindle.vllm.running import Bar, with_bar
+from rekindle.vllm.sampling_params import BeamSearchParams
 
 CANDIDATES: Final = 2
 """Candidates of a step for each beam of the width, so that enough go on where half of them end."""
@@ -51,6 +53,7 @@ class Search:
 
     Attributes:
         beams: the answers that go on, the best first.
+        lora: the adapter.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Search:
         priority: int,
     ):
         self.beams = [Beam(tuple(prompt))]
-        self._params, self._lora, self._priority = params, lora, priority
+        self.lora, self._params, self._priority = lora, params, priority
         self._ends, self._complete = frozenset() if params.ignore_eos else ends, list[Beam]()
 
     @property
@@ -73,7 +76,6 @@ class Search:
             "temperature": 0.0,
             "logprobs": CANDIDATES * self._params.beam_width,
             "ignore_eos": True,
-            "adapter": None if self._lora is None else self._lora.lora_name,
             "priority": self._priority,
         }
 
@@ -94,7 +96,7 @@ class Search:
                 BeamSearchSequence(
                     list(each.tokens),
                     list(each.logprobs),
-                    self._lora,
+                    self.lora,
                     each.total,
                     None if tokenizer is None else tokenizer.decode(each.tokens, skips),
                 )
@@ -103,14 +105,20 @@ class Search:
         )
 
 
-def search(session: Session, searches: Sequence[Search], steps: int, use_tqdm: Bar) -> None:
-    """Advance searches by at most `steps` tokens, all together. An error cancels the requests."""
-    for _ in with_bar(range(steps), use_tqdm, "Beam search"):
+def search(session: Session, searches: Sequence[Search], steps: int, adapters: Adapters, salt: str, bar: Bar) -> None:
+    """Advance searches by at most `steps` tokens, all together. An error cancels the requests.
+
+    Args:
+        salt: the salt of their cached prefixes.
+        bar: as in `with_bar`.
+    """
+    for _ in with_bar(range(steps), bar, "Beam search"):
         handles: list[Handle] = []
         try:
             for each in searches:
+                options = {**each.options, "adapter": adapters.name_of(each.lora), "cache_salt": salt}
                 for beam in each.beams:
-                    handles.append(session.enqueue_sync(token_ids=beam.tokens, **each.options))
+                    handles.append(session.enqueue_sync(token_ids=beam.tokens, **options))
             steps_of = iter([by_token((handle.result().logprobs or ())[0]) for handle in handles])
         except BaseException:
             for handle in handles:

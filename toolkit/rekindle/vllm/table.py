@@ -15,7 +15,8 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
         "same": (
             "model tensor_parallel_size data_parallel_size dtype quantization revision chat_template seed "
             "kv_cache_memory_bytes kv_cache_dtype max_model_len max_num_seqs enable_prefix_caching max_logprobs "
-            "generation_config max_loras max_lora_rank runner convert speculative_config"
+            "logprobs_mode generation_config override_generation_config max_loras max_lora_rank runner convert "
+            "speculative_config"
         ),
         "told": (
             "tokenizer_mode trust_remote_code gpu_memory_utilization cpu_offload_gb offload_group_size "
@@ -24,25 +25,30 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
             "max_num_batched_tokens block_size swap_space enable_chunked_prefill disable_log_stats load_format "
             "distributed_executor_backend pipeline_parallel_size served_model_name enable_lora enable_sleep_mode "
             "enable_expert_parallel attention_backend async_scheduling num_gpu_blocks_override use_tqdm_on_load "
-            "cudagraph_capture_sizes limit_mm_per_prompt enable_flashinfer_autotune optimization_level"
+            "cudagraph_capture_sizes limit_mm_per_prompt enable_flashinfer_autotune optimization_level model_impl "
+            "config_format ignore_patterns max_cpu_loras fully_sharded_loras mm_processor_cache_gb "
+            "disable_mm_preprocessor_cache disable_chunked_mm_input enable_mm_embeds model_loader_extra_config "
+            "reasoning_parser max_seq_len_to_capture disable_log_requests kv_transfer_config guided_decoding_backend "
+            "scheduling_policy data_parallel_backend disable_cascade_attn long_prefill_token_threshold"
         ),
         "raises": (
             "tokenizer skip_tokenizer_init allowed_local_media_path allowed_media_domains tokenizer_revision "
             "enable_return_routed_experts return_sampling_mask hf_token hf_overrides mm_processor_kwargs pooler_config "
-            "structured_outputs_config quantization_config logits_processors override_generation_config"
+            "structured_outputs_config quantization_config logits_processors enable_prompt_embeds enable_trace_replay "
+            "io_processor_plugin worker_cls worker_extension_cls"
         ),
     },
     "LLM.generate": {
-        "same": "prompts sampling_params use_tqdm lora_request priority",
+        "same": "prompts sampling_params use_tqdm lora_request priority prompt_token_ids",
         "raises": "tokenization_kwargs mm_processor_kwargs",
     },
     "LLM.chat": {
         "same": (
             "messages sampling_params use_tqdm lora_request priority continue_final_message tools chat_template_kwargs "
-            "add_generation_prompt"
+            "add_generation_prompt chat_template"
         ),
         "told": "chat_template_content_format",
-        "raises": "chat_template tokenization_kwargs mm_processor_kwargs",
+        "raises": "tokenization_kwargs mm_processor_kwargs",
     },
     "LLM.beam_search": {"same": "prompts params lora_request use_tqdm concurrency_limit priority"},
     "LLM.enqueue": {
@@ -50,7 +56,18 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
         "told": "use_tqdm",
         "raises": "tokenization_kwargs mm_processor_kwargs",
     },
+    "LLM.enqueue_chat": {
+        "same": (
+            "messages sampling_params lora_request priority continue_final_message tools chat_template_kwargs "
+            "add_generation_prompt chat_template"
+        ),
+        "told": "use_tqdm chat_template_content_format",
+        "raises": "tokenization_kwargs mm_processor_kwargs",
+    },
     "LLM.wait_for_completion": {"same": "output_type use_tqdm"},
+    "LLM.sleep": {"same": "level mode"},
+    "LLM.wake_up": {"told": "tags"},
+    "LLM.reset_prefix_cache": {"told": "reset_running_requests reset_connector"},
     "LLM.encode": {
         "same": "prompts pooling_params use_tqdm lora_request pooling_task",
         "raises": "tokenization_kwargs",
@@ -90,9 +107,9 @@ EFFECTS: Final[Mapping[str, Mapping[Effect, str]]] = {
         "raises": "step_tag_id returned_token_ids late_interaction_params extra_kwargs late_chunking_params",
     },
     "LoRARequest": {
-        "same": "lora_name lora_int_id lora_path",
+        "same": "lora_name lora_int_id lora_path load_inplace",
         "told": "base_model_name",
-        "raises": "load_inplace is_3d_lora_weight",
+        "raises": "is_3d_lora_weight",
     },
 }
 """The names of arguments by their effect: the same as in vLLM; accepted with a note, for speed alone; or an error."""
@@ -102,6 +119,43 @@ NEUTRAL: Final[Mapping[str, Any]] = {
     "routed_experts_prompt_start": 0,
 }
 """Values without an effect of arguments that raise, beside None and False."""
+_WEIGHTS: Final = "llm.session.update_weights_sync(...) takes new weights, as files or as arrays by name"
+_TIMES: Final = "llm.session.trace() and the dashboard show times, and llm.session.stats has counters"
+ABSENT: Final[Mapping[str, str]] = {
+    "llm_engine": "llm.session has the model, its settings and its counters; " + _WEIGHTS,
+    "collective_rpc": "there are no workers; " + _WEIGHTS,
+    "apply_model": "there is no module of torch; llm.session.look_sync(...) shows activations",
+    "set_tokenizer": "open the model from a directory with the tokenizer",
+    "from_engine_args": "LLM(...) takes the arguments",
+    "shutdown": "llm.close() ends the session",
+    "get_metrics": _TIMES,
+    "start_profile": _TIMES,
+    "stop_profile": _TIMES,
+    "get_world_size": "llm.session.settings has tensor and data",
+    "reset_mm_cache": "images are known by their content, so there is nothing to reset",
+    "release_kv_cache_memory": "llm.sleep() frees the pages and the weights",
+    **dict.fromkeys(
+        (
+            *("init_weight_transfer_engine", "shutdown_weight_transfer_engine", "start_weight_update"),
+            *("start_draft_weight_update", "update_weights", "finish_weight_update", "update_weight_version"),
+        ),
+        _WEIGHTS,
+    ),
+    "get_weight_version": "llm.session.weights_version has the number",
+}
+"""Members of vLLM's `LLM` without an equivalent of the same name, each with another way."""
+_ASYNC: Final = "await rekindle.open(model) gives a session for asyncio"
+ABSENT_NAMES: Final[Mapping[str, str]] = {
+    "EngineArgs": "LLM(...) takes the arguments",
+    "AsyncEngineArgs": _ASYNC,
+    "AsyncLLMEngine": _ASYNC,
+    "AsyncLLM": _ASYNC,
+    "LLMEngine": "llm.enqueue and llm.wait_for_completion submit requests and wait for them; " + _ASYNC,
+    "ModelRegistry": "rekindle.open(model, family=...) takes an architecture",
+    "PromptType": "a prompt is a str, token ids, TextPrompt or TokensPrompt",
+    "PoolingOutputs": "PoolingOutput is the result of LLM.encode",
+}
+"""Names of vLLM without an equivalent, each with another way."""
 _noted: set[tuple[str, str]] = set()
 
 

@@ -3,14 +3,14 @@
 import asyncio
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import rekindle
 from rekindle.cli import requirements
-from rekindle.cli.batch.lines import BatchContents, check_lines, read_lines, wrong_lines
+from rekindle.cli.batch.lines import BatchContents, BatchFile, batch_file, check_lines, read_lines, wrong_lines
 from rekindle.cli.chat.wrapping import print_note
 from rekindle.core.errors import ConfigError, InvalidRequest, ModelNotFound, StorageError, not_installed
 from rekindle.core.request.checks import integer, preview
@@ -31,22 +31,31 @@ MOST_IN_FLIGHT: Final = 10_000
 def batch(arguments: Namespace) -> int:
     """Check both files, open the model, and answer the lines without an answer; return 1 if a line has an error."""
     try:
-        from rekindle.cli.batch.answers import BatchAnswers, check_output
-        from rekindle.server.models.served import short_name
+        from rekindle.cli.batch.answers import check_output
     except ImportError as error:
         raise not_installed("the batch", "server", error) from error
-    source, output = Path(arguments.requests), Path(arguments.answers)
+    output = Path(arguments.answers)
     if arguments.window is not None:
         integer("window", arguments.window, 1, MOST_IN_FLIGHT)
-    with _file_errors():
-        check_output(source, output)
-        contents = check_lines(source)
+    with ExitStack() as files:
+        with _file_errors():
+            check_output(Path(arguments.requests), output)
+            source = files.enter_context(batch_file(arguments.requests))
+            contents = check_lines(source)
+        return _answer_file(arguments, source, contents, output)
+
+
+def _answer_file(arguments: Namespace, source: BatchFile, contents: BatchContents, output: Path) -> int:
+    """Open the model, and answer the lines of a file without wrong ones; see `batch`."""
+    from rekindle.cli.batch.answers import BatchAnswers
+    from rekindle.server.models.served import short_name
+
     model = arguments.model or _model_in(source, contents, [*arguments.name, *dict(arguments.adapter)])
     names = list(dict.fromkeys([*arguments.name, short_name(model), model]))
     _check_models(source, contents, [*names, *dict(arguments.adapter)])
     answers = BatchAnswers(output, {"model": short_name(model), "names": ", ".join(names)})
     with _open(arguments, model) as session, _file_errors():
-        return _answer(arguments, session, names, answers, contents.count)
+        return _answer(arguments, source, session, names, answers, contents.count)
 
 
 def _open(arguments: Namespace, model: str) -> Session:
@@ -67,14 +76,21 @@ def _open(arguments: Namespace, model: str) -> Session:
         raise ModelNotFound(f"{error}\n{hint}") from error
 
 
-def _answer(arguments: Namespace, session: Session, names: Sequence[str], answers: "BatchAnswers", count: int) -> int:
+def _answer(
+    arguments: Namespace,
+    source: BatchFile,
+    session: Session,
+    names: Sequence[str],
+    answers: "BatchAnswers",
+    count: int,
+) -> int:
     """Answer the lines in an open session, and write the output."""
     from rekindle.cli.batch.running import BatchRun
     from rekindle.cli.serve import log_to_stderr
     from rekindle.server.application import app
 
     log_to_stderr(quiet=arguments.quiet)
-    source, shaping, began = Path(arguments.requests), Shaping(session._loaded_engine, session._client), perf_counter()
+    shaping, began = Shaping(session._loaded_engine, session._client), perf_counter()
     adapters = {f"adapter {name}": shaping.adapter(name) for name, _ in arguments.adapter}
     window = arguments.window or default_window(session._loaded_engine.limits)
     run: BatchRun | None = None
@@ -113,11 +129,11 @@ def _summary(run: "BatchRun", seconds: float, output: str) -> str:
     return "; ".join(parts)
 
 
-def _model_in(source: Path, contents: BatchContents, others: Sequence[str]) -> str:
+def _model_in(source: BatchFile, contents: BatchContents, others: Sequence[str]) -> str:
     """Return the model of the lines, or the default one.
 
     Args:
-        source: the path of the lines.
+        source: the file of the lines.
         contents: the contents of the file.
         others: other names, of --name and of adapters.
 
@@ -127,13 +143,13 @@ def _model_in(source: Path, contents: BatchContents, others: Sequence[str]) -> s
     names = [name for name in contents.models if name not in others]
     if len(names) > 1:
         raise ConfigError(
-            f"the lines of {source} name several models, {', '.join(map(preview, names))}: give the model with -m, and "
-            "with --name the names that it answers to"
+            f"the lines of {source.name} name several models, {', '.join(map(preview, names))}: give the model with "
+            "-m, and with --name the names that it answers to"
         )
     return names[0] if names else NAME
 
 
-def _check_models(source: Path, contents: BatchContents, names: Sequence[str]) -> None:
+def _check_models(source: BatchFile, contents: BatchContents, names: Sequence[str]) -> None:
     """Raise InvalidRequest for lines with another model."""
     wrong = [
         f"line {number}: there is no model {preview(name)}; there is {', '.join(map(repr, dict.fromkeys(names)))}, and "

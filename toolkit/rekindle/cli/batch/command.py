@@ -10,6 +10,7 @@ from rekindle.formats.checkpoints.embedded import NAME
 EXAMPLES: Final = (
     "rekindle batch requests.jsonl answers.jsonl",
     "rekindle batch requests.jsonl answers.jsonl -m owner/name --name gpt-4o-mini",
+    "make-requests | rekindle batch - answers.jsonl",
     "rekindle batch requests.jsonl answers.jsonl --adapter sql=adapters/sql --max-running 32",
 )
 
@@ -18,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's arguments."""
     text = (
         "a file of OpenAI's Batch API: lines of JSON with custom_id, method, url and body, for chat completions, "
-        "completions, embeddings and responses"
+        "completions, embeddings and responses; - is standard input"
     )
     parser.add_argument("requests", metavar="IN", help=text)
     text = "the file to write: a line for each of IN, in its order. Until then, answers are in OUT.part: the same "

@@ -1,9 +1,13 @@
 """The lines of a batch: read, and checked before a model opens."""
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from rekindle.core.content import content_digest
@@ -16,6 +20,46 @@ URLS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1
 FIELDS: Final = ("custom_id", "method", "url", "body")
 MOST_LISTED: Final = 10
 """Most wrong lines in an error."""
+
+
+STDIN: Final = "-"
+"""The path that stands for standard input."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFile:
+    """A file of requests, which is read several times.
+
+    Attributes:
+        name: its path as its author gave it, for messages.
+        path: the path to read.
+    """
+
+    name: str
+    path: Path
+
+
+@contextmanager
+def batch_file(name: str) -> Iterator[BatchFile]:
+    """Yield a file of requests: itself, or a copy of what a pipe, a device or standard input has, which is read once.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    path = Path(name)
+    is_stdin = name == STDIN and not path.exists()
+    if not is_stdin and (not path.exists() or path.is_file() or path.is_dir()):
+        yield BatchFile(name, path)
+        return
+    with TemporaryDirectory(prefix="rekindle-batch-") as directory:
+        copy = Path(directory) / "requests.jsonl"
+        with copy.open("wb") as target:
+            if is_stdin:
+                copyfileobj(sys.stdin.buffer, target)
+            else:
+                with path.open("rb") as source:
+                    copyfileobj(source, target)
+        yield BatchFile("standard input" if is_stdin else name, copy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +108,14 @@ class WrongLine(Exception):
     """A line is wrong; the message says how."""
 
 
-def read_lines(path: Path) -> Iterator[BatchLine]:
+def read_lines(source: BatchFile) -> Iterator[BatchLine]:
     """Yield the lines of a file checked before, one at a time."""
-    with path.open("rb") as file:
+    with source.path.open("rb") as file:
         for place, (number, text) in enumerate(_texts(file)):
             yield _parse(place, number, text)
 
 
-def check_lines(path: Path) -> BatchContents:
+def check_lines(source: BatchFile) -> BatchContents:
     """Check all lines of a file.
 
     Raises:
@@ -82,7 +126,7 @@ def check_lines(path: Path) -> BatchContents:
     models: dict[str, int] = {}
     wrong: list[str] = []
     count = 0
-    with path.open("rb") as file:
+    with source.path.open("rb") as file:
         for number, text in _texts(file):
             count += 1
             try:
@@ -94,16 +138,16 @@ def check_lines(path: Path) -> BatchContents:
             except WrongLine as error:
                 wrong.append(f"line {number}: {error}")
     if wrong:
-        raise wrong_lines(path, wrong)
+        raise wrong_lines(source, wrong)
     if not count:
-        raise InvalidRequest(f"{path} has no line; each line is an object with {_joined(FIELDS)}")
+        raise InvalidRequest(f"{source.name} has no line; each line is an object with {_joined(FIELDS)}")
     return BatchContents(count, models)
 
 
-def wrong_lines(path: Path, wrong: list[str]) -> InvalidRequest:
+def wrong_lines(source: BatchFile, wrong: list[str]) -> InvalidRequest:
     """Return the error of a file with wrong lines, which are listed."""
     more = [f"and {len(wrong) - MOST_LISTED:,} more"] if len(wrong) > MOST_LISTED else []
-    head = f"{path} has {quantity(len(wrong), 'wrong line')}, so nothing was asked:"
+    head = f"{source.name} has {quantity(len(wrong), 'wrong line')}, so nothing was asked:"
     return InvalidRequest("\n  ".join([head, *wrong[:MOST_LISTED], *more]))
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from numbers import Real
 from typing import Any, Generic, Literal, Required, TypedDict, TypeVar
 
+from rekindle.core.request.accepted import COLDEST
 from rekindle.core.request.params import SamplingOptions, SamplingParams
 from rekindle.tools.tool import AnyTool
 
@@ -20,6 +22,11 @@ ToolSchemas = Sequence[Mapping[str, Any]]
 
 Ids = TypeVar("Ids")
 """Type of `token_ids`: the ids of one prompt, or of several prompts."""
+
+
+def is_greedy(temperature: Any) -> bool:
+    """Return True for a temperature that counts as 0."""
+    return isinstance(temperature, Real) and 0 <= float(temperature) < COLDEST
 
 
 class PromptOptions(TypedDict, Generic[Ids], total=False):

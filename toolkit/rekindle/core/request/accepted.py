@@ -14,8 +14,8 @@ from rekindle.core.request.repetition import repetition_limit
 MOST_TOKENS = 2**30
 """Upper bound for numbers of tokens: larger than any context, and small enough to add two such numbers."""
 MOST_DRAWS = 2**16
-COLDEST, HOTTEST = 1e-6, 100.0
-"""Bounds of a temperature above 0: float32 holds any logit divided by either."""
+COLDEST, HOTTEST = 1e-5, 100.0
+"""Bounds of a temperature above 0: float32 holds any logit divided by either. A colder one counts as 0, as in vLLM."""
 LEAST_TOP_P = 1e-9
 """The least share of probability above 0."""
 LONGEST_SALT = 1024
@@ -60,7 +60,7 @@ CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "min_tokens": partial(checks.integer, low=0, high=MOST_TOKENS),
     "allowed_token_ids": checks.unless_none(checks.some_token_ids),
     "processor_args": checks.unless_none(partial(checks.numbers, low=-1e30, high=1e30, most=MAX_PROCESSOR_ARGS)),
-    "temperature": partial(checks.zero_or_number, low=COLDEST, high=HOTTEST),
+    "temperature": lambda name, value: it if (it := checks.number(name, value, 0.0, HOTTEST)) >= COLDEST else 0.0,
     "top_k": lambda name, value: max(0, checks.integer(name, value, -1, 2**31 - 1)),
     "top_p": _top_p,
     "min_p": partial(checks.number, low=0.0, high=1.0),

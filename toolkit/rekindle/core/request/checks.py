@@ -157,14 +157,6 @@ def numbers(name: str, value: Any, low: float, high: float, most: int) -> tuple[
     return tuple(number(f"each of {name}", each, low, high) for each in value)
 
 
-def zero_or_number(name: str, value: Any, low: float, high: float) -> float:
-    """Return 0, or a finite number from `low` to `high`."""
-    checked = _as_number(value)
-    if checked != 0 and not low <= checked <= high:
-        raise InvalidRequest(f"{name} must be 0, or a finite number from {low:g} to {high:g}, got {preview(value)}")
-    return abs(checked)
-
-
 def boolean(name: str, value: Any) -> bool:
     """Return True or False."""
     if not isinstance(value, bool):

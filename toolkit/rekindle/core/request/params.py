@@ -85,7 +85,7 @@ class SamplingParams:
         allowed_token_ids: token ids to choose from. None (default) allows all.
         processor_args: up to 8 numbers for the session's `logits_processor`, each from -1e30 to 1e30. None (default)
             does not run the processor. In a session with a processor, the default for calls is ().
-        temperature: divisor of the logits, from 1e-6 to 100. 0 (default) always takes the likeliest token. None in a
+        temperature: divisor of the logits, from 1e-5 to 100. 0 (default) always takes the likeliest token. None in a
             call means the default.
         top_k: number of likeliest tokens to sample from. 0 (default) or -1 keeps all.
         top_p: smallest total probability of the tokens to sample from, from 0 to 1: keeps the fewest likeliest

@@ -13,7 +13,7 @@ from rekindle.core.errors import ConstraintFailed, InvalidRequest, panics_as
 from rekindle.core.request.constraint import Allowed, Constraint
 from rekindle.core.request.request import Request
 from rekindle.core.request.thoughts import ThoughtWatch
-from rekindle.core.text.constraints.parser import parse, reason
+from rekindle.core.text.constraints.parser import DISALLOWED, parse, reason
 from rekindle.core.text.constraints.recent import LEAST, Recent
 from rekindle.core.text.masks import Bits, Need, Steps
 from rekindle.core.text.tokenizer import Tokenizer
@@ -124,6 +124,7 @@ class Matcher:
         self._length = 0
         output_prefix = request.output_prefix
         if output_prefix and not self._consume(output_prefix):
+            self._check_limits()
             raise InvalidRequest(f"the start of the output does not match {grammar.constraint.label}")
 
     def start(self) -> Steps:
@@ -151,10 +152,11 @@ class Matcher:
             draft: guess of the next tokens; None without drafts. Forced tokens take its place if they differ.
 
         Raises:
-            ConstraintFailed: the token is not allowed, because every allowed token was banned; or nothing may follow
-                before `min_tokens` is reached.
+            ConstraintFailed: the token is not allowed, because every allowed token was banned; or the grammar reached a
+                limit of the parser; or nothing may follow before `min_tokens` is reached.
         """
         if not self._consume((token,)):
+            self._check_limits()
             raise ConstraintFailed(
                 f"no token was left to choose after {self._so_far}: every token allowed by "
                 f"{self._grammar.constraint.label} is banned by bad_words, allowed_token_ids, logit_bias or "
@@ -240,6 +242,11 @@ class Matcher:
     @property
     def _so_far(self) -> str:
         return quantity(self._length, "token")
+
+    def _check_limits(self) -> None:
+        """Raise ConstraintFailed for another error than a token that the grammar does not allow."""
+        if DISALLOWED not in self._state.get_error():
+            self._check()
 
     def _check(self) -> None:
         if self._state.is_error():

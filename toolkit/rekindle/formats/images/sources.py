@@ -2,7 +2,9 @@
 
 import base64
 import binascii
+import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -208,8 +210,10 @@ def from_base64(text: str) -> ImageFile:
 
 def _from_path(path: Path) -> ImageFile:
     try:
-        check_length(path.stat().st_size)
-        return image_file(path.read_bytes())
+        with path.open("rb") as file:  # once: a pipe has its bytes no second time, and no size
+            if stat.S_ISREG((status := os.fstat(file.fileno())).st_mode):
+                check_length(status.st_size)
+            return image_file(file.read(MOST_BYTES + 1))
     except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
         if isinstance(error, RekindleError):  # of the image, or of a missing Pillow
             raise

@@ -169,7 +169,12 @@ def check_messages(messages: object) -> None:
             raise InvalidRequest.of(
                 "prompt", f"messages[{place}] has a role of {len(role)} characters: expected one such as 'user'"
             )
-        calls_tools = role == "assistant" and message.get("tool_calls")
+        calls = message.get("tool_calls")
+        if calls is not None and not isinstance(calls, list | tuple):
+            raise InvalidRequest.of(
+                "prompt", f"messages[{place}]['tool_calls'] must be a list of calls, got {preview(calls)}"
+            )
+        calls_tools = role == "assistant" and calls
         for key in ("role", "content"):
             if key == "content" and message.get(key) is None and calls_tools:
                 continue

@@ -59,6 +59,8 @@ class Decision:
         those of the System One API.
         """
         count, shares = len(self.probabilities), list(self.probabilities.values())
+        if count == 1:
+            return 1.0
         if self.question.kind == "score":
             best, middle = shares.index(max(shares)), (count - 1) / 2
             distance = sum(p * abs(level - best) for level, p in enumerate(shares))

@@ -18,7 +18,7 @@ class Choice:
 
     Attributes:
         instructions: the question or task, such as "Which topic?".
-        options: the names of 2 to 26 options, each with a description or None; or the names alone.
+        options: the names of 1 to 26 options, each with a description or None; or the names alone.
     """
 
     instructions: str
@@ -48,7 +48,7 @@ class Choice:
         same = [name for place, name in enumerate(names) if name in names[:place]]
         if same:
             raise InvalidRequest(f"the options of a Choice must differ, and {checks.preview(same[0])} is there twice")
-        _check_count("Choice", "options", len(names))
+        _check_count("Choice", "options", len(names), least=1)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class Score:
         """
         checks.text("instructions", self.instructions, checks.LONGEST_LONG_TEXT)
         if type(self.levels) is int:
-            _check_count("Score", "levels", self.levels)
+            _check_count("Score", "levels", self.levels, least=2)
             return
         if not checks.is_sequence(self.levels):
             raise InvalidRequest(
@@ -129,7 +129,7 @@ class Score:
             _check_text("a level", text)
         if len(set(texts)) < len(texts):
             raise InvalidRequest("the levels of a Score must differ, and two are equal")
-        _check_count("Score", "levels", len(texts))
+        _check_count("Score", "levels", len(texts), least=2)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -154,6 +154,6 @@ def _check_text(name: str, value: Any) -> None:
         raise InvalidRequest(f"{name} must not be empty")
 
 
-def _check_count(kind: str, name: str, count: int) -> None:
-    if not 2 <= count <= MOST_OPTIONS:
-        raise InvalidRequest(f"a {kind} needs 2 to {MOST_OPTIONS} {name}, got {count}")
+def _check_count(kind: str, name: str, count: int, *, least: int) -> None:
+    if not least <= count <= MOST_OPTIONS:
+        raise InvalidRequest(f"a {kind} needs {least} to {MOST_OPTIONS} {name}, got {count}")

@@ -14,10 +14,11 @@ from rekindle.core.errors import ConfigError, HostRefused, ModelError, ModelNotF
 from rekindle.server.common.errors import ApiError, invalid_field
 from rekindle.server.common.fields import Fields, parse_body
 from rekindle.server.http.access import Access
-from rekindle.server.http.endpoint import check_type, read_body
+from rekindle.server.http.endpoint import check_type
 from rekindle.server.http.exchange import Service
 from rekindle.server.http.guards import has_key, reply
 from rekindle.server.http.query import Query, reads
+from rekindle.server.http.reading import read_body
 from rekindle.server.models.served import ModelCard, card_of, only_base
 
 Handler = Callable[[Request], Awaitable[Response]]

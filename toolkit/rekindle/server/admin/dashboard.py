@@ -14,8 +14,8 @@ from rekindle.notebook.board.board_html import board_html
 from rekindle.notebook.board.rates import Rates
 from rekindle.results.markdown import answer_html
 from rekindle.server.admin.page import HEADERS, PAGE
-from rekindle.server.http.endpoint import read_body
 from rekindle.server.http.limits import Limits, on_thread
+from rekindle.server.http.reading import read_body
 from rekindle.server.models.served import Models, ServedModel
 from rekindle.server.models.session import ServedSession
 

@@ -61,7 +61,7 @@ class AnswerParts:
     def __init__(self, call: Call, *, one_call: bool, custom: Mapping[str, CustomTool] = NO_CUSTOM):
         self._call, self._one_call, self._custom = call, one_call, custom
         self._reading: Reading | None = None
-        self._has_started = False
+        self._has_started, self._has_content = False, False
         self._open_ids: set[str] = set()  # of the calls with a piece so far
         self.calls = 0
 
@@ -90,8 +90,9 @@ class AnswerParts:
         for part in parts:
             if part.kind == "tool_call":
                 result += [] if self._one_call and self.calls else self._call_parts(part)
-            elif text := part.text if part.kind == "reasoning" else _content(part.text, self._call):
-                result.append(replace(part, text=text))
+            elif part.kind == "reasoning" or self._has_content or self._call.may_have(part.text):
+                result.append(part)
+                self._has_content |= part.kind == "content"
         return result
 
     def _call_parts(self, part: Part) -> list[Part]:
@@ -137,11 +138,8 @@ def events_of(
 
 
 def _content(text: str, call: Call) -> str:
-    """Return a text of an answer, or no text if the answer must be a call.
-
-    The rest of such an answer is the cut beginning of a further call.
-    """
-    return "" if call.needs_calls else text
+    """Return a text of an answer, or no text for the cut beginning of a call; see `Call.may_have`."""
+    return text if text and call.may_have(text) else ""
 
 
 def _rejected(parsed: ToolCall, checked: ToolCall, call: Call) -> str:

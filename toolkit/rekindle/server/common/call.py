@@ -1,10 +1,21 @@
 """Session calls from request bodies: a prompt and keywords."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rekindle.client.calls.images import is_illustrated
+from rekindle.core.text.constraints.parser import parse_bytes
+
+FORMS: Final = ("json_schema", "regex", "choice")
+"""The keywords of constraints that may stand beside tools: an answer then has calls, or this form."""
+LONGEST: Final = 1000
+"""Most characters of a regular expression and of a text to compare, which takes the time of the event loop."""
+_VALUE: Final = re.compile(r'\s*(?:[{"\dtfn-]|\[(?!\s*[A-Za-z_][\w.-]*\()|\Z)')
+"""The beginning of a JSON value, and not of a call in Python's notation."""
+_NAMED: Final = re.compile(r'\s*\{\s*"name"\s*:')
+"""The beginning of a call in JSON without a delimiter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,7 @@ class Call:
         fields: the field of the body for each keyword.
         streaming: the options of a stream; None for a complete answer.
         reports: the reports about single tokens.
+        end: the end token of the model's tokenizer, or None: unless it is ignored, its stop has no reason.
     """
 
     prompt: Any
@@ -56,6 +68,7 @@ class Call:
     fields: Mapping[str, str]
     streaming: Streaming | None
     reports: TokenReports = TokenReports()
+    end: int | None = None
 
     @property
     def is_pictured(self) -> bool:
@@ -82,3 +95,32 @@ class Call:
     def needs_calls(self) -> bool:
         """True if the answer must call a tool; its whole text is then a call."""
         return self.options.get("tool_choice", "auto") not in ("auto", "none")
+
+    def may_have(self, content: str) -> bool:
+        """Return True for a text that may be the content of an answer, or its beginning.
+
+        It is none where the answer must call a tool, or where the answer has calls or a form, and the text does not
+        begin as the form does: then it is the cut beginning of a call.
+        """
+        if self.needs_calls:
+            return False
+        form = next((name for name in FORMS if self.options.get(name) is not None), None)
+        has_calls = bool(self.options.get("tools")) and self.options.get("tool_choice") != "none"
+        if form is None or not has_calls or self.options.get("continue_final_message"):
+            return True
+        return _begins(form, self.options[form], content[:LONGEST])
+
+
+def _begins(form: str, value: Any, text: str) -> bool:
+    """Return True if a constraint allows an output that begins with a text, as far as a short look tells."""
+    match form:
+        case "json_schema":
+            has_name = isinstance(value, Mapping) and "name" in (value.get("properties") or ("name",))
+            return bool(_VALUE.match(text)) and (has_name or not _NAMED.match(text))
+        case "choice":
+            return any(str(each).strip().startswith(text.strip()) for each in value)
+    if not isinstance(value, str) or len(value) > LONGEST:
+        return True
+    matcher = parse_bytes("regex", value, form)
+    data = [f"{space}{text}".encode("utf-8", "surrogatepass") for space in ("", " ", "\n")]
+    return any(matcher.deep_copy().consume_tokens(list(each)) for each in data)

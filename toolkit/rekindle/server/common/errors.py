@@ -33,9 +33,12 @@ NO_TEMPLATE: Final = (
 )
 RETRY_SECONDS = 1
 """Value of the `Retry-After` header when the queue is full, in seconds."""
+ENCODINGS: Final = "gzip, deflate"
+"""The encodings of bodies that the server decodes."""
 HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     HTTPStatus.UNAUTHORIZED: {"www-authenticate": "Bearer"},  # RFC 9110, 11.6.1
     HTTPStatus.TOO_MANY_REQUESTS: {"retry-after": str(RETRY_SECONDS)},
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: {"accept": "application/json", "accept-encoding": ENCODINGS},  # 15.5.16
 }
 """The headers of an error by status."""
 ANTHROPIC_KINDS: Final[Mapping[int, str]] = {

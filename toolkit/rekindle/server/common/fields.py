@@ -124,7 +124,11 @@ class Fields:
     def take_fields(self, name: str) -> "Fields | None":
         """Take an object and return its fields; None if absent."""
         values = self.take(name, dict)
-        return None if values is None else Fields(values, f"{self._prefix}{name}.", strict=self.strict)
+        if values is None:
+            return None
+        inner = Fields(values, f"{self._prefix}{name}.", strict=self.strict)
+        inner.notes = self.notes
+        return inner
 
     def items(self, name: str, kind: type[T]) -> list[T] | None:
         """Take a non-empty list with items of type `kind`; None if absent.
@@ -169,6 +173,17 @@ class Fields:
             suggestion = likely(name, sorted(self._supported.keys() | neutral.keys()))
             hint = f"; {suggestion}" if suggestion else ""
             self.refuse(name, f"cannot be served: it is unknown, and it might change the answer{hint}")
+
+    def leave(self, neutral: Mapping[str, Sequence[Any]], ignored: Collection[str]) -> None:
+        """Note remaining fields of unknown names and ignore them, as the server of their API does.
+
+        A strict server refuses them, as `finish` does, which has the arguments and the errors.
+        """
+        unknown = self._remaining.keys() - neutral.keys() - set(ignored)
+        if unknown and not self.strict:
+            self.note(f"the fields {name_list([self._prefix + name for name in unknown])} are unknown")
+            ignored = {*ignored, *unknown}
+        self.finish(neutral, ignored)
 
 
 def name_list(names: Sequence[str]) -> str:

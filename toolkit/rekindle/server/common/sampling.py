@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from rekindle.core.request.accepted import COLDEST
 from rekindle.core.request.checks import preview
 from rekindle.server.common.call import Streaming, TokenReports
 from rekindle.server.common.captures import FIELD as CAPTURE
@@ -108,9 +109,15 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
             options.pop(keyword, None)
     if type(seed := options.get("seed")) is int and _LEAST_SEED <= seed < -1:
         options["seed"] = seed % 2**64  # vLLM takes signed seeds
-    if options.get("temperature") == 0:
-        options = {name: value for name, value in options.items() if name not in SAMPLING_ONLY}
-    return options, fields
+    return without_idle(options), fields
+
+
+def without_idle(options: dict[str, Any]) -> dict[str, Any]:
+    """Return keywords without those of no effect at temperature 0; a temperature that counts as 0 becomes 0."""
+    temperature = options.get("temperature")
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 <= temperature < COLDEST:
+        return options
+    return {**{name: value for name, value in options.items() if name not in SAMPLING_ONLY}, "temperature": 0}
 
 
 def _repetition(pattern: Fields) -> dict[str, int] | bool:

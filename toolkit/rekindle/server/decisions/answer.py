@@ -48,7 +48,7 @@ def _systemone_answer(decision: Decision) -> dict[str, Any]:
     shares = {"confidence": decision.confidence, "probabilities": probabilities}
     match decision.question.kind:
         case "yes_no":
-            return {"type": "noul", "noul": probabilities["yes"]}
+            return {"type": "noul", "noul": probabilities["yes"], **shares}
         case "choice":
             return {"type": "choice", "choice": decision.best, **shares}
         case "score":

@@ -1,11 +1,12 @@
 """Bodies of requests for decisions: typed questions about a state, in the forms of System One and of OpenAI."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from rekindle.core.errors import InvalidRequest
+from rekindle.core.keywords import likely
 from rekindle.core.request.checks import preview
 from rekindle.results.scores.questions import Choice, Question, Score, YesNo
 from rekindle.server.common.fields import IGNORED, Fields
@@ -19,9 +20,12 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "audio": ([],),
     "videos": ([],),
     "assets": ({},),
+    "joint": (False,),
     "prompt_cache_options": ({"mode": "implicit"},),
 }
 """The values of fields that are equivalent to an absent field."""
+OF_QUESTION: Final = ("type", "name", "instructions")
+"""The fields of all questions in OpenAI's form."""
 KINDS: Final = ("choice", "noul", "score")
 """The kinds of questions of System One."""
 MOST_QUESTIONS: Final = 400
@@ -120,6 +124,7 @@ def _systemone_question(value: Mapping[str, Any]) -> Question:
         InvalidRequest: the question is invalid.
         KeyError, TypeError, AttributeError: the value has another form.
     """
+    _check_names(value, ("type", "instructions", "criteria"))
     instructions, criteria = _content(value.get("instructions")), value.get("criteria") or {}
     match value["type"]:
         case "choice":
@@ -140,20 +145,38 @@ def _systemone_question(value: Mapping[str, Any]) -> Question:
 
 def _openai_question(value: Mapping[str, Any]) -> Question:
     """Return a question of OpenAI's Decisions API; raises as `_systemone_question` does."""
-    instructions = _parts(value["instructions"])
+    instructions, name = _parts(value["instructions"]), value.get("name")
+    if not isinstance(name, str | None):
+        raise InvalidRequest(f"name must be a text, got {preview(name)}")
     match value["type"]:
         case "predicate":
+            _check_names(value, OF_QUESTION)
             return YesNo(instructions)
         case "choice":
+            _check_names(value, (*OF_QUESTION, "choices"))
+            for choice in value["choices"]:
+                _check_names(choice, ("value", "description"))
             choices = [(_value(choice["value"]), choice.get("description")) for choice in value["choices"]]
             if len({name for name, _ in choices}) < len(choices):
                 raise InvalidRequest("the values of its choices must differ, also in their texts")
             return Choice(instructions, dict(choices))
         case "score":
+            _check_names(value, (*OF_QUESTION, "levels"))
+            for level in value["levels"]:
+                _check_names(level, ("label", "description"))
             levels = [(level["label"], level.get("description")) for level in value["levels"]]
             return Score(instructions, [": ".join(text for text in level if text) for level in levels])
         case other:
             raise InvalidRequest(f"type must be predicate, choice or score, got {preview(other)}")
+
+
+def _check_names(value: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise InvalidRequest for an unknown field, which might change the answer; TypeError for no object."""
+    if not isinstance(value, Mapping):
+        raise TypeError("no object")
+    if unknown := [name for name in value if name not in names]:
+        hint = likely(unknown[0], names) or f"known are {', '.join(names)}"
+        raise InvalidRequest(f"it has an unknown field {preview(unknown[0])}; {hint}")
 
 
 def _value(value: str | bool) -> str:
@@ -195,9 +218,11 @@ def _input_text(body: Fields, items: Any) -> str:
     try:
         if not isinstance(items, list):
             raise InvalidRequest("it must be a text or a list of items")
+        if wrong := [item for item in items if not isinstance(item, dict)]:
+            raise InvalidRequest(f"each item must be an object, got {preview(wrong[0])}")
         plain = [{**item, "content": _parts(item["content"])} if "content" in item else item for item in items]
     except (InvalidRequest, KeyError, TypeError) as error:
         body.refuse("input", f"must be a text, or messages, calls and their outputs in text: {error}")
-    if len(plain) == 1 and plain[0].get("role") == "user":
+    if len(plain) == 1 and plain[0].get("role") == "user" and "content" in plain[0]:
         return str(plain[0]["content"])
     return json.dumps(plain, ensure_ascii=False)

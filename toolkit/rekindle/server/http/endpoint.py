@@ -1,11 +1,10 @@
 """Routes with a model in the body: the checks of a request, its body, and the use of its model."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from math import inf
 from typing import Final
 
 import anyio
@@ -17,7 +16,8 @@ from rekindle.server.common.events import StreamForm
 from rekindle.server.common.fields import LARGE, Fields, parse_body
 from rekindle.server.http.exchange import Exchange, Service
 from rekindle.server.http.keepalive import KeepAlive
-from rekindle.server.http.limits import Limits, on_thread
+from rekindle.server.http.limits import on_thread
+from rekindle.server.http.reading import read_body
 from rekindle.server.http.shares import client_of
 from rekindle.server.http.streaming import run_until_disconnect
 from rekindle.server.models.served import Models
@@ -159,7 +159,8 @@ async def _room_for(request: Request, service: Service) -> AsyncIterator[None]:
         ApiError: the bodies of other requests leave no room for too long.
     """
     limits, length = service.limits, request.headers.get("content-length", "")
-    size = int(length) if length.isascii() and length.isdigit() else limits.body_bytes
+    is_plain = length.isascii() and length.isdigit() and "content-encoding" not in request.headers
+    size = int(length) if is_plain else limits.body_bytes
     async with AsyncExitStack() as room:
         with anyio.move_on_after(limits.body_seconds) as wait:
             await room.enter_async_context(service.bodies.take(client_of(request), size))
@@ -167,36 +168,3 @@ async def _room_for(request: Request, service: Service) -> AsyncIterator[None]:
             message = "the server holds as many bytes of requests as it may: try again later, or send smaller ones"
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message)
         yield
-
-
-async def _nothing() -> None:
-    """Do nothing for a body that is dropped at once."""
-
-
-async def read_body(request: Request, limits: Limits, grow: Callable[[], Awaitable[None]] = _nothing) -> bytes:
-    """Return the body of a request.
-
-    Args:
-        request: the request.
-        limits: the bounds.
-        grow: awaited before the rest of a large body is received.
-
-    Raises:
-        ApiError: the body is too large or arrives too slowly.
-    """
-    size, is_large = 0, False
-    pieces: list[bytes] = []
-    with anyio.move_on_after(limits.body_seconds) as time:
-        async with aclosing(request.stream()) as stream:
-            async for piece in stream:
-                size += len(piece)
-                if size > limits.body_bytes:
-                    message = f"the body may have at most {limits.body_bytes} bytes"
-                    raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
-                pieces.append(piece)
-                if size >= LARGE and not is_large:
-                    is_large, time.deadline = True, inf
-                    await grow()
-                    time.deadline = anyio.current_time() + limits.body_seconds
-        return b"".join(pieces)
-    raise ApiError(HTTPStatus.REQUEST_TIMEOUT, f"the body must arrive within {limits.body_seconds:g} seconds")

@@ -95,9 +95,10 @@ class Exchange:
         Raises:
             ApiError: the body is invalid.
         """
-        if not self.is_large:
-            return reader(self.body, *facts)
-        return await on_thread(partial(reader, self.body, *facts))
+        work = partial(reader, self.body, *facts)
+        result = await on_thread(work) if self.is_large else work()
+        self.service.notices.log(self.body.notes)
+        return result
 
     async def write(self, part: Callable[[], T]) -> T:
         """Return a part of the answer, which may repeat parts of the body."""
@@ -155,7 +156,6 @@ class Exchange:
         """
         if call.options.get(CAPTURE) is not None:
             check_capture(call)
-        self.service.notices.log(self.body.notes)
         await self.admit()
         options = self.model.without_unread(call.options, strict=self.body.strict)
         handles: list[Handle] = []

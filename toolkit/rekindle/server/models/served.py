@@ -65,6 +65,13 @@ class ServedModel:
         return ModelTemplate(self.form, variables)
 
     @property
+    def end(self) -> int | None:
+        """The end token of the tokenizer, or None."""
+        tokenizer = self.session.tokenizer
+        end = None if tokenizer is None else tokenizer.eos_token
+        return None if tokenizer is None or end is None else tokenizer.backend.token_to_id(end)
+
+    @property
     def longest(self) -> int:
         """The most tokens of a prompt and its answer together."""
         longest = self.session.settings.max_context

@@ -13,7 +13,7 @@ from rekindle.server.common.errors import invalid_field
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.messages import ModelTemplate, messages_in, thinking_variables, tools_in
 from rekindle.server.common.pictures import check_count, from_text
-from rekindle.server.common.sampling import ANY_OBJECT, INTEGERS, SAMPLING_ONLY, whole_number
+from rekindle.server.common.sampling import ANY_OBJECT, INTEGERS, whole_number, without_idle
 
 HINTS: Final = frozenset({"shift", "truncate"})
 """Fields of prompts without effect: a prompt is never cut. A text to embed is cut by its own field `truncate`."""
@@ -48,6 +48,7 @@ OPTION_HINTS: Final = frozenset(
         "logits_all",
         "low_vram",
         "main_gpu",
+        "mirostat",
         "mirostat_eta",
         "mirostat_tau",
         "num_batch",
@@ -58,13 +59,14 @@ OPTION_HINTS: Final = frozenset(
         "numa",
         "penalize_newline",
         "repeat_last_n",
+        "tfs_z",
         "use_mlock",
         "use_mmap",
         "vocab_only",
     }
 )
-"""Options without effect here: about memory and devices, decided by the session, or details of other options."""
-NEUTRAL_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {"mirostat": (0,), "tfs_z": (1, 1.0), "typical_p": (1, 1.0)}
+"""Options without effect here: about memory and devices, decided by the session, or of Ollama's earlier versions."""
+NEUTRAL_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {"typical_p": (1, 1.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def _request(
     logprobs, top = body.flag("logprobs"), body.take("top_logprobs", int)
     scores = {"logprobs": top or 0} if logprobs else {}
     streams, keep_alive = body.flag("stream", True), keep_alive_in(body)
-    body.finish({}, HINTS)
+    body.leave({}, HINTS)
     if not prompt:
         return OllamaRequest(None, keep_alive=keep_alive)
     stream = Streaming() if streams else None
@@ -183,18 +185,17 @@ def asks_to_unload(body: Fields) -> bool:
 
 def _options(body: Fields) -> tuple[dict[str, Any], dict[str, str]]:
     """Take the options and the format, as keywords of the session, and the field of each."""
-    source = body.take_fields("options") or Fields({})
+    source = body.take_fields("options") or Fields({}, "options.")
     options: dict[str, Any] = {}
     for name, keyword in OPTIONS.items():
         if (value := source.any(name)) is not None:
             options[keyword] = whole_number(value) if keyword in INTEGERS else value
-    source.finish(NEUTRAL_OPTIONS, OPTION_HINTS)
+    source.leave(NEUTRAL_OPTIONS, OPTION_HINTS)
     most = options.get("max_tokens")
     options["max_tokens"] = None if type(most) is int and most <= 0 else most  # as in Ollama: until the model ends
     if type(seed := options.get("seed")) is int and seed < 0:
         del options["seed"]  # a random one
-    if options.get("temperature") == 0:
-        options = {name: value for name, value in options.items() if name not in SAMPLING_ONLY}
+    options = without_idle(options)
     fields = {keyword: f"options.{name}" for name, keyword in OPTIONS.items()}
     return options | _format(body), fields | {"json_schema": "format"}
 
@@ -289,19 +290,19 @@ def read_ollama_embed(body: Fields, most: int) -> OllamaEmbedding:
         body.refuse("input", f"must be a text or a list of at most {most} texts, got {preview(value)}")
     dimensions, truncates = body.take("dimensions", int), body.flag("truncate", True)
     keep_alive = keep_alive_in(body)
-    body.finish({}, ("options",))
+    body.leave({}, ("options",))
     return OllamaEmbedding(texts, dimensions, truncates, keep_alive)
 
 
 def read_ollama_embedding(body: Fields) -> OllamaEmbedding:
     """Return the request for one embedding in a body; raise ApiError if the body is invalid."""
     text, keep_alive = body.take("prompt", str), keep_alive_in(body)
-    body.finish({}, ("options",))
+    body.leave({}, ("options",))
     return OllamaEmbedding([text] if text else [], None, True, keep_alive)
 
 
 def finish_model_body(body: Fields) -> bool:
     """Take the fields of a body about a model alone, and return whether the answer is a stream."""
     streams = body.flag("stream", True)
-    body.finish({}, ("insecure", "options", "password", "system", "template", "username", "verbose"))
+    body.leave({}, ("insecure", "options", "password", "system", "template", "username", "verbose"))
     return streams

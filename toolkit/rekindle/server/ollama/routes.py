@@ -187,7 +187,7 @@ def _cut(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
 
 async def show(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/show: the description of a model."""
-    finish_model_body(exchange.body)
+    await exchange.read(finish_model_body)
     model, template = exchange.model, exchange.model.template
     tokenizer = model.session.tokenizer
     abilities = {
@@ -204,7 +204,7 @@ async def show(exchange: Exchange) -> ASGIApp:
 
 async def pull(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/pull: a model of this server needs no download, and others are errors."""
-    if not finish_model_body(exchange.body):
+    if not await exchange.read(finish_model_body):
         return reply({"status": "success"})
     lines = b"".join(line({"status": status}) for status in ("pulling manifest", "success"))
     return Response(lines, headers={"content-type": LINES})

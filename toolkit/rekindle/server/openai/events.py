@@ -71,11 +71,17 @@ def usage_of(prompt: int, generated: int) -> dict[str, Any]:
 
 
 def stop_reason(generation: Generation, call: Call) -> str | int | None:
-    """Return vLLM's stop reason: the stop string or token of the request that ended an answer, else None."""
+    """Return vLLM's stop reason: the stop string or token of the request that ended an answer, else None.
+
+    The end token of the tokenizer is none, also among the stop tokens.
+    """
     if generation.finish_reason == "repetition":
         return "repetition_detected"  # as in vLLM
     by = generation.stopped_by
-    return by if isinstance(by, str) or by in (call.options.get("stop_token_ids") or ()) else None
+    if by is not None and by == call.end and not call.options.get("ignore_eos"):
+        return None
+    stops = call.options.get("stop_token_ids") or ()
+    return by if isinstance(by, str) or by in ([stops] if isinstance(stops, int) else stops) else None
 
 
 def finish_reason(generation: Generation, has_calls: bool = False) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from inspect_ai.model import GenerateConfig
 
+from rekindle.client.calls.options import is_greedy
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.core.text.tokenizer import Tokenizer
@@ -91,7 +92,7 @@ def options_of(config: GenerateConfig) -> dict[str, Any]:
     further = dict(config.extra_body or {})
     variables = {**options.get("chat_template_kwargs", {}), **(further.pop("chat_template_kwargs", None) or {})}
     options |= further | ({"chat_template_kwargs": variables} if variables else {})
-    if options.get("temperature") == 0:
+    if is_greedy(options.get("temperature")):
         options = {name: value for name, value in options.items() if name not in SAMPLING_ONLY}
     return options
 

@@ -18,6 +18,7 @@ from inspect_ai.solver._task_state import sample_state
 from inspect_ai.tool import ToolChoice, ToolInfo
 from inspect_ai.util import display_type
 
+from rekindle.client.calls.options import is_greedy
 from rekindle.core.errors import ConfigError, PromptTooLong, RekindleError
 from rekindle.formats.response import MessageForm
 from rekindle.formats.responses.formats import format_of
@@ -189,7 +190,7 @@ async def _answers(
     session: Session, messages: list[dict[str, Any]], count: int, options: dict[str, Any]
 ) -> Sequence[Generation]:
     """Return the answers to a conversation; at temperature 0, all are the same."""
-    if count == 1 or options.get("temperature") == 0:
+    if count == 1 or is_greedy(options.get("temperature")):
         return [await session.generate(messages, **options)] * count
     answers: Sequence[Generation] = await session.generate(messages, n=count, progress=False, **options)
     return answers

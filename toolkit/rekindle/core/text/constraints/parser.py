@@ -23,8 +23,8 @@ STRICT: Final = {"lenient": False, "coerce_one_of": False}
 """llguidance must not ignore any part of a schema, even if the schema itself requests it."""
 
 
-NO_TEXT: Final = "NoExtensionBias"
-"""llguidance's name for a grammar that matches no text."""
+NO_TEXT, DISALLOWED = "NoExtensionBias", "doesn't satisfy the grammar"
+"""llguidance's name for a grammar that matches no text, and its words about a token that a grammar does not allow."""
 _GRAMMAR_OF_REGEX: Final = re.compile(r"\n *1 \| start: /")
 """The end of an error about a regex: a line of the grammar that llguidance made of it."""
 Source = Callable[[], str]

@@ -61,7 +61,8 @@ def _candidates(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         pass
     properties, required = schema.get("properties"), schema.get("required")
     if isinstance(properties, Mapping) and properties:
-        names = [each for each in required if each in properties] if isinstance(required, list) else []
+        texts = [each for each in required if isinstance(each, str)] if isinstance(required, list) else []
+        names = [each for each in texts if each in properties]
         is_open = schema.get("additionalProperties") is not False
         yield {"properties": {key: {} for key in properties}, "required": names, "additionalProperties": is_open}
     yield {"type": "object"}

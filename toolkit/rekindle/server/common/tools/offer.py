@@ -134,11 +134,13 @@ class _Offer:
             form = "'function': ..." if self.nested else "'name': ..."
             rule = f"must each be {{'type': 'function', {form}}} or of type 'custom'"
             self._body.refuse("tools", f"{rule}, got {preview(entry)}")
+        if not isinstance(own, str | None):
+            self._body.refuse("tools", f"must each have a text as name, got {preview(own)}")
         name: Any = name_for_model(namespace, own) if isinstance(own, str) else own
         if namespace is not None:
             if any(name == other for other, _ in self.functions):
                 self._body.refuse("tools", f"has two tools with the name {preview(name)} for the model: rename one")
-            self.namespaced[name] = (namespace, own)
+            self.namespaced[name] = (namespace, own or "")
         if kind == "custom" and isinstance(name, str):
             self.custom[name] = read_custom_tool(self._body, fields.get("format"), nested=self.nested)
             function = self.custom[name].function(name, introduction + (fields.get("description") or ""))

@@ -1,5 +1,7 @@
 """Endpoint of chat completions."""
 
+from dataclasses import replace
+
 from starlette.types import ASGIApp
 
 from rekindle.server.http.exchange import Exchange
@@ -11,6 +13,7 @@ from rekindle.server.openai.chat.stream import ChatChunks
 async def create_chat_completion(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/chat/completions: the next message of a conversation."""
     request = await exchange.read(read_chat, exchange.model.form)
+    request = replace(request, call=replace(request.call, end=exchange.model.end))
     head, handles = await exchange.head("chatcmpl"), await exchange.submit(request.call)
     if request.call.streaming is not None:
         chunks = ChatChunks(head, request, [handle.record for handle in handles])

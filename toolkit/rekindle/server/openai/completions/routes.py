@@ -18,6 +18,7 @@ from rekindle.server.openai.completions.stream import CompletionChunks
 async def create_completion(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/completions: the continuation of a text."""
     request = await exchange.read(read_completion, exchange.limits.prompts)
+    request = replace(request, call=replace(request.call, end=exchange.model.end))
     if request.is_mixed:
         request = replace(request, call=await run_sync(_with_ids, exchange.model.session, request.call))
     head, handles = await exchange.head("cmpl"), await exchange.submit(request.call)

@@ -1,16 +1,21 @@
 """Parameters with the fields and the defaults of vLLM's."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Final
+from enum import Enum
+from numbers import Real
+from typing import Any, Final, Self
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import hinted
+from rekindle.core.request.accepted import CHECKS, COLDEST, check_draws
+from rekindle.core.request.checks import preview
 from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.vllm.table import check
 
-GREEDY: Final = 1e-5
-"""The temperature below which vLLM takes the likeliest token."""
+MOST_BIAS: Final = 100.0
+"""The bound of vLLM's `from_optional` for each bias."""
 
 
 @hinted
@@ -40,25 +45,54 @@ class StructuredOutputsParams:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check("StructuredOutputsParams", changed(self))
+        _ = self.options
 
     @property
     def options(self) -> dict[str, Any]:
         """The keywords of the constraint for `session.generate`."""
-        import json
-
-        texts: dict[str, Any] = {"regex": self.regex, "choice": self.choice, "grammar": self.grammar}
-        options = {name: value for name, value in texts.items() if value is not None}
+        check("StructuredOutputsParams", changed(self))
+        grammar = _as_lark(self.grammar) if isinstance(self.grammar, str) else self.grammar
+        texts: dict[str, Any] = {"regex": self.regex, "choice": self.choice, "grammar": grammar}
+        forms: list[dict[str, Any]] = [{name: value} for name, value in texts.items() if value is not None]
         if self.json is not None:
-            options["json_schema"] = json.loads(self.json) if isinstance(self.json, str) else self.json
+            forms.append({"json_schema": _parsed(self.json) if isinstance(self.json, str) else self.json})
         if self.json_object:
-            options["json_schema"] = {"type": "object"}
-        if len(options) != 1:
+            forms.append({"json_schema": {"type": "object"}})
+        if len(forms) != 1:
             raise InvalidRequest("StructuredOutputsParams takes one of json, regex, choice, grammar and json_object")
-        return options
+        return forms[0]
+
+
+def _as_lark(grammar: str) -> str:
+    """Return a grammar in GBNF, with rules such as `root ::= "a"`, in Lark, and one in Lark as it is."""
+    if "::=" not in grammar:
+        return grammar
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return str(gbnf_to_lark(grammar))
+    except Exception as error:  # it raises several kinds, for any text
+        raise InvalidRequest(f"StructuredOutputsParams(grammar=...) cannot be read as GBNF: {error}") from error
+
+
+def _parsed(schema: str) -> Any:
+    import json
+
+    try:
+        return json.loads(schema)
+    except ValueError as error:
+        raise InvalidRequest(f"StructuredOutputsParams(json=...) must be a JSON schema, got text: {error}") from error
 
 
 GuidedDecodingParams = StructuredOutputsParams
+
+
+class RequestOutputKind(Enum):
+    """The outputs of a request in vLLM; here each call returns final ones."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
 
 
 @hinted
@@ -95,7 +129,7 @@ class SamplingParams:
     stream_interval: int | None = None
     skip_clone: bool = False
     output_text_buffer_length: int = 0
-    structured_outputs: StructuredOutputsParams | None = None
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     extra_args: Mapping[str, Any] | None = None
@@ -105,17 +139,61 @@ class SamplingParams:
     repetition_detection: RepetitionDetectionParams | None = None
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: Any = None
-    guided_decoding: StructuredOutputsParams | None = None
+    guided_decoding: StructuredOutputsParams | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Check the fields."""
-        if self.guided_decoding is not None:  # the name of earlier versions
-            self.structured_outputs, self.guided_decoding = self.guided_decoding, None
-        check("SamplingParams", changed(self))
+        """Bring the fields into vLLM's form, and check them."""
+        self.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+        self.stop_token_ids = list(dict.fromkeys(() if self.stop_token_ids is None else self.stop_token_ids))
+        self.bad_words = list(dict.fromkeys(self.bad_words or ()))
+        self.seed = None if self.seed == -1 else self.seed
+        self.logprobs = 1 if self.logprobs is True else self.logprobs
+        self.prompt_logprobs = 1 if self.prompt_logprobs is True else self.prompt_logprobs
+        self.thinking_token_budget = None if self.thinking_token_budget == -1 else self.thinking_token_budget
+        _ = self.options
+
+    @classmethod
+    def from_optional(cls, **values: Any) -> Self:
+        """Return parameters for values, with the default in place of None.
+
+        Args:
+            values: the fields by name. Token ids in `logit_bias` may be text; each bias counts as at most 100.
+        """
+        own = {each.name: each.default for each in fields(cls)}
+        own_values = {name: value for name, value in values.items() if value is not None or own.get(name) is None}
+        if isinstance(bias := own_values.get("logit_bias"), Mapping):
+            checked = CHECKS["logit_bias"]("logit_bias", bias)
+            own_values["logit_bias"] = {token: min(MOST_BIAS, max(-MOST_BIAS, each)) for token, each in checked}
+        return cls(**own_values)
+
+    def clone(self) -> Self:
+        """Return a copy, with copies of its values unless `skip_clone` is set."""
+        return copy(self) if self.skip_clone else deepcopy(self)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keywords for `session.enqueue`, without the seed: all, as a model's defaults do not apply."""
+        """The keywords for `session.enqueue`, without the seed: all, as a model's defaults do not apply.
+
+        Raises:
+            InvalidRequest: a field is invalid or has no equivalent here; scripts may assign fields at any time.
+        """
+        if self.guided_decoding is not None:  # the name of earlier versions
+            self.structured_outputs, self.guided_decoding = self.guided_decoding, None
+        if isinstance(self.structured_outputs, Mapping):
+            self.structured_outputs = StructuredOutputsParams(**self.structured_outputs)
+        check("SamplingParams", changed(self))
+        check_draws(self.n)
+        options = self._options()
+        for name, value in {**options, "seed": self.seed}.items():
+            if value is not None:
+                CHECKS[name](name, value)
+        if self.max_tokens is not None and not max(1, self.min_tokens) <= self.max_tokens:
+            raise InvalidRequest(
+                f"max_tokens must be at least 1, and at least min_tokens, got {self.max_tokens} and {self.min_tokens}"
+            )
+        return options
+
+    def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
@@ -143,12 +221,18 @@ class SamplingParams:
         if (limit := self.repetition_detection) is not None and limit.max_pattern_size:
             shortest = max(1, limit.min_pattern_size)
             options["stop_on_repetition"] = RepetitionLimit(limit.max_pattern_size, limit.min_count, 0, shortest)
-        return options | ({} if self.structured_outputs is None else self.structured_outputs.options)
+        if isinstance(self.structured_outputs, StructuredOutputsParams):
+            options |= self.structured_outputs.options
+        elif self.structured_outputs is not None:
+            raise InvalidRequest(
+                f"structured_outputs must be StructuredOutputsParams, got {preview(self.structured_outputs)}"
+            )
+        return options
 
     @property
     def is_greedy(self) -> bool:
         """True if the likeliest token is taken."""
-        return self.temperature < GREEDY
+        return isinstance(self.temperature, Real) and 0 <= self.temperature < COLDEST
 
 
 @hinted
@@ -167,7 +251,7 @@ class BeamSearchParams:
     temperature: float = 0.0
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
-    structured_outputs: StructuredOutputsParams | None = None
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
@@ -199,24 +283,12 @@ class PoolingParams:
         check("PoolingParams", changed(self))
 
 
-@hinted
-@dataclass(frozen=True)
-class LoRARequest:
-    """An adapter: its name, a number from 1, and its directory."""
-
-    lora_name: str
-    lora_int_id: int
-    lora_path: str = ""
-    base_model_name: str | None = None
-    load_inplace: bool = False
-    is_3d_lora_weight: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        check("LoRARequest", changed(self))
-
-
 def changed(params: Any) -> dict[str, Any]:
     """Return the fields of parameters with other values than their defaults."""
     values = {each.name: (getattr(params, each.name), each.default) for each in fields(params)}
-    return {name: value for name, (value, default) in values.items() if default is MISSING or value != default}
+    return {name: value for name, (value, default) in values.items() if not _is_equal(value, default)}
+
+
+def _is_equal(value: Any, default: Any) -> bool:
+    """Return True for equal values, of which one may be an array."""
+    return value is default or (default is not MISSING and default is not None and value == default)

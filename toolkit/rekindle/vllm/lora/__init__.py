@@ -1,0 +1,1 @@
+"""Adapters: their requests, and those in the session."""
