@@ -256,7 +256,7 @@ async def test_a_running_request_goes_on_with_the_new_tower() -> None:
 def test_a_cached_prompt_of_whole_pages_that_ends_with_an_image_has_its_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last block is computed again, after a restart without the image in the buffer."""
+    """Compute the last block again, after a restart without the image in the buffer."""
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))
     settings: Any = {**SETTINGS, "restore": "auto", "max_prefill_tokens": 64, "precompile": "lazy"}
     llava = GOLDEN.parent / "llava"

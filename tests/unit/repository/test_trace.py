@@ -11,10 +11,10 @@ from tests.waiting import PATIENCE
 
 BOUNDS = {
     "generate": {"functions": 402, "files": 87, "lines": 1640},
-    "chat": {"functions": 582, "files": 126, "lines": 2375},
+    "chat": {"functions": 600, "files": 129, "lines": 2440},
 }
 """Without the device programs, which a fake device stands for. Timing moves a few lines: 2 % are left for that."""
-MODULES = 745
+MODULES = 759
 """Our modules loaded by `import rekindle`, with those of `rekindle.testing`."""
 
 

@@ -7,7 +7,7 @@ from rekindle.cli import requirements
 from rekindle.cli.starting import deferred
 from rekindle.cli.units import parse_size
 
-STORES: Final = ("programs", "snapshots")
+STORES: Final = ("programs", "snapshots", "images")
 """The stores with a bound, in the order of `rekindle.cli.cache.stores.STORES`."""
 MODELS: Final = "models"
 ALL: Final = "all"
@@ -27,29 +27,29 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser.set_defaults(run=deferred("rekindle.cli.cache.command", "cache"), command=name)
         return parser
 
-    lists = command("ls", "list the cached models, programs and snapshots")
+    lists = command("ls", "list the cached models, programs, snapshots and images")
     lists.add_argument("--long", action="store_true", help="each program, and whole digests")
     command("size", "print the size of each directory, and of the whole cache")
     prunes = command("prune", "remove the least recently used entries, and leftovers of killed processes")
     prunes.set_defaults(refuse=prunes.error)
-    for name, scope in (("max", "of programs and snapshots together"), *((store, f"of {store}") for store in STORES)):
+    for name, scope in (("max", "of all three together"), *((store, f"of {store}") for store in STORES)):
         prunes.add_argument(
             f"--{name}-bytes",
             type=parse_size,
             metavar="SIZE",
             help=f"keep at most this much {scope}, such as 500M, 2G, 1.5GiB",
         )
-    clears = command("clear", "remove all programs, all snapshots, or both")
+    clears = command("clear", "remove all programs, snapshots or images, or all of them")
     clears.add_argument(
         "what",
         nargs="?",
         default=ALL,
         choices=(*STORES, ALL, MODELS),
-        help="all (the default) means programs and snapshots; downloaded models are removed only by name",
+        help="all (the default) means programs, snapshots and images; downloaded models are removed only by name",
     )
     clears.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     explains = command("explain", "list a model's stored programs and pages, and the reasons for missing ones")
     requirements.add_arguments(explains)
     explains.add_argument("--long", action="store_true", help="whole values of the differences")
-    verifies = command("verify", "read all programs and snapshots, and list the damaged ones")
+    verifies = command("verify", "read all programs, snapshots and images, and list the damaged ones")
     verifies.add_argument("--drop", action="store_true", help="remove the damaged entries")
