@@ -12,6 +12,12 @@ from rekindle.core.device.programs import key
 from rekindle.core.store.sources import SOURCES, Sources
 
 
+@pytest.fixture(autouse=True)
+def _notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the notes apart from those of other tests."""
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """Write a package of four modules, and kernels."""
@@ -66,6 +72,15 @@ def test_sources_that_were_edited_after_the_import_never_have_the_same_digest_tw
     before = imported.digest("rekindle.root")
     (tree / "app/root.py").write_text("edited")
     assert len({imported.digest("rekindle.root") for _ in range(3)} | {before}) == 4
+
+
+def test_a_digest_is_computed_once_by_all_processes(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sources(tree).digest("rekindle.root")
+    monkeypatch.setattr(Sources, "_read", lambda *_: pytest.fail("the note has the digest"))
+    assert sources(tree).digest("rekindle.root") == before
+    (tree / "app/root.py").write_text("edited")
+    with pytest.raises(pytest.fail.Exception):
+        sources(tree).digest("rekindle.root")
 
 
 def imports_of(file: Path) -> Iterator[str]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -42,12 +42,12 @@ def file_digest(path: Path) -> str:
     path = path.resolve()
     with _lock:  # a second caller waits for the first, and has its digest
         state = _state_of(path)
-        digest = _memory.get((str(path), state)) or _noted(path, state)
+        digest = _memory.get((str(path), state)) or noted(path, state)
         if digest is None:
             now, digest = time.time_ns(), _computed(path, state[2])
             if _state_of(path) != state or now - max(state[3:]) < SETTLED_NS:
                 return digest
-            _note(path, state, digest)
+            note(path, state, digest)
         _memory[str(path), state] = digest
         return digest
 
@@ -80,36 +80,43 @@ def _piece(path: Path, start: int) -> bytes:
     return whole.digest()
 
 
-def _note_of(path: Path) -> Path:
-    return cache_dir(DIGESTS) / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.json"
+def noted(path: Path, state: Sequence[int | str], subject: str = "") -> str | None:
+    """Return the digest in the note of a path in this state; None without one.
 
-
-def _noted(path: Path, state: FileState) -> str | None:
-    """Return the digest in the note of a file in this state; None without one."""
+    Args:
+        path: the file, or the folder of the subject.
+        state: what changes with the content.
+        subject: what the digest is of; empty for the file itself.
+    """
     with suppress(OSError, StorageError, ValueError, KeyError, TypeError, AttributeError):
-        note = _note_of(path)
-        require_private(note)
-        record = json.loads(note.read_bytes())
-        if record["file"] == str(path) and record["state"] == list(state):
+        place = _note_of(path, subject)
+        require_private(place)
+        record = json.loads(place.read_bytes())
+        if [record["file"], record["subject"], record["state"]] == [str(path), subject, list(state)]:
             return bytes.fromhex(record["digest"]).hex()
     return None
 
 
-def _note(path: Path, state: FileState, digest: str) -> None:
-    """Write the note of a file, and remove the notes of files that are gone."""
+def note(path: Path, state: Sequence[int | str], digest: str, subject: str = "") -> None:
+    """Write a note for `noted`, and remove the notes of paths that are gone."""
+    record = {"file": str(path), "subject": subject, "state": list(state), "digest": digest}
     with suppress(OSError, StorageError):
-        note = _note_of(path)
-        with atomic_write(note) as file:
-            file.write(json.dumps({"file": str(path), "state": state, "digest": digest}).encode())
-        for other in _outdated(note.parent):
+        place = _note_of(path, subject)
+        with atomic_write(place) as file:
+            file.write(json.dumps(record).encode())
+        for other in _outdated(place.parent):
             other.unlink(missing_ok=True)
 
 
+def _note_of(path: Path, subject: str) -> Path:
+    return cache_dir(DIGESTS) / f"{hashlib.sha256(os.fsencode(path) + subject.encode()).hexdigest()}.json"
+
+
 def _outdated(directory: Path) -> Iterator[Path]:
-    for note in directory.glob("*.json"):
+    for place in directory.glob("*.json"):
         try:
-            is_outdated = not Path(json.loads(note.read_bytes())["file"]).exists()
+            is_outdated = not Path(json.loads(place.read_bytes())["file"]).exists()
         except (OSError, ValueError, KeyError, TypeError):
             is_outdated = True
         if is_outdated:
-            yield note
+            yield place

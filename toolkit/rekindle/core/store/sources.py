@@ -8,12 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from rekindle.core.store.file_digests import note, noted
+
 KERNELS: Final = "rekindle_kernels"
 _IMPORT: Final = re.compile(rb"\b(?:from|import) (rekindle[\w.]*)(?: import (\([^)]*\)|[^\n]*))?")
 _NAME: Final = re.compile(rb"\w+")
 
-FileState = tuple[int, int, int]
-"""Inode, size, and time of the last change in nanoseconds."""
+FileState = tuple[int, int, int, int]
+"""Inode, size, and the times of the last changes of content and of inode, in nanoseconds."""
 
 
 class Sources:
@@ -36,14 +38,22 @@ class Sources:
         After an edit of any source since the import, the running code is unknown. Each call then returns a new digest,
         so no stored entry is used, and no entry stored from now on is ever used again.
         """
-        if dict(self._scan()) != self._states:
+        if _contents(dict(self._scan())) != _contents(self._states):
             return f"edited after the import ({os.urandom(16).hex()})"
         if module not in self._digests:
-            whole = hashlib.sha256()
-            for name in self.files(module):
-                whole.update(f"{name} {hashlib.sha256(self._read(name)).hexdigest()}\n".encode())
-            self._digests[module] = whole.hexdigest()
+            folder, state = Path(self._roots[KERNELS]), hashlib.sha256(repr(sorted(self._states.items())).encode())
+            digest = noted(folder, [state.hexdigest()], module)
+            if digest is None:
+                digest = self._computed(module)
+                note(folder, [state.hexdigest()], digest, module)
+            self._digests[module] = digest
         return self._digests[module]
+
+    def _computed(self, module: str) -> str:
+        whole = hashlib.sha256()
+        for name in self.files(module):
+            whole.update(f"{name} {hashlib.sha256(self._read(name)).hexdigest()}\n".encode())
+        return whole.hexdigest()
 
     def files(self, module: str) -> list[str]:
         """Return the files of a module with all imports, by name from the package on."""
@@ -69,7 +79,8 @@ class Sources:
                 for entry in entries:
                     if entry.name.endswith((".py", ".json")):
                         status = entry.stat()
-                        yield f"{name}/{entry.name}", (status.st_ino, status.st_size, status.st_mtime_ns)
+                        state = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+                        yield f"{name}/{entry.name}", state
                     elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
                         folders.append((f"{name}/{entry.name}", entry.path))
 
@@ -82,6 +93,11 @@ class Sources:
     def _read(self, name: str) -> bytes:
         package, _, inner = name.partition("/")
         return Path(self._roots[package], inner).read_bytes()
+
+
+def _contents(states: Mapping[str, FileState]) -> dict[str, tuple[int, ...]]:
+    """Return the states without the times of inodes, such as of a link from another environment."""
+    return {name: state[:3] for name, state in states.items()}
 
 
 def _imports(source: bytes) -> Iterator[str]:
