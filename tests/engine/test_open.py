@@ -11,7 +11,8 @@ import rekindle
 from rekindle.core.device.programs.functions import DeviceProgram
 from rekindle.core.errors import ConfigError
 from rekindle.core.scheduler.limits import EXTRA_PROGRAMS
-from rekindle.core.store.snapshot_key import content_fingerprint
+from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.formats.checkpoints.weights import weights_digest
 from rekindle.settings.engine import Implementation, SettingsOptions
 from rekindle_kernels import api
 from tests.compilations import programs_of
@@ -52,7 +53,7 @@ def test_a_session_has_facts_about_its_model(model: Path) -> None:
     assert facts.parameters == sum(np.asarray(tensor).size for tensor in tensors.values())
     assert facts.file_bytes == file.stat().st_size
     assert facts.modified == pytest.approx(file.stat().st_mtime, abs=1e-3)
-    assert facts.digest == content_fingerprint([file])
+    assert facts.digest == weights_digest(open_checkpoint(model))
 
 
 @pytest.mark.wide
