@@ -18,6 +18,10 @@ from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
 EMBEDDED = "Did you mean 'smollm2-135m-instruct'?"
+OF_A_FILE = (
+    "A GGUF file of the hub has its name behind the hub id, probably 'unsloth/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf' here."
+)
+OF_A_HUB_ID = "A hub id has an owner and a name, as in 'Qwen/Qwen3-4B'; `rekindle models` lists hub ids."
 ADDRESS = "Did you mean 'Qwen/Qwen3-4B', the hub id of this address?"
 
 
@@ -38,8 +42,25 @@ ADDRESS = "Did you mean 'Qwen/Qwen3-4B', the hub id of this address?"
         ("llama3.2", "A model of Ollama has a prefix, as in 'ollama:llama3.2'; `rekindle models` lists hub ids."),
         ("qwen3:4b", "A model of Ollama has a prefix, as in 'ollama:qwen3:4b'; `rekindle models` lists hub ids."),
         ("Qwen3-4B", "A hub id has an owner, as in 'owner/Qwen3-4B'; `rekindle models` lists hub ids."),
-        ("./models/none", ""),
+        ("Qwen/Qwen3-4B-GGUF/tree/main", ""),
         ("", ""),
+        ("unsloth/Qwen3-4B-GGUF:Q4_K_M", OF_A_FILE),
+        ("hf.co/unsloth/Qwen3-4B-GGUF:Q4_K_M", OF_A_FILE),
+        ("https://huggingface.co/unsloth/Qwen3-4B-GGUF:Q4_K_M", OF_A_FILE),
+        ("hf:unsloth/Qwen3-4B-GGUF:Q4_K_M", OF_A_FILE),
+        ("unsloth/Qwen3-4B-GGUF:latest", OF_A_FILE),
+        (
+            "owner/model:7b",
+            "A model of Ollama has a prefix, as in 'ollama:owner/model:7b'; `rekindle models` lists hub ids.",
+        ),
+        ("ollama/qwen3:4b", "Did you mean 'ollama:qwen3:4b'?"),
+        ("hf:Qwen/Qwen3-4B", ADDRESS),
+        ("hf://Qwen/Qwen3-4B", ADDRESS),
+        ("huggingface/Qwen/Qwen3-4B", ADDRESS),
+        ("hf:", OF_A_HUB_ID),
+        ("hf:Qwen3-4B", OF_A_HUB_ID),
+        ("Auto", "Did you mean 'auto'?"),
+        ("AUTO", "Did you mean 'auto'?"),
     ],
 )
 def test_a_name_of_no_model_has_a_hint(name: str, hint: str) -> None:
@@ -51,6 +72,59 @@ def test_a_name_of_no_model_has_a_hint(name: str, hint: str) -> None:
         assert first == f"no model {name!r}. {hint or 'There is no such file or directory, and it is not a hub id.'}"
         assert ways[0] == "A model is one of:"
         assert all(len(way) <= 80 for way in ways), "a line of a terminal holds each way"
+
+
+def test_a_path_of_nothing_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "tiny-q4.gguf").touch()
+    reasons = {
+        "missing.gguf": f"{tmp_path} has no 'missing.gguf'.",
+        "models/x.safetensors": f"{tmp_path / 'models'} has no 'x.safetensors'.",
+        "models/tiny-q5.gguf": f"{tmp_path / 'models'} has no 'tiny-q5.gguf'. Did you mean 'models/tiny-q4.gguf'?",
+        "./weights/a/model.bin": f"{tmp_path} has no 'weights'.",
+        str(tmp_path / "none"): f"{tmp_path} has no 'none'.",
+        "~/none-of-these.pth": "has no 'none-of-these.pth'.",
+    }
+    for name, reason in reasons.items():
+        with pytest.raises(rekindle.ModelNotFound) as raised:
+            rekindle.open_sync(name, progress=False)
+        first = str(raised.value).splitlines()[0]
+        assert first.startswith(f"no model {name!r}. There is no such file or directory: ")
+        assert first.endswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "cure"),
+    [
+        ("model.bin", b"PK", "may run code, and are not read. Convert the model"),
+        ("model.PTH", b"PK", "may run code, and are not read. Convert the model"),
+        ("model.safetensors", b"", "pass its directory instead"),
+        ("sha256-0a", b"GGUF", "give it, or a link to it, a name that ends in .gguf"),
+    ],
+)
+def test_a_file_of_another_format_has_a_cure(tmp_path: Path, name: str, content: bytes, cure: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(rekindle.ModelNotFound, match=cure):
+        rekindle.open_sync(tmp_path / name, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("files", "cure"),
+    [
+        (("pytorch_model.bin",), "it has pytorch_model.bin, and files of PyTorch's pickle may run code"),
+        (("snapshots/a/config.json",), "it is a model in the hub's cache: open 'owner/name'"),
+        (("inner/config.json",), "the folder inner in it has one: pass "),
+    ],
+)
+def test_a_directory_without_a_config_has_a_cure(tmp_path: Path, files: tuple[str, ...], cure: str) -> None:
+    directory = tmp_path / "models--owner--name"
+    for name in files:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).touch()
+    with pytest.raises(rekindle.ModelNotFound, match="no config.json; ") as raised:
+        rekindle.open_sync(directory, progress=False)
+    assert cure in str(raised.value)
 
 
 @pytest.mark.parametrize(
