@@ -113,20 +113,20 @@ def test_a_pointer_of_git_lfs_is_told_with_its_cure(directory: Path, name: str) 
 def test_pointers_of_other_files_are_told_too(directory: Path, tmp_path: Path) -> None:
     for name in ("model.gguf", "mmproj-f16.gguf", "vocab.json"):
         (tmp_path / name).write_text(POINTER)
-    told = "is a pointer of git-lfs"
-    with pytest.raises(CheckpointError, match=told):
+    remark = "is a pointer of git-lfs"
+    with pytest.raises(CheckpointError, match=remark):
         open_checkpoint(tmp_path / "model.gguf")
     (directory / "tokenizer.json").unlink()
     (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
     (directory / "merges.txt").touch()
     for name in ("vocab.json", "merges.txt"):
         (directory / name).write_text(POINTER)
-        with pytest.raises(CheckpointError, match=rf"{name} {told}"):
+        with pytest.raises(CheckpointError, match=rf"{name} {remark}"):
             open_checkpoint(directory)
         (directory / name).write_text("{}")
     (directory / "merges.txt").unlink()
     (directory / "tokenizer.model").write_text(POINTER)
-    with pytest.raises(CheckpointError, match=rf"tokenizer.model {told}"):
+    with pytest.raises(CheckpointError, match=rf"tokenizer.model {remark}"):
         open_checkpoint(directory)
 
 

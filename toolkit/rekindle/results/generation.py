@@ -4,9 +4,10 @@ import math
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack
 
 from rekindle import markup
+from rekindle.core.cures import cured
 from rekindle.core.errors import SessionError
 from rekindle.core.keywords import spelled_out
 from rekindle.core.request.constraint import Constraint, Kind
@@ -63,6 +64,25 @@ class Origin(Protocol):
         ...
 
 
+_CURES: Final = {
+    ("answer", "candidates", "choices", "completion", "generated_text", "generations", "output", "output_text",
+     "outputs"): "the answer is answer.text; n=4 gives a list of answers",
+    ("tokens", "output_ids", "ids"): "they are answer.token_ids",
+    ("done_reason", "stop_reason"): "it is answer.finish_reason",
+    ("thinking", "reasoning_content"): "it is answer.reasoning",
+    ("json", "model_dump", "dict", "asdict"): "answer.to_dict() gives a dict; answer.parsed is the value of a schema",
+    ("to_json", "model_dump_json"): "json.dumps(answer.to_dict())",
+    ("function_call", "functions"): "see answer.tool_calls",
+    ("eval_count", "completion_tokens", "prompt_tokens", "prompt_eval_count", "total_tokens"): "see answer.usage",
+    ("metrics", "total_duration", "eval_duration", "ttft"): "see answer.timings",
+    ("split", "strip", "lower", "startswith", "splitlines", "replace", "endswith", "find"): (
+        "the text is answer.text"
+    ),
+}  # fmt: skip
+"""Attributes of answers in other libraries."""
+
+
+@cured(_CURES, item="the text is answer.text, a dict is answer.to_dict()")
 @dataclass(frozen=True, slots=True)
 class Generation:
     """Result of a finished request, or the partial result of an interrupted one.

@@ -1,5 +1,6 @@
 """Opening of models: `open` and `open_sync`."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -132,7 +133,7 @@ def _check_names(settings: Iterable[str]) -> None:
     """Raise ConfigError for an unknown setting."""
     for name in settings:
         if name not in SettingsOptions.__annotations__:
-            hint = suggestion(name, SettingsOptions.__annotations__)
+            hint = suggestion(name, [*inspect.signature(open).parameters][1:])
             if name in SamplingOptions.__annotations__:
                 hint = "it is a sampling parameter, which generate() takes"
             raise ConfigError(f"unknown setting {name!r}; {hint}")

@@ -23,7 +23,7 @@ _WITH_OLLAMA: Final = re.compile(r"ollama/+(?P<name>[\w./:-]+)", re.IGNORECASE)
 _OF_OLLAMA: Final = re.compile(r"[a-z][a-z0-9.-]*(?::[\w.-]+|\d(?:\.\d)?)")
 """Names such as `qwen3:4b` and `llama3.2`."""
 _NAMES: Final = dict.fromkeys(("smollm", "smollm2", "smollm2-135m", "smollm2:135m", NAME), NAME) | {"auto": "auto"}
-"""Names that `open` knows, by likely spellings."""
+"""Names of models for `open`, by likely spellings."""
 
 
 def hint_for(name: str) -> str:
@@ -53,7 +53,7 @@ def hint_for(name: str) -> str:
 
 
 def is_path(name: str) -> bool:
-    """Return True for a name that is no hub id, by its ending, its beginning or its separators."""
+    """Return True for a name with the ending, the beginning or the separators of a path."""
     return name.lower().endswith(WEIGHT_SUFFIXES) or name.startswith((".", "~", "/")) or "\\" in name
 
 

@@ -20,7 +20,7 @@ PICKLED: Final = (
     'AutoModelForCausalLM.from_pretrained("DIRECTORY").save_pretrained("ANOTHER") and the same with AutoTokenizer; '
     "or open a GGUF file of it"
 )
-"""What to do with a model in such files, as the end of a message."""
+"""The remedy for a model in such files, as the end of a message."""
 
 
 def open_weight_files(directory: Path) -> list[SafetensorsFile]:
@@ -100,7 +100,7 @@ def _without_weights(directory: Path, names: list[str]) -> str:
 
 
 def is_pickled(path: Path) -> bool:
-    """Return True for a file of weights that PyTorch has pickled, by its name."""
+    """Return True for a file of PyTorch's pickle, by its name."""
     return path.suffix.lower() in _PICKLED
 
 
