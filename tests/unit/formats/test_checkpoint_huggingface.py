@@ -257,6 +257,21 @@ def test_a_dtype_that_is_not_supported_is_named(copy: Copy) -> None:
         open_checkpoint(path.parent)
 
 
+def test_layers_and_towers_unknown_to_the_config_are_told(copy: Copy) -> None:
+    directory = copy("qwen2")
+    edit(directory / "config.json", {"num_hidden_layers": 1}, remove=("layer_types",))
+    with pytest.warns(
+        RuntimeWarning, match=r"its config has 1 layers, and its weights have 3: the layers from 1 on are"
+    ):
+        open_checkpoint(directory)
+    directory = copy("qwen3")
+    tensors = load_file(directory / "model.safetensors")
+    tensors["vision_tower.encoder.weight"] = np.zeros((2, 2), np.float32)
+    save_file(tensors, directory / "model.safetensors")
+    with pytest.warns(RuntimeWarning, match=r"its weights have a vision tower .*the tower is left out"):
+        open_checkpoint(directory)
+
+
 def test_a_directory_without_weights_says_what_is_read(copy: Copy) -> None:
     directory = copy("qwen2")
     (directory / "model.safetensors").unlink()
