@@ -12,6 +12,7 @@ import pytest
 
 import rekindle
 from rekindle import vllm
+from rekindle.client.calls.checks import TEMPLATE_NOTE
 from rekindle.core.cures import cured
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.name_hints import hint_for
@@ -340,6 +341,22 @@ def noted(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     notes: list[str] = []
     monkeypatch.setattr(session._requests._notes, "_write", notes.append)
     return notes
+
+
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_a_map_of_plain_texts_has_the_note_about_them_once(
+    texts: Session, monkeypatch: pytest.MonkeyPatch, *, of_rows: bool
+) -> None:
+    monkeypatch.setattr(texts.tokenizer, "chat_template", "{{ messages }}")
+    notes = noted(texts, monkeypatch)
+    conversation = [{"role": "user", "content": "{a}"}]
+    assert not notes
+    texts.map_sync([{"a": "b"}], template=conversation, max_tokens=1, progress=False)
+    assert not notes, "messages have the template"
+    for _ in range(2):
+        items: Any = [{"a": "b"}, {"a": "c"}] if of_rows else ["b", "c"]
+        texts.map_sync(items, template="{a}" if of_rows else None, max_tokens=1, progress=False)
+    assert notes == [TEMPLATE_NOTE]
 
 
 def test_judgements_of_a_model_for_chats_come_with_a_note_once(
