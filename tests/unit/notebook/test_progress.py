@@ -23,6 +23,7 @@ from rekindle.notebook.progress import cell_bar, clock
 from rekindle.notebook.progress.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_more
 from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.notebook.progress.cell_bar import bar_bundle
+from tests.unit.cards import Page, as_read
 from tests.waiting import PATIENCE
 
 
