@@ -300,8 +300,8 @@ def test_of_a_long_text_that_grows_the_end_is_shown(page: Page) -> None:
     live_text.display(handle)
     html = str(page.card["text/html"])
     assert "word00999 " in html
-    assert f"… {10_000 - markup.HEAD:,} characters before" in html
-    assert len(html) < 3 * markup.HEAD
+    assert f"… {10_000 - markup.TAIL:,} characters before" in html
+    assert len(html) < 3 * markup.TAIL
     handle.record.fail(RequestCancelled("enough"))
 
 

@@ -169,11 +169,11 @@ def test_an_unknown_name_of_the_package_has_a_cure(name: str, cure: str) -> None
 
 def test_an_import_of_an_unknown_name_has_the_same_cure() -> None:
     with pytest.raises(ImportError, match=f"^cannot import 'LLM' from 'rekindle'; .*{OF_VLLM}$") as raised:
-        from rekindle import LLM  # type: ignore[attr-defined]  # noqa: F401
+        from rekindle import LLM  # noqa: F401
     assert "_render_traceback_" in vars(raised.value)
     assert not hasattr(rekindle, "LLM")
     with pytest.raises(ImportError, match=r"^cannot import 'opne' from 'rekindle'; did you mean open\?$"):
-        from rekindle import opne  # type: ignore[attr-defined]  # noqa: F401
+        from rekindle import opne  # noqa: F401
 
 
 def test_a_module_of_the_package_that_is_not_imported_has_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def test_cures_leave_the_protocols_of_objects_as_they_are(texts: Session) -> Non
             iter(each)  # type: ignore[call-overload]
     assert not callable(answer)
     assert copy.copy(answer) == answer == pickle.loads(pickle.dumps(answer))
-    broken = type("Broken", (), {"text": property(lambda self: self.none)})
+    broken: Any = type("Broken", (), {"text": property(lambda self: self.none)})
     with pytest.raises(AttributeError, match="no attribute 'none'"):
         getattr(cured({})(broken)(), "text")  # noqa: B009
 
