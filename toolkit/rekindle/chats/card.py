@@ -28,7 +28,7 @@ def _html(message: Mapping[str, Any]) -> str:
 
 
 def message_html(message: Mapping[str, Any]) -> str:
-    """Return a message as HTML without its role: the reasoning folded, the Markdown of an answer rendered, texts whole."""
+    """Return a message as HTML without its role: the reasoning folded, an answer as rendered Markdown, texts whole."""
     draw = content_html if message.get("role") == "assistant" else markup.passage
     text = _content(message, with_images=False)
     return f"{reasoning_html(message)}{_images_html(message)}{draw(text, folds=False)}"

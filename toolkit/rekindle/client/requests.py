@@ -428,7 +428,9 @@ class Requests:
 
         names = (*SamplingOptions.__annotations__, "parallel_tool_calls")
         own = cast(GenerateOptions[Any], {name: value for name, value in options.items() if name in names})
+        most = self.loaded_engine.limits.max_context
         if not has_images(prompt):
-            return Branches(factory, own, meanwhile, tools)
+            return Branches(factory, own, meanwhile, tools, max_context=most)
         images = self.loaded_engine.preparer.prompts.images
-        return Branches(factory, own, meanwhile, tools, prompt, None if images is None else images.placeholder)
+        token = None if images is None else images.placeholder
+        return Branches(factory, own, meanwhile, tools, prompt, token, most)
