@@ -14,7 +14,7 @@ BOUNDS = {
     "chat": {"functions": 582, "files": 126, "lines": 2375},
 }
 """Without the device programs, which a fake device stands for. Timing moves a few lines: 2 % are left for that."""
-MODULES = 745
+MODULES = 752
 """Our modules loaded by `import rekindle`, with those of `rekindle.testing`."""
 
 

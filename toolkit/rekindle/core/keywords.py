@@ -65,7 +65,7 @@ _OF_TEMPLATES: Final = {
     "think": "False",
     "thinking": "False",
 }
-"""Variables of chat templates that other APIs have as keywords, with a value."""
+"""Variables of chat templates with a value; in other APIs they are keywords."""
 _OTHERWISE: Final = {
     ("messages", "prompts", "inputs", "input", "text", "texts"): "the prompt is the first argument, and has no name",
     ("system", "system_prompt"): 'begin the messages with {"role": "system", "content": ...}',
@@ -114,9 +114,9 @@ _OTHERWISE: Final = {
 }  # fmt: skip
 """Hints for keywords of other libraries without a counterpart here."""
 _LISTED: Final = 12
-"""Most choices that a message lists."""
+"""Most choices listed in a message."""
 _CLOSE: Final = 0.72
-"""Least similarity of a name that is suggested for another; with less, `system` and `steer` are close."""
+"""Least similarity of two names for a suggestion; with less, `version` is close to `Session`."""
 
 
 def spelled_out(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F]:
@@ -142,7 +142,7 @@ def spelled_out(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F]:
 
 
 def suggestion(name: str, choices: Collection[str]) -> str:
-    """Return the end of a message about an unknown name: Rekindle's name, the closest choice, or what else to do."""
+    """Return the end of a message about an unknown name: Rekindle's name, the closest choice, or a remedy."""
     if hint := likely(name, choices):
         return hint
     if name in _OF_TEMPLATES:

@@ -450,11 +450,11 @@ _ALIKE: Final = {
     "int8": ("8", "8bit", "8-bit", "float8", "fp8", "q8"),
     "gpu": ("cuda", "triton"),
 }
-"""Values of other libraries, by the nearest one here."""
+"""Values of other libraries, by the nearest value of Rekindle."""
 
 
 def _near(value: Any, allowed: Sequence[Any]) -> str:
-    """Return the allowed text that is nearest to a value, such as a dtype of numpy or torch; "" without one."""
+    """Return the allowed text nearest to a value, such as a dtype of numpy or torch; "" if no text is near."""
     text = str(getattr(value, "__name__", value)).rpartition(".")[2].lower()
     for ours, theirs in _ALIKE.items():
         is_kind = text.startswith(("q4_", "q8_", "float8_")) and text.partition("_")[0] in theirs
