@@ -32,6 +32,7 @@ class Page(HTMLParser):
 
     Attributes:
         lines: the same as a reader sees it, with the titles of elements in braces.
+        joints: the words of two elements with nothing between them, which stick together when they are copied.
     """
 
     def __init__(self, html: str):
@@ -40,6 +41,8 @@ class Page(HTMLParser):
         self.tags: set[str] = set()
         self.attributes: list[tuple[str, str]] = []
         self.text = self.lines = ""
+        self.joints: list[str] = []
+        self._was_closed = False
         self.feed(html)
         self.close()
         assert not self.open, f"{self.open} are left open"
@@ -59,9 +62,13 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+        self._was_closed = True
         self.lines += "\n" if tag in _LINES else ""
 
     def handle_data(self, data: str) -> None:
+        if self._was_closed and self.lines[-1:].isalnum() and data[:1].isalnum():
+            self.joints.append(f"{self.text.split()[-1]}|{data.split()[0]}")
+        self._was_closed = False
         self.text += data
         self.lines += data
 
@@ -96,7 +103,8 @@ def picture(svg: str) -> ElementTree.Element:
 
 
 def as_read(page: Page) -> str:
-    """Return the nonempty lines of a page."""
+    """Return the nonempty lines of a page; require spaces between its words."""
+    assert not page.joints, "words stick together where they are copied"
     return "\n".join(line.strip() for line in page.lines.splitlines() if line.strip())
 
 

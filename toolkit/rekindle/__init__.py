@@ -6,6 +6,7 @@ await session.chat().show("What is the capital of France?")
 
 import importlib
 import sys
+from dis import opmap
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,8 +181,22 @@ __all__ = [
     "serve_sync",
 ]
 
-_OPENING = {"AsyncLLM", "Engine", "LLM", "Llama", "Model", "from_pretrained", "load", "load_model", "pipeline"}
-"""Names of functions and classes of other libraries that open a model."""
+_OPENING = "a model is opened by session = await rekindle.open(model)"
+_OF_VLLM = "scripts of vLLM run with `from rekindle.vllm import LLM, SamplingParams`"
+_CURES = {
+    ("AsyncLLM", "AsyncLLMEngine", "LLM", "LLMEngine"): f"{_OPENING}; {_OF_VLLM}",
+    ("AutoModel", "AutoModelForCausalLM", "Engine", "Llama", "Model", "from_pretrained", "load", "load_model",
+     "pipeline"): _OPENING,
+    ("AutoTokenizer", "Tokenizer"): "session.tokenizer is the tokenizer of an open model",
+    ("Client", "AsyncClient", "OpenAI", "AsyncOpenAI"): (
+        "session = await rekindle.open() answers in this process; session.serve() serves clients of OpenAI's API"
+    ),
+    ("list", "list_models", "ls", "models"): "the commands `rekindle models` and `rekindle models --local` list models",
+    ("download", "pull", "snapshot_download"): 'await rekindle.open("owner/name") downloads a model',
+    ("delete", "ps", "rm"): "the command `rekindle cache` lists and removes stored files",
+    ("version", "VERSION"): "it is rekindle.__version__",
+}  # fmt: skip
+"""Names of other libraries, with the ways here."""
 
 
 def __getattr__(name: str) -> Any:
@@ -192,6 +207,9 @@ def __getattr__(name: str) -> Any:
     from rekindle.core.tracebacks import with_short_traceback
 
     text = f"module 'rekindle' has no attribute {name!r}{_cure(name)}"
+    caller = sys._getframe(1)
+    if caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]:  # which would drop the text of an AttributeError
+        raise with_short_traceback(ImportError(f"cannot import {name!r} from 'rekindle'{_cure(name)}", name="rekindle"))
     raise with_short_traceback(AttributeError(text, name=name))
 
 
@@ -199,8 +217,9 @@ def _cure(name: str) -> str:
     """Return the end of a message about an unknown name of the package."""
     if name.startswith("_") or "Session" not in globals():  # the latter while the names are imported
         return ""
-    if name in _OPENING:
-        return "; a model is opened by session = await rekindle.open(model)"
+    for names, cure in _CURES.items():
+        if name in names:
+            return f"; {cure}"
     if hasattr(Session, name):
         return f"; it belongs to a session: session = await rekindle.open(), then session.{name}"
     if find_spec(f"{__name__}.{name}") is not None:

@@ -18,8 +18,10 @@ Bundle = dict[str, str]
 
 SHORT = 32
 """Characters of a value that is not broken into lines."""
-HEAD = 1200
-"""Characters of a passage shown unfolded."""
+HEAD = 4000
+"""Characters of a passage shown unfolded, if the rest is longer than half of them."""
+TAIL = 1200
+"""Most characters of a text in progress."""
 LONGEST_PROMPT = 160
 """Characters of a prompt shown unfolded above its answer."""
 BACK = 80
@@ -165,11 +167,16 @@ def bar(parts: Mapping[str, float], label: str, *, whole: float = 0.0, role: str
     return f'<div {attributes} style="{style};background:rgba(128,128,128,0.2)">{filled}</div>'
 
 
-def passage(text: str) -> str:
-    """Return a text as a block, with the part after its beginning folded; "" for an empty text."""
+def passage(text: str, *, folds: bool = True) -> str:
+    """Return a text as a block; "" for an empty text.
+
+    Args:
+        text: the text; beyond `LONGEST_PASSAGE` characters it is cut.
+        folds: whether a long part after its beginning is folded.
+    """
     if not text:
         return ""
-    fold, cut = _fold(text), len(text) - LONGEST_PASSAGE
+    fold, cut = _fold(text) if folds else LONGEST_PASSAGE, len(text) - LONGEST_PASSAGE
     rest, head = text[fold:LONGEST_PASSAGE], _block(visible(text[:fold]))
     if cut > 0:
         rest += f"\n… {quantity(cut, 'more character')}"
@@ -265,9 +272,14 @@ def shade(tier: str) -> str:
     return f"rgba({TIERS[tier]},0.45)" if tier in TIERS else "transparent"
 
 
+def has_long_rest(rest: int) -> bool:
+    """Return True if the part of a text after its beginning is long enough to be folded."""
+    return rest > HEAD // 2
+
+
 def _fold(text: str) -> int:
     """Return the length of the unfolded beginning: `HEAD`, or less to end at a word."""
-    if len(text) <= HEAD:
+    if not has_long_rest(len(text) - HEAD):
         return len(text)
     return next((place for place in range(HEAD, HEAD - BACK, -1) if text[place - 1].isspace()), HEAD)
 

@@ -4,13 +4,18 @@ The pages are README, the guides, the tutorials, CONTRIBUTING and CHANGELOG as t
 A broken link, a page that no menu names, or a public name without a page ends the build with an error.
 """
 
+import html
+import json
+import posixpath
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 import griffe
 import yaml
@@ -20,6 +25,8 @@ ROOT: Final = HERE.parents[1]
 SITE: Final = ROOT / "build" / "site"
 PAGES: Final = SITE / "pages"
 HTML: Final = SITE / "html"
+IDS: Final = re.compile(r'\bid="([^"]*)"')
+HREF: Final = re.compile(r'<a\s[^>]*?href="([^"]*)"')
 REPOSITORY_LINK: Final = re.compile(r"\[([^\]]+)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 """A link of a page to a file of the repository."""
 COPIED: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tutorials/*.md", "tutorials/guides/*.md")
@@ -49,15 +56,30 @@ def main() -> None:
     missing = [name for name in public if not _documented(name)]
     if missing:
         print(f"public names without a page: {', '.join(missing)}", file=sys.stderr)
-    if built.returncode or missing:
+    dead = [] if built.returncode else list(_dead_links())
+    if dead:
+        print("broken links:", *dead, sep="\n", file=sys.stderr)
+    if built.returncode or missing or dead:
         raise SystemExit(1)
     print(f"{sum(1 for _ in HTML.rglob('*.html'))} pages in {HTML.relative_to(ROOT)}")
 
 
 def _copy(source: Path, pages: set[Path]) -> None:
-    """Copy a file to the pages; links to files that are no pages become plain text."""
+    """Copy a file to the pages; links to files that are no pages become plain text.
+
+    MkDocs resolves the links of Markdown, and the converter of notebooks leaves theirs as they are: they get the
+    addresses of the pages here.
+    """
     place = PAGES / source.relative_to(ROOT)
     place.parent.mkdir(parents=True, exist_ok=True)
+    if source.suffix == ".ipynb":
+        notebook = json.loads(source.read_text())
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                text = REPOSITORY_LINK.sub(partial(_notebook_link, source, pages), "".join(cell["source"]))
+                cell["source"] = text.splitlines(keepends=True)
+        _write(place, json.dumps(notebook))
+        return
     if source.suffix != ".md":
         shutil.copyfile(source, place)
         return
@@ -69,6 +91,39 @@ def _copy(source: Path, pages: set[Path]) -> None:
         return match[0] if target.relative_to(ROOT) in pages else match[1]
 
     _write(place, REPOSITORY_LINK.sub(link, source.read_text()))
+
+
+def _notebook_link(source: Path, pages: set[Path], match: re.Match[str]) -> str:
+    """Return a link of a notebook with the address of its page, or its text alone if there is no page."""
+    target = (source.parent / match[2]).resolve()
+    if not target.exists():
+        return match[0]  # which the check of the built pages complains of
+    path = target.relative_to(ROOT)
+    if path not in pages:
+        return match[1]
+    if path.suffix not in (".md", ".ipynb"):  # a picture, one folder above the page
+        return f"[{match[1]}](../{match[2]})"
+    address = path.parent if path.stem == "README" else path.with_suffix("")
+    relative = posixpath.relpath(address.as_posix(), source.relative_to(ROOT).with_suffix("").as_posix())
+    return f"[{match[1]}]({relative}/{match[3] or ''})"
+
+
+def _dead_links() -> Iterator[str]:
+    """Yield the links of the built pages that lead to no file or to no place in one, each behind its page."""
+    ids: dict[Path, set[str]] = {}
+    for page in sorted(HTML.rglob("*.html")):
+        for link in HREF.findall(page.read_text()):
+            address, _, fragment = html.unescape(link).partition("#")
+            if page.name == "404.html" or re.match(r"[a-z]+:|//", address):
+                continue
+            target = (page.parent / unquote(address.partition("?")[0])).resolve() if address else page
+            target = target / "index.html" if target.is_dir() else target
+            if target not in ids:
+                ids[target] = (
+                    set(IDS.findall(target.read_text())) if target.suffix == ".html" and target.exists() else set()
+                )
+            if not target.exists() or (fragment and target.suffix == ".html" and unquote(fragment) not in ids[target]):
+                yield f"{page.relative_to(HTML)}: {link}"
 
 
 def _index(package: griffe.Object | griffe.Alias, public: list[str]) -> str:

@@ -126,6 +126,50 @@ def test_a_deterministic_session_has_many_shapes_if_the_kernels_keep_rows_apart(
     assert resolve_limits(with_processor, FAKE_MODEL, 4, rows_apart=True).one_shape, "it need not keep rows apart"
 
 
+OF_OTHERS = {
+    "n_gpu_layers": 'all layers are on one device: device="gpu" or device="cpu"',
+    "chat_format": "here it is chat_template",
+    "chat_templte": "did you mean chat_template?",
+    "progres": "did you mean progress?",
+    "model_path": "the model is the first argument of rekindle.open()",
+    "kv_cache_dtype": "here it is kv_dtype",
+    "enable_thinking": (
+        'it is a variable of the chat template: chat_template_kwargs={"enable_thinking": False} '
+        "of a call, as generate()"
+    ),
+    "use_mmap": "there is nothing to choose: leave it out",
+}
+"""Keywords of other libraries' functions that open a model, with their hints."""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "close"),
+    [
+        ("dtype", "float16", "bfloat16"),
+        ("dtype", "half", "bfloat16"),
+        ("dtype", np.float32, "float32"),
+        ("dtype", np.dtype("float16"), "bfloat16"),
+        ("dtype", "fp32", "float32"),
+        ("dtype", "bflot16", "bfloat16"),
+        ("quantize", "4bit", "int4"),
+        ("quantize", "Q4_K_M", "int4"),
+        ("quantize", 8, "int8"),
+        ("quantize", "INT8", "int8"),
+        ("kv_dtype", "fp8", "int8"),
+        ("kv_dtype", "q8_0", "int8"),
+        ("implementation", "cuda", "gpu"),
+        ("restore", "requir", "require"),
+        ("quantize", "zzz", None),
+        ("dtype", "int4", None),
+    ],
+)
+def test_a_value_of_another_library_is_told_with_the_nearest(name: str, value: Any, close: str | None) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must be one of ") as raised:
+        Settings(**{name: value})
+    assert str(raised.value).endswith(f"; did you mean {close!r}?") == (close is not None)
+    assert ("did you mean" in str(raised.value)) == (close is not None)
+
+
 def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'max_runing'; did you mean max_running\?"):
         rekindle.open("anything", max_runing=3)  # type: ignore[call-arg]
@@ -139,13 +183,17 @@ def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
         rekindle.open("x", load_in_4bit=True)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"unknown setting 'device_mesh'; here it is mesh$"):
         rekindle.open("anything", device_mesh=3)  # type: ignore[call-arg]
+    for theirs, hint in OF_OTHERS.items():
+        with pytest.raises(ConfigError) as raised:
+            rekindle.open("anything", **{theirs: 3})  # type: ignore[arg-type]
+        assert str(raised.value) == f"unknown setting {theirs!r}; {hint}"
     with pytest.raises(
         ConfigError, match=r"unknown setting 'top_p'; it is a sampling parameter, which generate\(\) takes"
     ):
         rekindle.open("some-model", top_p=0.5)  # type: ignore[call-arg]
     with pytest.raises(
         ConfigError,
-        match=r"unknown setting 'zzz'; known are device, tensor, data, mesh, replicas, route, .*max_executables",
+        match=r"unknown setting 'zzz'; none of the \d+ names is close, which help\(\) of the function lists$",
     ):
         rekindle.open("anything", zzz=3)  # type: ignore[call-arg]
 

@@ -257,10 +257,25 @@ def test_a_dtype_that_is_not_supported_is_named(copy: Copy) -> None:
         open_checkpoint(path.parent)
 
 
+def test_layers_and_towers_unknown_to_the_config_are_told(copy: Copy) -> None:
+    directory = copy("qwen2")
+    edit(directory / "config.json", {"num_hidden_layers": 1}, remove=("layer_types",))
+    with pytest.warns(
+        RuntimeWarning, match=r"its config has 1 layers, and its weights have 3: the layers from 1 on are"
+    ):
+        open_checkpoint(directory)
+    directory = copy("qwen3")
+    tensors = load_file(directory / "model.safetensors")
+    tensors["vision_tower.encoder.weight"] = np.zeros((2, 2), np.float32)
+    save_file(tensors, directory / "model.safetensors")
+    with pytest.warns(RuntimeWarning, match=r"its weights have a vision tower .*the tower is left out"):
+        open_checkpoint(directory)
+
+
 def test_a_directory_without_weights_says_what_is_read(copy: Copy) -> None:
     directory = copy("qwen2")
     (directory / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="Only safetensors weights are read"):
+    with pytest.raises(CheckpointError, match=r"so it has no weights\. Fetch the model again"):
         open_checkpoint(directory)
 
 
@@ -289,7 +304,7 @@ def test_shards_without_an_index_are_one_model_if_they_are_all_there(copy: Copy,
         (["a.safetensors", "b.safetensors"], r"several models \(a\.safetensors, b\.safetensors\) and no .*index"),
         (["adapter_model.safetensors"], r"has an adapter .* without its model: .*merge_and_unload"),
         (["consolidated.safetensors"], r"Mistral's own layout .*: fetch the files model\*\.safetensors"),
-        (["pytorch_model.bin"], r"\(it has pytorch_model\.bin\)\. Only safetensors .*save_pretrained"),
+        (["pytorch_model.bin"], r"no safetensors, but pytorch_model\.bin: .* may run code, .*save_pretrained"),
     ],
 )
 def test_files_that_are_not_the_weights_of_one_model_are_named(names: list[str], message: str, copy: Copy) -> None:

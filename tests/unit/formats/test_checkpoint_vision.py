@@ -227,7 +227,7 @@ def test_an_image_for_a_gguf_file_without_its_tower_names_mmproj(text_gguf: Path
     if has_tower:  # of another model
         write_mmproj(SMOLVLM, text_gguf.with_name("mmproj-f32.gguf"), change=edited("clip.vision.projection_dim", 64))
     reader = PromptReader.of(open_checkpoint(text_gguf), 64, 64)
-    with pytest.raises(InvalidRequest, match=r"no mmproj file of a supported tower .* with mmproj="):
+    with pytest.raises(InvalidRequest, match=r"such as SmolVLM2; .* give that as mmproj="):
         reader.read(Illustrated("What?", ((SMOLVLM / "image-0.png", "auto"),)))
 
 

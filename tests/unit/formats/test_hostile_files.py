@@ -30,6 +30,7 @@ from tests.unit.formats.test_checkpoint_huggingface import Copy, copy, edit  # n
 from tests.unit.lora import config_of, random_parts, tensors_of
 
 ENDLESS = r"(?:[a-z_.0-9]|[a-z_.0-9]{2})+[^a-z_.0-9]"
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 1234567\n"
 DEEP = "[" * 100_000
 GOLDENS = Path(__file__).parents[2] / "goldens"
 
@@ -99,6 +100,33 @@ def test_a_link_to_a_file_that_is_gone_is_told_with_its_name(directory: Path, na
         (directory / "tokenizer.json").unlink()
     path.symlink_to("../blobs/gone")
     with pytest.raises(CheckpointError, match=f"{path.name} is a link to ../blobs/gone, which is gone"):
+        open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"])
+def test_a_pointer_of_git_lfs_is_told_with_its_cure(directory: Path, name: str) -> None:
+    (directory / name).write_text(POINTER)
+    with pytest.raises(CheckpointError, match=rf"{name} is a pointer of git-lfs.*`git lfs pull` in "):
+        open_checkpoint(directory)
+
+
+def test_pointers_of_other_files_are_told_too(directory: Path, tmp_path: Path) -> None:
+    for name in ("model.gguf", "mmproj-f16.gguf", "vocab.json"):
+        (tmp_path / name).write_text(POINTER)
+    remark = "is a pointer of git-lfs"
+    with pytest.raises(CheckpointError, match=remark):
+        open_checkpoint(tmp_path / "model.gguf")
+    (directory / "tokenizer.json").unlink()
+    (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    (directory / "merges.txt").touch()
+    for name in ("vocab.json", "merges.txt"):
+        (directory / name).write_text(POINTER)
+        with pytest.raises(CheckpointError, match=rf"{name} {remark}"):
+            open_checkpoint(directory)
+        (directory / name).write_text("{}")
+    (directory / "merges.txt").unlink()
+    (directory / "tokenizer.model").write_text(POINTER)
+    with pytest.raises(CheckpointError, match=rf"tokenizer.model {remark}"):
         open_checkpoint(directory)
 
 

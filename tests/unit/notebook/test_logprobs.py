@@ -12,7 +12,7 @@ from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.token_bytes import token_bytes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import expected_of, expected_tokens, fake_session, score_of
+from rekindle.testing import expected_of, expected_tokens, fake_limits, fake_loaded_engine, fake_session, score_of
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
 
@@ -186,3 +186,15 @@ def test_a_prompt_that_fills_the_context_is_scored_and_not_gone_on_with() -> Non
             session.generate_sync(token_ids=prompt, max_tokens=1)
         with pytest.raises(PromptTooLong, match="at most 64 fit"):
             session.generate_sync(token_ids=[*prompt, 1], max_tokens=0, prompt_logprobs=0)
+
+
+def test_an_answer_cut_by_a_limit_names_the_limit_and_its_keyword() -> None:
+    with fake_session(fake_loaded_engine(fake_limits(max_context=64))) as session:
+        short = session.generate_sync(token_ids=[1, 2, 3], max_tokens=4, ignore_eos=True)
+        full = session.generate_sync(token_ids=[1] * 60, max_tokens=None, ignore_eos=True)
+        ended = session.generate_sync(token_ids=[1, 2, 3], max_tokens=4, stop_token_ids=list(range(128)))
+    by_tokens, by_context = "after 4 tokens: max_tokens= allows more", "the context of 64 tokens is full: max_context="
+    for answer, present, absent in ((short, by_tokens, by_context), (full, by_context, by_tokens)):
+        bundle = answer._repr_mimebundle_()
+        assert all(present in text and absent not in text for text in bundle.values())
+    assert not any("cut" in text for text in ended._repr_mimebundle_().values())

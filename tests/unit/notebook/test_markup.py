@@ -90,18 +90,20 @@ def test_one_of_a_thing_is_not_several() -> None:
     assert [quantity(count, "branch", "branches") for count in (1, 2)] == ["1 branch", "2 branches"]
 
 
-@pytest.mark.parametrize("length", [markup.HEAD + 1, markup.LONGEST_PASSAGE, markup.LONGEST_PASSAGE + 1, 10**7])
+@pytest.mark.parametrize("length", [6001, markup.LONGEST_PASSAGE, markup.LONGEST_PASSAGE + 1, 10**7])
 def test_a_long_text_is_folded_and_one_that_is_too_long_is_cut(length: int) -> None:
     html = markup.passage("x" * length)
     page = read(html)
     assert f"{length - markup.HEAD:,} more character{'s' * (length > markup.HEAD + 1)}" in page.text
     assert page.text.count("x") == min(length, markup.LONGEST_PASSAGE)
     assert len(html) < markup.LONGEST_PASSAGE + 1500
-    assert "details" not in read(markup.passage("x" * markup.HEAD)).tags
+    assert "details" not in read(markup.passage("x" * 6000)).tags, "a short rest is not folded"
+    whole = read(markup.passage("x" * length, folds=False))
+    assert ("details" in whole.tags) == (length > markup.LONGEST_PASSAGE)
 
 
 def test_a_long_text_is_folded_between_words() -> None:
-    text = "lighthouse " * 200
+    text = "lighthouse " * 1000
     head, folded = re.findall(r"<pre .*?>(.*?)</pre>", markup.passage(text), re.DOTALL)
     assert head + folded == text
     assert head.endswith("lighthouse ")
@@ -168,7 +170,7 @@ def test_a_handle_shows_hostile_text_and_a_long_reason_of_its_failure_as_text() 
     handle.record.deliver(Started(1, (5,) * 24, None, cached=CachedTokens(device=16)))
     handle.record.deliver(Text(1, HOSTILE, (7,), None, logprobs=(token_of(HOSTILE),)))
     assert SPELLED in page_of(handle).text
-    handle.record.fail(RuntimeError(f"{HOSTILE}\n{'x' * markup.HEAD}"))
+    handle.record.fail(RuntimeError(f"{HOSTILE}\n{'x' * 2 * markup.HEAD}"))
     page = page_of(handle)
     assert page.text.count(SPELLED[:40]) == 3, "what came, its token, and why it failed"
     assert "more characters" in page.text, "a long reason is folded"

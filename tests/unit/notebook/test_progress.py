@@ -23,6 +23,7 @@ from rekindle.notebook.progress import cell_bar, clock
 from rekindle.notebook.progress.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_more
 from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.notebook.progress.cell_bar import bar_bundle
+from tests.unit.cards import Page, as_read
 from tests.waiting import PATIENCE
 
 
@@ -119,6 +120,7 @@ def test_a_terminal_gets_a_bar_that_ends_full() -> None:
 def test_a_stage_without_parts_has_no_counts() -> None:
     opening = Progress("opening the model", 0, 1, "")
     assert bar_bundle(opening, 3.0)["text/plain"] == "opening the model: 3 s"
+    assert as_read(Page(bar_bundle(opening, 3.0)["text/html"])) == "opening the model  3 s", "also without styles"
     assert "aria-valuenow" not in bar_bundle(opening, 3.0)["text/html"]
     text = terminal_text(opening, Progress("opening the model", 1, 1, ""))
     assert re.search(r"opening the model: \d\d:\d\d\n$", text)

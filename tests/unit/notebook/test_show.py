@@ -300,8 +300,8 @@ def test_of_a_long_text_that_grows_the_end_is_shown(page: Page) -> None:
     live_text.display(handle)
     html = str(page.card["text/html"])
     assert "word00999 " in html
-    assert f"… {10_000 - markup.HEAD:,} characters before" in html
-    assert len(html) < 3 * markup.HEAD
+    assert f"… {10_000 - markup.TAIL:,} characters before" in html
+    assert len(html) < 3 * markup.TAIL
     handle.record.fail(RequestCancelled("enough"))
 
 
@@ -474,7 +474,8 @@ async def test_without_a_notebook_it_is_printed(texts: Session, capsys: pytest.C
         text, _, ending = printed.rpartition("\n[")
         assert text == expected.text
         end = "ended: length, 40 tokens, in the middle of a character; prompt 2 tokens"
-        assert re.fullmatch(rf"{end}(, [a-z ]+ [0-9.]+ m?s){{4}}\]\n", ending)
+        cut = r", cut after 40 tokens: max_tokens= allows more\]\n"
+        assert re.fullmatch(rf"{end}(, [a-z ]+ [0-9.]+ m?s){{4}}{cut}", ending)
 
 
 def test_it_is_printed_piece_by_piece(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import inspect
 import re
 import shlex
 import tomllib
+from collections import Counter
 from itertools import takewhile
 from pathlib import Path
 
@@ -53,6 +54,38 @@ def test_links_and_anchors_resolve(document: Path) -> None:
         place = (document.parent / path).resolve() if path else document
         assert place.exists(), target
         assert not anchor or anchor in anchors(place), target
+
+
+def bound_names(cell: str) -> set[str]:
+    """Return the names that a cell binds for all cells of marimo: those at its top, without an underscore first."""
+    names, nodes = set[str](), list[ast.AST](ast.parse(cell).body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        else:
+            names |= {node.id} if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else set()
+            scopes = ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+            nodes += [] if isinstance(node, scopes) else ast.iter_child_nodes(node)
+    return {each for each in names if not each.startswith("_")}
+
+
+@each_document
+def test_cells_for_marimo_bind_no_name_twice(document: Path) -> None:
+    cells = [block.text for block in blocks(document, "python")]
+    for_marimo = [cell for cell in cells if "marimo" in cell]
+    opening = [cell for cell in cells if "rekindle.open(" in cell and cell not in for_marimo][:1] if for_marimo else []
+    together = [*opening, *for_marimo]
+    counts = Counter(each for cell in together for each in bound_names(cell))
+    assert [each for each, count in counts.items() if count > 1] == [], "marimo refuses such a notebook"
+    assert document.name != "notebook.md" or len(together) == 2, "the cell that opens a session, and the chat"
+
+
+def test_names_of_a_cell_for_marimo_are_those_at_its_top() -> None:
+    cell = "import a.b, c as d\nfor e in f:\n    _g = h = e\ndef i(j): k = 1\nawait l(m)\n"
+    assert bound_names(cell) == {"a", "d", "e", "h", "i"}
 
 
 def test_the_index_lists_every_guide_once() -> None:

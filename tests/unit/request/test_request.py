@@ -112,6 +112,7 @@ FROM_ELSEWHERE = {
     "max_new_tokens": "max_tokens", "do_sample": "temperature", "best_of": "n", "n_predict": "max_tokens",
     "num_predict": "max_tokens", "stop_sequences": "stop", "num_return_sequences": "n",
     "repeat_penalty": "repetition_penalty", "top_logprobs": "logprobs", "eos_token_id": "stop_token_ids",
+    "format": "json_schema", "lora_request": "adapter", "max_thinking_tokens": "thinking_budget",
 }  # fmt: skip
 """Keywords of other engines, and their names here."""
 IN_RANGE = "a finite number of at least -1e+06 and at most 1e+06"
@@ -173,7 +174,12 @@ CONTRADICTORY: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "unknown keyword 'messages'; the prompt is the first argument, and has no name"),
     ({"system": "Be brief."}, 'unknown keyword \'system\'; begin the messages with {"role": "system", '),
     ({"timeout": 3}, "unknown keyword 'timeout'; put the call into asyncio.timeout()"),
-    ({"zzz": 3}, "unknown keyword 'zzz'; known are logit_bias, repetition_penalty, "),
+    ({"zzz": 3}, "unknown keyword 'zzz'; none of the "),
+    ({"enable_thinking": False}, "unknown keyword 'enable_thinking'; it is a variable of the chat template: chat_temp"),
+    ({"options": {"num_predict": 3}}, "unknown keyword 'options'; its entries are keywords here: give each by"),
+    ({"sampling_params": {}}, "unknown keyword 'sampling_params'; its entries are keywords here: give each by"),
+    ({"num_beams": 2}, "unknown keyword 'num_beams'; there is no beam search"),
+    ({"steeer": 3}, "unknown keyword 'steeer'; did you mean steer?"),
     *(({theirs: 3}, f"unknown keyword '{theirs}'; here it is {ours}") for theirs, ours in FROM_ELSEWHERE.items()),
 ]
 """Invalid calls, each with the beginning of its error's message."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rekindle import Choice, Decisions, InvalidRequest, MapDecisions, Score, YesNo
+from rekindle import Choice, Decision, Decisions, InvalidRequest, MapDecisions, Score, YesNo
 from rekindle.core.errors import BatchFailed
 from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
@@ -48,6 +48,39 @@ async def test_each_item_has_the_decisions_of_decide(session: Session) -> None:
         place: each[0].answer for place, each in enumerate(expected)
     }
     await assert_all_ends_free(session)
+
+
+def decisions(likeliest: str) -> Decisions:
+    shares = {"sport": 0.7, "politics": 0.3} if likeliest == "sport" else {"sport": 0.3, "politics": 0.7}
+    return Decisions((Decision(TOPIC, shares, 1.0),))
+
+
+@pytest.mark.parametrize(
+    ("counts", "remarks"),
+    [((300, 0), 1), ((299, 1), 1), ((20, 0), 1), ((19, 0), 0), ((90, 10), 0), ((0, 0), 0), ((0, 50), 1)],
+)
+async def test_an_option_that_wins_for_nearly_all_items_is_told(counts: tuple[int, int], remarks: int) -> None:
+    sport, politics = counts
+    several = [*([decisions("sport")] * sport), *([decisions("politics")] * politics)]
+    labels = [str(place) for place in range(len(several))]
+    results = MapDecisions([*several, InvalidRequest("no")], [*labels, None], ["a"] * (len(several) + 1), {"t": TOPIC})
+    assert len(results.one_sided) == remarks
+    option = "sport" if sport > politics else "politics"
+    for remark in results.one_sided:
+        assert remark.startswith(f"t: '{option}' is the likeliest option for {max(counts)} of {sum(counts)} items. ")
+        assert "calibrate" in remark
+        assert remark in str(results)
+        assert "is the likeliest option" in results._repr_mimebundle_()["text/html"]
+
+
+async def test_a_map_tells_of_one_sided_decisions_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(session._requests._notes, "_write", notes.append)
+    monkeypatch.setattr("rekindle.mapping.results.ENOUGH", 2)
+    for _ in range(2):
+        await session.map(["The same text."] * 3, questions=TOPIC)
+    (note,) = [note for note in notes if "likeliest option" in note]
+    assert "for 3 of 3 items" in note
 
 
 async def test_a_state_is_computed_once_for_all_questions(session: Session) -> None:

@@ -1,6 +1,8 @@
 """Every wrong call has a cure: its error names the expected value, the actual one, and the remedy."""
 
 import asyncio
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,8 @@ import pytest
 
 import rekindle
 from rekindle import vllm
+from rekindle.client.calls.checks import TEMPLATE_NOTE
+from rekindle.core.cures import cured
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.checkpoints.uses import Embedding, Uses
@@ -18,6 +22,10 @@ from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
 EMBEDDED = "Did you mean 'smollm2-135m-instruct'?"
+OF_A_FILE = (
+    "A GGUF file of the hub has its name behind the hub id, probably 'unsloth/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf' here."
+)
+OF_A_HUB_ID = "A hub id has an owner and a name, as in 'Qwen/Qwen3-4B'; `rekindle models` lists hub ids."
 ADDRESS = "Did you mean 'Qwen/Qwen3-4B', the hub id of this address?"
 
 
@@ -38,8 +46,25 @@ ADDRESS = "Did you mean 'Qwen/Qwen3-4B', the hub id of this address?"
         ("llama3.2", "A model of Ollama has a prefix, as in 'ollama:llama3.2'; `rekindle models` lists hub ids."),
         ("qwen3:4b", "A model of Ollama has a prefix, as in 'ollama:qwen3:4b'; `rekindle models` lists hub ids."),
         ("Qwen3-4B", "A hub id has an owner, as in 'owner/Qwen3-4B'; `rekindle models` lists hub ids."),
-        ("./models/none", ""),
+        ("Qwen/Qwen3-4B-GGUF/tree/main", ""),
         ("", ""),
+        ("unsloth/Qwen3-4B-GGUF:Q4_K_M", OF_A_FILE),
+        ("hf.co/unsloth/Qwen3-4B-GGUF:Q4_K_M", OF_A_FILE),
+        ("https://huggingface.co/unsloth/Qwen3-4B-GGUF:Q4_K_M", OF_A_FILE),
+        ("hf:unsloth/Qwen3-4B-GGUF:Q4_K_M", OF_A_FILE),
+        ("unsloth/Qwen3-4B-GGUF:latest", OF_A_FILE),
+        (
+            "owner/model:7b",
+            "A model of Ollama has a prefix, as in 'ollama:owner/model:7b'; `rekindle models` lists hub ids.",
+        ),
+        ("ollama/qwen3:4b", "Did you mean 'ollama:qwen3:4b'?"),
+        ("hf:Qwen/Qwen3-4B", ADDRESS),
+        ("hf://Qwen/Qwen3-4B", ADDRESS),
+        ("huggingface/Qwen/Qwen3-4B", ADDRESS),
+        ("hf:", OF_A_HUB_ID),
+        ("hf:Qwen3-4B", OF_A_HUB_ID),
+        ("Auto", "Did you mean 'auto'?"),
+        ("AUTO", "Did you mean 'auto'?"),
     ],
 )
 def test_a_name_of_no_model_has_a_hint(name: str, hint: str) -> None:
@@ -53,10 +78,73 @@ def test_a_name_of_no_model_has_a_hint(name: str, hint: str) -> None:
         assert all(len(way) <= 80 for way in ways), "a line of a terminal holds each way"
 
 
+def test_a_path_of_nothing_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "tiny-q4.gguf").touch()
+    reasons = {
+        "missing.gguf": f"{tmp_path} has no 'missing.gguf'.",
+        "models/x.safetensors": f"{tmp_path / 'models'} has no 'x.safetensors'.",
+        "models/tiny-q5.gguf": f"{tmp_path / 'models'} has no 'tiny-q5.gguf'. Did you mean 'models/tiny-q4.gguf'?",
+        "./weights/a/model.bin": f"{tmp_path} has no 'weights'.",
+        str(tmp_path / "none"): f"{tmp_path} has no 'none'.",
+        "~/none-of-these.pth": "has no 'none-of-these.pth'.",
+    }
+    for name, reason in reasons.items():
+        with pytest.raises(rekindle.ModelNotFound) as raised:
+            rekindle.open_sync(name, progress=False)
+        first = str(raised.value).splitlines()[0]
+        assert first.startswith(f"no model {name!r}. There is no such file or directory: ")
+        assert first.endswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "cure"),
+    [
+        ("model.bin", b"PK", "may run code, and are not read. Convert the model"),
+        ("model.PTH", b"PK", "may run code, and are not read. Convert the model"),
+        ("model.safetensors", b"", "pass its directory instead"),
+        ("sha256-0a", b"GGUF", "give it, or a link to it, a name that ends in .gguf"),
+    ],
+)
+def test_a_file_of_another_format_has_a_cure(tmp_path: Path, name: str, content: bytes, cure: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(rekindle.ModelNotFound, match=cure):
+        rekindle.open_sync(tmp_path / name, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("files", "cure"),
+    [
+        (("pytorch_model.bin",), "it has pytorch_model.bin, and files of PyTorch's pickle may run code"),
+        (("snapshots/a/config.json",), "it is a model in the hub's cache: open 'owner/name'"),
+        (("inner/config.json",), "the folder inner in it has one: pass "),
+    ],
+)
+def test_a_directory_without_a_config_has_a_cure(tmp_path: Path, files: tuple[str, ...], cure: str) -> None:
+    directory = tmp_path / "models--owner--name"
+    for name in files:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).touch()
+    with pytest.raises(rekindle.ModelNotFound, match=r"no config\.json; ") as raised:
+        rekindle.open_sync(directory, progress=False)
+    assert cure in str(raised.value)
+
+
+OF_VLLM = "scripts of vLLM run with `from rekindle.vllm import LLM, SamplingParams`"
+LISTED = "the commands `rekindle models` and `rekindle models --local` list models"
+
+
 @pytest.mark.parametrize(
     ("name", "cure"),
     [
-        ("LLM", "a model is opened by session = await rekindle.open(model)"),
+        ("LLM", f"a model is opened by session = await rekindle.open(model); {OF_VLLM}"),
+        ("AsyncLLMEngine", f"a model is opened by session = await rekindle.open(model); {OF_VLLM}"),
+        ("version", "it is rekindle.__version__"),
+        ("models", LISTED),
+        ("list", LISTED),
+        ("pull", 'await rekindle.open("owner/name") downloads a model'),
+        ("AutoTokenizer", "session.tokenizer is the tokenizer of an open model"),
         ("from_pretrained", "a model is opened by session = await rekindle.open(model)"),
         ("generate", "it belongs to a session: session = await rekindle.open(), then session.generate"),
         ("chat", "it belongs to a session: session = await rekindle.open(), then session.chat"),
@@ -77,6 +165,15 @@ def test_an_unknown_name_of_the_package_has_a_cure(name: str, cure: str) -> None
     assert str(raised.value) == f"module 'rekindle' has no attribute {name!r}; {cure}"
     assert "_render_traceback_" in vars(raised.value), "a cell shows no line of this package"
     assert not hasattr(rekindle, "_ipython_display_")
+
+
+def test_an_import_of_an_unknown_name_has_the_same_cure() -> None:
+    with pytest.raises(ImportError, match=f"^cannot import 'LLM' from 'rekindle'; .*{OF_VLLM}$") as raised:
+        from rekindle import LLM  # noqa: F401
+    assert "_render_traceback_" in vars(raised.value)
+    assert not hasattr(rekindle, "LLM")
+    with pytest.raises(ImportError, match=r"^cannot import 'opne' from 'rekindle'; did you mean open\?$"):
+        from rekindle import opne  # noqa: F401
 
 
 def test_a_module_of_the_package_that_is_not_imported_has_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +226,10 @@ WRONG_CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda session: session.classify_sync("a"), "the model has no head that classifies texts; score() compares"),
     (lambda session: session.rerank_sync("q", "a"), "documents must be a list of texts"),
     (lambda session: session.chat("hello"), "await chat.say('...')"),
+    (lambda session: session.chat(sytem="a"), "did you mean system?"),
+    (lambda session: session.chat(system_prompt="a"), "here it is system"),
+    (lambda session: session.chat(history=[]), "here it is messages"),
+    (lambda session: session.generate_sync("a", options={"num_predict": 3}), "its entries are keywords here"),
     (lambda session: session.map_sync("abc"), "map() takes an iterable of texts"),
     (lambda session: session.map_sync([None]), "the item is None; give a text"),
     (lambda session: session.map_sync([{"a": 1}], errors="raise"), "needs a template: pass template="),
@@ -144,6 +245,57 @@ def test_a_wrong_call_has_a_cure(texts: Session, call: Callable[[Session], Any],
         error = raised
     assert cure in str(error)
     assert "start: /" not in str(error), "a line of a grammar that the user did not write"
+
+
+HABITS: list[tuple[str, str]] = [
+    ("session('hi')", "'Session' object is not callable; answer = await session.generate"),
+    ("session.tokenize", "'Session' object has no attribute 'tokenize'; session.encode(text) gives token ids"),
+    ("session.ask", "or session.chat()"),
+    ("session.config", "session.model has facts about the model"),
+    ("session.history", "chat = session.chat(), as chat.messages"),
+    ("session.generate_stream", "async for piece in session.stream(prompt)"),
+    ("session.genrate", "did you mean generate?"),
+    ("chat('hi')", "'Chat' object is not callable; await chat.say("),
+    ("chat[0]", "the messages are chat.messages"),
+    ("chat.clear", "a new conversation is another session.chat()"),
+    ("chat.retry", "chat.undo() takes the last turn back"),
+    ("answer['text']", "'Generation' object is not subscriptable; the text is answer.text"),
+    ("answer[0]", "the text is answer.text"),
+    ("answer.choices", "the answer is answer.text"),
+    ("answer.outputs", "the answer is answer.text"),
+    ("answer.tokens", "they are answer.token_ids"),
+    ("answer.model_dump", "answer.to_dict() gives a dict"),
+    ("answers.text", "[answer.text for answer in answers]"),
+    ("handle.text", "an answer has it: answer = await handle"),
+    ("tokenizer.apply_chat_template", "session.render(messages)"),
+    ("tokenizer('a')", "tokenizer.encode(text)"),
+]
+
+
+@pytest.mark.parametrize(("expression", "cure"), HABITS, ids=[expression for expression, _ in HABITS])
+def test_a_habit_of_another_library_has_a_cure(texts: Session, expression: str, cure: str) -> None:
+    handle = texts.submit(token_ids=[1, 2, 3], max_tokens=2)
+    answers = texts.generate_sync(token_ids=[[1], [2]], max_tokens=2)
+    objects = {"session": texts, "chat": texts.chat(), "handle": handle, "answers": answers}
+    objects |= {"answer": handle.result(), "tokenizer": texts.tokenizer}
+    with pytest.raises((AttributeError, TypeError)) as raised:
+        eval(expression, objects)
+    assert cure in str(raised.value)
+    assert "_render_traceback_" in vars(raised.value), "a cell shows no line of this package"
+
+
+def test_cures_leave_the_protocols_of_objects_as_they_are(texts: Session) -> None:
+    answer = texts.generate_sync(token_ids=[1, 2], max_tokens=2)
+    for each in (texts, texts.chat(), answer, texts.tokenizer):
+        assert not hasattr(each, "_repr_html_")
+        assert not hasattr(each, "__array__")
+        with pytest.raises(TypeError, match="not iterable"):
+            iter(each)  # type: ignore[call-overload]
+    assert not callable(answer)
+    assert copy.copy(answer) == answer == pickle.loads(pickle.dumps(answer))
+    broken: Any = type("Broken", (), {"text": property(lambda self: self.none)})
+    with pytest.raises(AttributeError, match="no attribute 'none'"):
+        getattr(cured({})(broken)(), "text")  # noqa: B009
 
 
 def test_an_awaited_stream_says_how_it_is_read_and_computes_nothing(texts: Session) -> None:
@@ -189,6 +341,22 @@ def noted(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     notes: list[str] = []
     monkeypatch.setattr(session._requests._notes, "_write", notes.append)
     return notes
+
+
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_a_map_of_plain_texts_has_the_note_about_them_once(
+    texts: Session, monkeypatch: pytest.MonkeyPatch, *, of_rows: bool
+) -> None:
+    monkeypatch.setattr(texts.tokenizer, "chat_template", "{{ messages }}")
+    notes = noted(texts, monkeypatch)
+    conversation = [{"role": "user", "content": "{a}"}]
+    assert not notes
+    texts.map_sync([{"a": "b"}], template=conversation, max_tokens=1, progress=False)
+    assert not notes, "messages have the template"
+    for _ in range(2):
+        items: Any = [{"a": "b"}, {"a": "c"}] if of_rows else ["b", "c"]
+        texts.map_sync(items, template="{a}" if of_rows else None, max_tokens=1, progress=False)
+    assert notes == [TEMPLATE_NOTE]
 
 
 def test_judgements_of_a_model_for_chats_come_with_a_note_once(

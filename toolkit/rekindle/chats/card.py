@@ -28,9 +28,10 @@ def _html(message: Mapping[str, Any]) -> str:
 
 
 def message_html(message: Mapping[str, Any]) -> str:
-    """Return a message as HTML without its role: the reasoning folded, the Markdown of an answer rendered."""
+    """Return a message as HTML without its role: the reasoning folded, an answer as rendered Markdown, texts whole."""
     draw = content_html if message.get("role") == "assistant" else markup.passage
-    return f"{reasoning_html(message)}{_images_html(message)}{draw(_content(message, with_images=False))}"
+    text = _content(message, with_images=False)
+    return f"{reasoning_html(message)}{_images_html(message)}{draw(text, folds=False)}"
 
 
 def _images_html(message: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack, cast
+from typing import Any, Final, Unpack, cast
 
 from rekindle import markup
 from rekindle.chats.card import chat_html, chat_text
@@ -14,6 +14,7 @@ from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, way
+from rekindle.core.cures import cured
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
 from rekindle.core.messages import Conversation
@@ -61,6 +62,21 @@ class StreamedTurn:
     turn: Turn
 
 
+_CURES: Final = {
+    ("ask", "complete", "generate", "invoke", "respond", "send", "send_message"): 'await chat.say("...")',
+    ("clear", "reset", "new"): "a new conversation is another session.chat()",
+    ("continue_", "regenerate", "retry"): 'chat.undo() takes the last turn back, then chat.say("...") says it again',
+    ("history", "turns", "conversation"): "the messages are chat.messages",
+    ("add_message", "append", "add_user_message"): 'chat.say takes messages, too: await chat.say([{"role": ...}])',
+    ("system", "system_prompt"): "it is the first of chat.messages; session.chat(system=...) begins another",
+    ("branch", "clone", "copy"): "chat.fork() gives a copy",
+    ("completions",): "chat is a conversation: await chat.say(...); session.serve() serves OpenAI's API",
+    ("text", "last", "response", "content"): "the last answer is chat.messages[-1], or the result of chat.say",
+}  # fmt: skip
+"""Attributes of conversations in other libraries."""
+
+
+@cured(_CURES, call='await chat.say("...")', item="the messages are chat.messages")
 class Chat:
     """Conversation from `session.chat`. Each turn computes only its new tokens, because earlier tokens are cached.
 

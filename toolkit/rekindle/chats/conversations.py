@@ -60,7 +60,7 @@ def chat(
     Raises:
         InvalidRequest: the messages, the tools or the options are invalid.
     """
-    check_keywords(options, TURN_DEFAULTS)
+    check_keywords(options, (*TURN_DEFAULTS, "system", "messages", "tools"))
     if turn:
         raise InvalidRequest(
             "chat() begins a conversation without a turn: chat = session.chat(), then await chat.say('...'); earlier "
@@ -121,7 +121,7 @@ def run_tools(
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     cell = (yield from way()) if draws(show) else None
-    check_keywords(options, TURN_DEFAULTS)
+    check_keywords(options, (*TURN_DEFAULTS, "tools", "limit", "show"))
     check_messages(messages)
     callables = yield from callable_tools(tools)
     run = yield from _rounds(session._requests, messages, callables, limit, options, cell).run()

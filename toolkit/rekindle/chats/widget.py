@@ -23,8 +23,8 @@ from rekindle.notebook.live_text import REDRAW_SECONDS, draw_record
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import ToolStep
 
-ENDS = {"stop": None, "repetition": "because it repeated itself"}
-"""Words for the ends of answers; None for the usual end."""
+ENDS = {"stop": None, "length": None, "repetition": "because it repeated itself"}
+"""Words for the ends of answers; None for the usual end, and for a limit, which has a fact of its own."""
 STILL = "to type here, install anywidget"
 """The note below the conversation in a notebook without anywidget."""
 NO_MESSAGE = markup.bundle("", "")
@@ -236,6 +236,7 @@ def _figures(answer: Generation) -> str:
         "first token after": seconds(answer.timings.first_token),
         "total": seconds(answer.timings.total),
         "ended": ENDS.get(answer.finish_reason, answer.finish_reason),
+        "cut": answer.cut_by,
     }
     return f'<div style="max-width:16em">{bar}</div>{markup.facts(facts)}'
 

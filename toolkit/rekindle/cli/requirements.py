@@ -42,8 +42,8 @@ def add_forms(parser: ArgumentParser) -> None:
 
 def add_chat_template(parser: ArgumentParser) -> None:
     """Add the argument for a chat template."""
-    text = "a file with the Jinja source of a chat template, in place of the model's"
-    parser.add_argument("--chat-template", type=_template, metavar="FILE", help=text)
+    text = "a file with the Jinja source of a chat template, in place of the model's, or a name such as chatml"
+    parser.add_argument("--chat-template", type=_template, metavar="FILE|NAME", help=text)
 
 
 def lacks_template(model: str, revision: str | None = None) -> bool | None:
@@ -159,10 +159,15 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _template(path: str) -> str:
+    from rekindle.formats.rendering.named_templates import names, source_of
+
+    if (source := source_of(path)) != path:
+        return source
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ArgumentTypeError(f"cannot read the chat template {path!r}: {error}") from error
+        text = f"cannot read the chat template {path!r}: {error}; templates with names are {names()}"
+        raise ArgumentTypeError(text) from error
 
 
 def _named_path(text: str) -> tuple[str, str]:

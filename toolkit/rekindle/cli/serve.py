@@ -51,7 +51,7 @@ def serve(arguments: Namespace) -> int:
         return 0
     if arguments.keep_alive is not None:
         raise ConfigError("--keep-alive is for a server of several models: name another one, or leave it out")
-    option = "--chat-template FILE"
+    option = "--chat-template FILE or NAME"
     has_files = arguments.chat_template or _warn_of_template(arguments, names[0], option, arguments.revision)
     opening = rekindle.open_sync(
         names[0],

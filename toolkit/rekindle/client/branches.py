@@ -50,6 +50,7 @@ class Branches:
         tools: the tools of the conversation; None if the prompt is not a conversation.
         prompt: the prompt with its images; None for a prompt without, whose tokens the generation has.
         image_token: the id of the token in place of embeddings of images; None for a prompt without images.
+        max_context: the largest number of tokens of a prompt and its answer together.
     """
 
     factory: Callable[[], BranchRequests]
@@ -58,6 +59,7 @@ class Branches:
     tools: ToolSchemas | None
     prompt: Prompt | None = None
     image_token: int | None = None
+    max_context: int | None = None
 
     @property
     def images(self) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from rekindle.client.submission import Submission
 from rekindle.core.concurrency import interrupts
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
 from rekindle.core.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.core.cures import cured
 from rekindle.core.errors import RequestCancelled, SessionError
 from rekindle.core.messages import Cancel, Message
 from rekindle.core.request.tokens import Piece
@@ -35,6 +36,16 @@ class RequestDrawer(Protocol):
         """Draw a request in the output of the current cell until it ends; return at once."""
 
 
+_CURES: Final = {
+    ("choices", "content", "message", "outputs", "parsed", "text", "token_ids", "usage", "finish_reason"): (
+        "an answer has it: answer = await handle"
+    ),
+    ("get", "wait"): "await handle, or handle.result() to block",
+}
+"""Attributes of answers and futures."""
+
+
+@cured(_CURES)
 class Handle:
     """Submitted request: `await` it, stream it, block for its `result`, or cancel it.
 

@@ -247,11 +247,15 @@ class Requests:
         call = self._call(prompt, options, n)
         check_errors(errors, call.shape)
         check_progress(progress, call.shape)
-        if self._prefix is None and lacks_template(call.prompts, call.params, self.tokenizer):
-            self._notes.note_once("template", TEMPLATE_NOTE)
+        self.note_plain_texts(call.prompts, call.params)
         if call.shape.is_list:
             return self._batch(call, errors, progress)
         return self.submit(one_prompt(call.prompts, call.shape.several), call.params, options, progress=progress)
+
+    def note_plain_texts(self, prompts: Sequence[Prompt | InvalidRequest], params: SamplingParams) -> None:
+        """Display the note about a text without the chat template, once."""
+        if self._prefix is None and lacks_template(prompts, params, self.tokenizer):
+            self._notes.note_once("template", TEMPLATE_NOTE)
 
     def all(
         self, prompt: Any, options: GenerateOptions[Any], n: int | None, errors: Errors, progress: bool | None
@@ -424,7 +428,9 @@ class Requests:
 
         names = (*SamplingOptions.__annotations__, "parallel_tool_calls")
         own = cast(GenerateOptions[Any], {name: value for name, value in options.items() if name in names})
+        most = self.loaded_engine.limits.max_context
         if not has_images(prompt):
-            return Branches(factory, own, meanwhile, tools)
+            return Branches(factory, own, meanwhile, tools, max_context=most)
         images = self.loaded_engine.preparer.prompts.images
-        return Branches(factory, own, meanwhile, tools, prompt, None if images is None else images.placeholder)
+        token = None if images is None else images.placeholder
+        return Branches(factory, own, meanwhile, tools, prompt, token, most)

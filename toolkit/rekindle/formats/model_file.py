@@ -13,6 +13,9 @@ _DAMAGE: Final = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 """Errors of readers for values of another kind, size or depth than any model has."""
+_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+"""Beginning of a file that git-lfs leaves in place of the content."""
+_LARGEST_POINTER: Final = 1024
 
 
 @contextmanager
@@ -43,10 +46,11 @@ def is_present(path: Path) -> bool:
     """Return True if a file is there.
 
     Raises:
-        CheckpointError: it is a link to a lost file, or cannot be looked at.
+        CheckpointError: it is a link to a lost file or a pointer of git-lfs, or cannot be looked at.
     """
     try:
         if path.is_file():
+            _refuse_pointer(path)
             return True
         is_link = path.is_symlink() and not path.exists()
     except (OSError, ValueError) as error:  # a directory without permission; a name of 5,000 characters; a NUL
@@ -57,6 +61,19 @@ def is_present(path: Path) -> bool:
             "fetch the model again, or remove the link"
         )
     return False
+
+
+def _refuse_pointer(path: Path) -> None:
+    """Raise CheckpointError for a small file that stands for a large one in a repository of git-lfs."""
+    if path.stat().st_size > _LARGEST_POINTER:
+        return
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) != _POINTER:
+            return
+    raise CheckpointError(
+        f"{path} is a pointer of git-lfs, not the file itself: the repository was cloned without git-lfs. "
+        f"Run `git lfs install` and then `git lfs pull` in {path.parent}, or open the model by its hub id"
+    )
 
 
 def inside(directory: Path, name: str, owner: str) -> Path:

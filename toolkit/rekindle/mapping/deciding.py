@@ -168,8 +168,12 @@ class DecisionTask:
         return DecisionWork(self.call, prompt, ended)
 
     def results(self, outcomes: Sequence[Any], prompts: Sequence[PromptLabel], items: Sequence[Any]) -> MapDecisions:
-        """Return the results of the map."""
-        return MapDecisions(outcomes, prompts, items, self.questions)
+        """Return the results of the map, with a note if an option wins for nearly all items."""
+        results = MapDecisions(outcomes, prompts, items, self.questions)
+        if None not in results:
+            for remark in results.one_sided:
+                self.call.requests.note_once("one-sided decisions", remark)
+        return results
 
 
 def named_questions(questions: Any) -> dict[str, Question]:

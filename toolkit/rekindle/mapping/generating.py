@@ -122,6 +122,7 @@ class GenerationTask:
         Args:
             ended: called from any thread when the request ends.
         """
+        self.requests.note_plain_texts([prompt], self.params)
         handle = self.requests.submit(prompt, self.params, self.options, wait=True)
         handle.record.pieces.when_closed(ended)
         return GenerationWork(handle)

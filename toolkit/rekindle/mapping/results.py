@@ -1,9 +1,10 @@
 """Results of a map: its outcomes with their items."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from rekindle import markup
 from rekindle.core.words import one_line, quantity
@@ -111,6 +112,12 @@ class MapResults(Answers[Result | Exception | None]):
         return {**fields, **self._values(row)}
 
 
+ENOUGH: Final = 20
+"""Fewest items with the same best option for a remark."""
+NEARLY_ALL: Final = 0.98
+"""Least share of items with the same best option for a remark."""
+
+
 class MapDecisions(MapResults[Decisions]):
     """Outcomes of the items of `session.map` with questions, in order: a list, displayed as a table in a cell.
 
@@ -199,4 +206,19 @@ class MapDecisions(MapResults[Decisions]):
         return ", ".join([*counts, f"{missing:,} not ended"] if missing else counts)
 
     def _more(self) -> list[str]:
-        return [f"and {len(self) - MOST_ROWS:,} more"] if len(self) > MOST_ROWS else []
+        return [*([f"and {len(self) - MOST_ROWS:,} more"] if len(self) > MOST_ROWS else []), *self.one_sided]
+
+    @property
+    def one_sided(self) -> list[str]:
+        """A remark for each question with the same best option for nearly all items."""
+        remarks = []
+        for place, name in enumerate(self.questions):
+            best = [each[place].best for each in self if isinstance(each, Decisions)]
+            option, count = Counter(best).most_common(1)[0] if best else ("", 0)
+            if count >= ENOUGH and count >= NEARLY_ALL * len(best):
+                remarks.append(
+                    f"{name}: {option!r} is the likeliest option for {count:,} of {quantity(len(best), 'item')}. If "
+                    "the items differ, the model prefers a label whatever it reads: calibrate the probabilities with "
+                    "known answers, as in tutorial 17, or ask a larger model"
+                )
+        return remarks

@@ -224,7 +224,7 @@ class _BranchScreen:
     def draw(self) -> None:
         """Draw the text so far."""
         text = "".join(piece.text for piece in self._record.pieces.items)
-        before = max(0, len(text) - markup.HEAD)
+        before = max(0, len(text) - markup.TAIL)
         self._put(markup.card("Branch", self._record.state, markup.growing(text[before:], before)))
 
     def close(self) -> None:

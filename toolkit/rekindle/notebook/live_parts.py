@@ -44,7 +44,7 @@ class GrowingParts:
                 self._texts["tool_call"] = ""
                 continue
             text = self._texts[part.kind] + part.text
-            self._texts[part.kind] = text[-markup.HEAD :]
+            self._texts[part.kind] = text[-markup.TAIL :]
             self._before[part.kind] += len(text) - len(self._texts[part.kind])
 
     @property

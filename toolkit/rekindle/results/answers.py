@@ -3,15 +3,26 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
-from typing import Any, SupportsIndex, TypeVar, overload
+from typing import Any, Final, SupportsIndex, TypeVar, overload
 
 from rekindle import markup
+from rekindle.core.cures import cured
 from rekindle.results.answer_table import AnswerRow, PromptLabel, table_html, table_text, total
 from rekindle.results.generation import Generation
 
 T = TypeVar("T")
 
 
+_CURES: Final = {
+    ("choices", "content", "outputs", "parsed", "text", "token_ids", "usage", "finish_reason"): (
+        "each answer has its own: [answer.text for answer in answers]"
+    ),
+    ("to_df", "to_pandas", "df", "to_polars"): "answers.to_frame() gives a table",
+}
+"""Attributes of one answer, and of lists in other libraries."""
+
+
+@cured(_CURES)
 class Answers(list[T]):
     """List of a batch's outcomes in the order of its prompts, displayed as a table.
 

@@ -4,9 +4,10 @@ import math
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack
 
 from rekindle import markup
+from rekindle.core.cures import cured
 from rekindle.core.errors import SessionError
 from rekindle.core.keywords import spelled_out
 from rekindle.core.request.constraint import Constraint, Kind
@@ -49,6 +50,7 @@ class Origin(Protocol):
         meanwhile: the progress of a compilation when the request was submitted, as text; empty without one.
         images: the images of the prompt, each as an `ImageSource`.
         image_token: the id of the token in place of embeddings of images; None for a prompt without images.
+        max_context: the largest number of tokens of a prompt and its answer together; None if it is not known.
     """
 
     @property
@@ -57,12 +59,33 @@ class Origin(Protocol):
     def images(self) -> Sequence[Any]: ...
     @property
     def image_token(self) -> int | None: ...
+    @property
+    def max_context(self) -> int | None: ...
 
     def branch(self, generation: "Generation", at: int, token: int | str, options: SamplingOptions) -> Branch:
         """Submit the request of a branch; see `Generation.branch`."""
         ...
 
 
+_CURES: Final = {
+    ("answer", "candidates", "choices", "completion", "generated_text", "generations", "output", "output_text",
+     "outputs"): "the answer is answer.text; n=4 gives a list of answers",
+    ("tokens", "output_ids", "ids"): "they are answer.token_ids",
+    ("done_reason", "stop_reason"): "it is answer.finish_reason",
+    ("thinking", "reasoning_content"): "it is answer.reasoning",
+    ("json", "model_dump", "dict", "asdict"): "answer.to_dict() gives a dict; answer.parsed is the value of a schema",
+    ("to_json", "model_dump_json"): "json.dumps(answer.to_dict())",
+    ("function_call", "functions"): "see answer.tool_calls",
+    ("eval_count", "completion_tokens", "prompt_tokens", "prompt_eval_count", "total_tokens"): "see answer.usage",
+    ("metrics", "total_duration", "eval_duration", "ttft"): "see answer.timings",
+    ("split", "strip", "lower", "startswith", "splitlines", "replace", "endswith", "find"): (
+        "the text is answer.text"
+    ),
+}  # fmt: skip
+"""Attributes of answers in other libraries."""
+
+
+@cured(_CURES, item="the text is answer.text, a dict is answer.to_dict()")
 @dataclass(frozen=True, slots=True)
 class Generation:
     """Result of a finished request, or the partial result of an interrupted one.
@@ -290,7 +313,7 @@ class Generation:
     def _summary(self) -> str:
         """Return the output and the facts of the card as text, without the log-probabilities."""
         prompt = self.usage.said(self.cached, len(self.images))["prompt"]
-        by_name = {"prompt": prompt, **self._times(), "not parsed": self.unparsed}
+        by_name = {"prompt": prompt, **self._times(), "not parsed": self.unparsed, "cut": self.cut_by}
         facts = ", ".join(f"{name} {value}" for name, value in by_name.items() if value is not None)
         output = response_text(self.response) or self.text or self.without_words
         return f"{output}\n[{self.outcome}; {facts}]" if output else f"[{self.outcome}; {facts}]"
@@ -300,6 +323,16 @@ class Generation:
         meanwhile = self.origin.meanwhile if self.origin else ""
         captured = None if self.activations is None else self.activations.summary
         return self.timings.said(len(self.token_ids)) | {"meanwhile": meanwhile or None, "activations": captured}
+
+    @property
+    def cut_by(self) -> str | None:
+        """The reason for an answer cut by a limit, with the way to a longer one; None for another end."""
+        if self.finish_reason != "length":
+            return None
+        most, count = self.origin.max_context if self.origin else None, len(self.token_ids)
+        if most is not None and len(self.prompt_token_ids) + count >= most:
+            return f"the context of {quantity(most, 'token')} is full: max_context= of open() allows more"
+        return f"after {quantity(count, 'token')}: max_tokens= allows more"
 
     @property
     def without_words(self) -> str:
@@ -338,7 +371,7 @@ class Generation:
         return f"{quantity(len(self.token_ids), 'token')}{prefix}{cut}"
 
 
-_UNLISTED = {"card", "drawn_in", "images", "origin", "without_words"}
+_UNLISTED = {"card", "cut_by", "drawn_in", "images", "origin", "without_words"}
 """Public names that completion leaves out."""
 _PICKLED = ("parsed", "unparsed", "activations")
 """Attributes outside of dicts: the values that `from_dict` parses again, and arrays."""
@@ -371,7 +404,7 @@ def generation_html(generation: Generation, calls: str = "") -> str:
         token_numbers(logprobs),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
         markup.facts(generation.usage.said(generation.cached, len(generation.images)) | generation._times()),
-        markup.facts({"not parsed": generation.unparsed}),
+        markup.facts({"not parsed": generation.unparsed, "cut": generation.cut_by}),
     )
     return "".join(parts)
 

@@ -60,15 +60,15 @@ def render(text: str) -> str:
     return html
 
 
-def answer_html(text: str) -> str:
+def answer_html(text: str, *, folds: bool = True) -> str:
     """Return the text of a model as HTML: rendered if it is formatted, with its source folded below; else as it is.
 
-    What follows the beginning is folded, as in `markup.passage`.
+    A long rest after the beginning is folded, as in `markup.passage`, unless `folds` is False.
     """
-    return formatted_html(text) or markup.passage(text)
+    return formatted_html(text, folds=folds) or markup.passage(text, folds=folds)
 
 
-def formatted_html(text: str) -> str:
+def formatted_html(text: str, *, folds: bool = True) -> str:
     """Return a formatted text as `answer_html` does; empty for a text without formats, or a very long one."""
     if not text or len(text) > markup.LONGEST_PASSAGE:
         return ""
@@ -76,7 +76,7 @@ def formatted_html(text: str) -> str:
     tokens = parser.parse(text, env)
     if not _FORMAT & set(_kinds(tokens)):
         return ""
-    fold, hidden = _fold(tokens, text)
+    fold, hidden = _fold(tokens, text) if folds else (len(tokens), 0)
     html = parser.renderer.render(tokens[:fold], parser.options, env)
     if fold < len(tokens):
         rest = parser.renderer.render(tokens[fold:], parser.options, env)
@@ -99,7 +99,7 @@ def _fold(tokens: Sequence[Token], text: str) -> tuple[int, int]:
     for place, token in enumerate(tokens):
         start = starts[token.map[0]] if token.map and token.level == 0 and token.nesting >= 0 else 0
         if start > markup.HEAD:
-            return place, len(text) - start
+            return (place, len(text) - start) if markup.has_long_rest(len(text) - start) else (len(tokens), 0)
     return len(tokens), 0
 
 

@@ -51,11 +51,11 @@ def images_html(images: Sequence[Any], most: int = MOST_IMAGES, side: int = 128)
     return markup.thumbnails(thumbnails(images[:most], 2 * side), side) + more
 
 
-def content_html(text: str) -> str:
+def content_html(text: str, *, folds: bool = True) -> str:
     """Return the text of an answer as HTML; see `rekindle.results.markdown.answer_html`."""
     from rekindle.results.markdown import answer_html  # the parser takes longer to import than most answers to draw
 
-    return answer_html(text)
+    return answer_html(text, folds=folds)
 
 
 def response_html(response: Response | None, tokens: str, calls: str = "") -> str:

@@ -120,5 +120,5 @@ def results_text(results: tuple[ToolResult, ...]) -> str:
 
 def results_html(results: tuple[ToolResult, ...]) -> str:
     """Return the results of tool calls as an HTML table; empty for no results."""
-    rows = [(str(result.call), one_line(result.content, markup.HEAD)) for result in results]
+    rows = [(str(result.call), one_line(result.content, markup.TAIL)) for result in results]
     return markup.table(rows, ("called", "result")) if rows else ""

@@ -1,5 +1,6 @@
 """Opening of models: `open` and `open_sync`."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -25,6 +26,7 @@ from rekindle.core.keywords import spelled_out, suggestion
 from rekindle.core.request.params import SamplingOptions
 from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.formats.families.reading import Family
+from rekindle.formats.rendering.named_templates import names, remedy, source_of
 from rekindle.formats.rendering.template import template_variables
 from rekindle.hosts.hosts import Hosts
 from rekindle.notebook import marimo_cell
@@ -76,7 +78,8 @@ def open(
         family: the architecture of a Hugging Face model, used instead of a built-in family. Omit it for a GGUF file,
             whose metadata describes its architecture.
         revision: a branch, tag or commit of a model on the hub, equivalent to `owner/name@revision`.
-        chat_template: the Jinja source of a chat template in place of the model's. Answers are parsed by the markup of
+        chat_template: the Jinja source of a chat template in place of the model's, or the name of a format, such as
+            "chatml", "gemma", "llama3" or "mistral", for files without a template. Answers are parsed by the markup of
             this template.
         hosts: other processes that serve the session together with this one. Each contributes an equal part of the
             `tensor` devices.
@@ -97,6 +100,7 @@ def open(
         Others: errors raised by `compose`.
     """
     _check_names(settings)
+    chat_template = source_of(chat_template) if isinstance(chat_template, str) else chat_template
     _check_arguments(model, compose, family, revision, chat_template, hosts)
     checked = Settings(**cast(dict[str, Any], settings))
     in_one_process = hosts is None and not isinstance(checked.replicas, Ray)
@@ -132,7 +136,7 @@ def _check_names(settings: Iterable[str]) -> None:
     """Raise ConfigError for an unknown setting."""
     for name in settings:
         if name not in SettingsOptions.__annotations__:
-            hint = suggestion(name, SettingsOptions.__annotations__)
+            hint = suggestion(name, [*inspect.signature(open).parameters][1:])
             if name in SamplingOptions.__annotations__:
                 hint = "it is a sampling parameter, which generate() takes"
             raise ConfigError(f"unknown setting {name!r}; {hint}")
@@ -190,8 +194,8 @@ def _check_template(template: object) -> None:
     """Raise ConfigError for an invalid chat template."""
     if not isinstance(template, str) or "{" not in template:
         raise ConfigError(
-            "chat_template must be the Jinja source of a chat template; for a file, pass Path(...).read_text(); got "
-            f"{template!r:.80}"
+            f"chat_template must be the name of a chat template ({names()}), or the Jinja source of one; for a file, "
+            f"pass Path(...).read_text(); got {template!r:.80}"
         )
     try:
         template_variables(template)
@@ -268,6 +272,8 @@ class Opening(Eventual[Session]):
                 yield from session._adapters.add(name, source, None, None)
             if self._shows_restored:
                 tell_restored(name, session.restored)
+            if self._progress and (remark := _without_texts(session)):
+                tell_line(remark)
             return session
         except BaseException:
             engine.stop()
@@ -285,6 +291,19 @@ class Opening(Eventual[Session]):
         if self._progress:
             tell_line(choice.reason)
         return choice.model
+
+
+def _without_texts(session: Session) -> str:
+    """Return a remark about a model without a tokenizer or a chat template; "" for others."""
+    tokenizer, uses = session.tokenizer, session._loaded_engine.checkpoint.uses
+    if tokenizer is None:
+        return f"{session.name} has no tokenizer files, such as tokenizer.json: calls take token_ids=[...], not text"
+    if not uses.generates or tokenizer.chat_template is not None:
+        return ""
+    return (
+        f"{session.name} has no chat template, so generate() continues texts, and chats are refused. For chats, "
+        f"{remedy(tokenizer.special_texts)}"
+    )
 
 
 def _former(origin: Origin) -> Session | None:

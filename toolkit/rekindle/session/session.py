@@ -38,6 +38,7 @@ from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, blocked, unless
+from rekindle.core.cures import cured
 from rekindle.core.engine.conductor import Resume
 from rekindle.core.errors import InvalidRequest, SessionError, not_installed
 from rekindle.core.keywords import spelled_out
@@ -91,6 +92,35 @@ _UNLISTED: Final = {"asleep", "check_room", "enqueue", "enqueue_sync", "error", 
 """Public names that completion leaves out."""
 
 
+_CURES: Final = {
+    ("ask", "chat_completion", "complete", "completion", "create_chat_completion", "create_completion", "invoke",
+     "query", "run"): 'answer = await session.generate([{"role": "user", "content": "..."}]), or session.chat()',
+    ("say", "send", "send_message", "reply"): 'chat = session.chat(), then await chat.say("...")',
+    ("history", "messages", "conversation"): "a conversation is kept by chat = session.chat(), as chat.messages",
+    ("astream", "generate_stream", "stream_chat", "stream_generate"): "async for piece in session.stream(prompt)",
+    ("abatch", "batch", "generate_batch"): "a list of prompts is a batch: await session.generate([...])",
+    ("create_embedding", "embeddings", "encode_text"): "await session.embed(texts)",
+    ("tokenize",): "session.encode(text) gives token ids",
+    ("detokenize", "batch_decode"): "session.decode(token_ids) gives a text",
+    ("apply_chat_template",): "session.render(messages) gives the text of a conversation",
+    ("config", "model_config", "hf_config"): "session.model has facts about the model, session.settings those of open",
+    ("sampling_params", "generation_config", "default_sampling_params"): "they are session.sampling_defaults",
+    ("model_name", "model_id", "path"): "it is session.name",
+    ("vocab_size", "n_vocab", "eos_token", "eos_token_id", "chat_template"): "see session.tokenizer",
+    ("n_ctx", "max_model_len", "max_context"): "it is session.settings.max_context",
+    ("load_adapter", "load_lora", "load_lora_adapter"): "await session.add_adapter(name, directory)",
+    ("clear", "clear_history", "reset", "new_chat"): "each session.chat() is a new conversation",
+    ("exit", "quit", "shutdown", "stop", "unload"): "await session.close()",
+    ("completions", "responses"): "OpenAI's API is served by server = await session.serve()",
+    ("cuda", "to"): 'the device is chosen by rekindle.open(model, device="gpu")',
+    ("eval", "half", "train"): "a session only computes answers: leave it out",
+    ("version",): "it is rekindle.__version__",
+}  # fmt: skip
+"""Attributes of objects with a model in other libraries."""
+_CALL: Final = 'answer = await session.generate("..."), or session.chat()'
+
+
+@cured(_CURES, call=_CALL)
 class Session:
     """One open model, created by `rekindle.open`.
 

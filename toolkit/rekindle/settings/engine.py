@@ -1,5 +1,6 @@
 """Settings of `open`."""
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -437,4 +438,27 @@ def _bytes(name: str, text: str) -> int:
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...], another: str = "") -> None:
     if value not in allowed:
         what = " ".join(filter(None, [", ".join(map(repr, allowed)), another]))
-        raise ConfigError(f"{name} must be one of {what}, got {value!r}")
+        close = _near(value, allowed)
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise ConfigError(f"{name} must be one of {what}, got {value!r:.80}{hint}")
+
+
+_ALIKE: Final = {
+    "bfloat16": ("16", "bf16", "f16", "float16", "fp16", "half"),
+    "float32": ("32", "double", "f32", "float", "float64", "fp32", "full"),
+    "int4": ("4", "4bit", "4-bit", "awq", "fp4", "gptq", "mxfp4", "nf4", "nvfp4", "q4"),
+    "int8": ("8", "8bit", "8-bit", "float8", "fp8", "q8"),
+    "gpu": ("cuda", "triton"),
+}
+"""Values of other libraries, by the nearest value of Rekindle."""
+
+
+def _near(value: Any, allowed: Sequence[Any]) -> str:
+    """Return the allowed text nearest to a value, such as a dtype of numpy or torch; "" if no text is near."""
+    text = str(getattr(value, "__name__", value)).rpartition(".")[2].lower()
+    for ours, theirs in _ALIKE.items():
+        is_kind = text.startswith(("q4_", "q8_", "float8_")) and text.partition("_")[0] in theirs
+        if ours in allowed and (text == ours or text in theirs or is_kind):
+            return ours
+    close = difflib.get_close_matches(text, [each for each in allowed if isinstance(each, str)], n=1)
+    return close[0] if close else ""

@@ -15,13 +15,14 @@ from rekindle.formats.images.parts import images_in
 from rekindle.formats.images.prompts import CutText, Encode, ImagePrompts
 from rekindle.formats.images.room import Ended, never
 from rekindle.formats.rendering.chat import render
+from rekindle.formats.rendering.named_templates import remedy
 
 ROOM = 256
 """Tokens of output beside a cut prompt, for output without a limit."""
 NO_IMAGES = "the model takes no images: give text alone, or open a model with a vision tower, such as SmolVLM2"
 NO_MMPROJ = (
-    "the model takes no images: the GGUF file is for text alone, and no mmproj file of a supported tower is beside it. "
-    "If the repository has one, open the model with mmproj=, a path or owner/name/mmproj-FILE.gguf"
+    "the model takes no images: give text alone, or open a model with a vision tower, such as SmolVLM2; for a model "
+    "with one in another GGUF file, give that as mmproj=, a path or owner/name/mmproj-FILE.gguf"
 )
 
 NO_TOWER = (
@@ -297,9 +298,16 @@ class PromptReader:
         tokenizer = self.tokenizer
         if tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, and so no chat template; it takes token_ids=[...]")
+        template = tokenizer.chat_template if chat.tools is None else tokenizer.template_with_tools
+        if template is None:
+            raise InvalidRequest.of(
+                "chat_template",
+                "the model has no chat template, so messages cannot be rendered to a prompt: "
+                f"{remedy(tokenizer.special_texts)}; or pass the prompt as str, which a base model continues",
+            )
         return render(
             chat.messages,
-            tokenizer.chat_template if chat.tools is None else tokenizer.template_with_tools,
+            template,
             tokenizer.bos_token,
             tokenizer.eos_token,
             chat.tools,

@@ -74,8 +74,8 @@ def _whole(count: float) -> str:
 
 def _no_template(model: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{model} has no chat template, so it cannot chat: give the template of its family with --chat-template FILE, "
-        "or use rekindle generate"
+        f"{model} has no chat template, so it cannot chat: give the template of its family as --chat-template NAME "
+        "(chatml, gemma, llama3, mistral, ...) or --chat-template FILE, or use rekindle generate"
     )
 
 

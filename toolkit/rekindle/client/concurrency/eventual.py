@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 from rekindle.core.concurrency.waits import Waits, awaited, blocked
+from rekindle.core.tracebacks import with_short_traceback
 
 T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
@@ -43,6 +44,8 @@ class Eventual(ABC, Generic[T]):
     if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
 
         def __getattr__(self, name: str) -> NoReturn:
+            __tracebackhide__ = True  # hides this frame from notebook tracebacks
             theirs = hasattr(self._gives, name) or name in inspect.get_annotations(self._gives)
             hint = f": {self._hint}" if theirs else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+            text = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+            raise with_short_traceback(AttributeError(text))

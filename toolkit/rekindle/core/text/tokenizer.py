@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from rekindle.core.cures import cured
 from rekindle.core.errors import InvalidRequest, panics_as
 from rekindle.core.text.token_lengths import TokenBound, token_bound
 
@@ -21,6 +22,19 @@ LEAST_BYTES = 4
 """Bytes of the longest token of any vocabulary, at least. Shorter texts need no look at the vocabulary."""
 
 
+_CURES: Final = {
+    ("apply_chat_template",): "session.render(messages) gives the text of a conversation",
+    ("tokenize", "encode_plus", "batch_encode_plus", "__call__"): "tokenizer.encode(text) gives token ids",
+    ("batch_decode", "detokenize", "convert_ids_to_tokens"): "tokenizer.decode(token_ids) gives a text",
+    ("eos_token_id", "bos_token_id"): "tokenizer.backend.token_to_id(tokenizer.eos_token) gives an id",
+    ("get_vocab", "vocab", "convert_tokens_to_ids", "save_pretrained"): (
+        "tokenizer.backend is the tokenizer of the library tokenizers"
+    ),
+}
+"""Attributes of tokenizers in transformers."""
+
+
+@cured(_CURES, call="tokenizer.encode(text) gives token ids")
 class Tokenizer:
     """A model's tokenizer with its chat template.
 

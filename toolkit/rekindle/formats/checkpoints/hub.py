@@ -12,6 +12,7 @@ from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.errors import ConfigError, ModelNotFound
 from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.formats.checkpoints.huggingface.foreign import advice_for
+from rekindle.formats.checkpoints.name_hints import WEIGHT_SUFFIXES
 
 _NAME: Final = r"(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+)"
 _GGUF: Final = r"(?P<file>(?:[\w.+-]+/)*[\w.+-]+\.gguf)"
@@ -59,7 +60,7 @@ class HubModel:
             ConfigError: the text contains a revision, and `revision` is a different one.
         """
         match = _PATTERN.fullmatch(model)
-        if match is None or (match["file"] is None and match["name"].lower().endswith(".gguf")):
+        if match is None or (match["file"] is None and match["name"].lower().endswith(WEIGHT_SUFFIXES)):
             return None
         if revision is not None and match["revision"] not in (None, revision):
             raise ConfigError(f"{model!r} names a revision, and revision={revision!r} another one: omit one of them")
@@ -85,7 +86,7 @@ def download(model: HubModel, report: Report) -> Path:
         ModelNotFound: the hub does not have the model or denies access, or it is unreachable and nothing is cached.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
     from tqdm.std import tqdm
 
     report(Progress(f"asking the Hugging Face hub for {model}", 0, None, "files"))
@@ -97,17 +98,32 @@ def download(model: HubModel, report: Report) -> Path:
     except Exception as error:  # the library's HTTP errors differ between its versions
         with suppress(HFValidationError, OSError):  # the library does not try its cache if a proxy fails
             return _requested_path(model, Path(snapshot(local_files_only=True)))
-        reason = str(error).partition("\n")[0]  # later lines repeat the advice below
+        first_line = str(error).partition("\n")[0]  # later lines repeat the advice below
+        offline = isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled))
+        reason = _offline_reason() if offline else f"{type(error).__name__}: {first_line}"
         here = (
             f"\n- or open {NAME!r}, this model quantized, which needs no hub" if model.name.lower() == _EMBEDDED else ""
         )
         raise ModelNotFound(
             f"{str(model)!r} could not be downloaded from the Hugging Face hub, and is not cached.\n"
-            f"{type(error).__name__}: {reason}\n"
+            f"{reason}\n"
             "- Check the name, the revision and the network\n"
             "- log in with `hf auth login` if the model is gated\n"
-            f"- or open the path of a model directory or of a GGUF file{here}"
+            f"- or open the path of a model directory or of a GGUF file{_beside(model)}{here}"
         ) from error
+
+
+def _offline_reason() -> str:
+    """Return the reason for a hub that was not asked, or did not answer, as a sentence."""
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    return "HF_HUB_OFFLINE is set, so the hub was not asked." if HF_HUB_OFFLINE else "The hub did not answer."
+
+
+def _beside(model: HubModel) -> str:
+    """Return a remark if the name may be meant as a path, since its first part is a folder here."""
+    folder = Path(model.name).parent
+    return f": the folder {folder.absolute()} has no {Path(model.name).name!r}" if folder.is_dir() else ""
 
 
 def is_cached(model: HubModel) -> bool:

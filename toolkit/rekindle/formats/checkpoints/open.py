@@ -15,6 +15,7 @@ from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_
 from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
 from rekindle.formats.checkpoints.hub import HubModel, download
 from rekindle.formats.checkpoints.huggingface.directory import open_directory
+from rekindle.formats.checkpoints.huggingface.weight_files import PICKLED, is_pickled
 from rekindle.formats.checkpoints.local.sources import find_local, has_prefix, local_tower
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family
@@ -148,14 +149,25 @@ def _open(
         return _open_directory(path, family)
     if is_present(path):
         if path.suffix.lower() != ".gguf":
-            hint = "; pass its directory instead" if path.suffix == ".safetensors" else ""
-            raise ModelNotFound(f"{path} is a file, but not a .gguf file{hint}.{_ACCEPTED}")
+            raise ModelNotFound(f"{path} is a file, but not a .gguf file{_hint_for_file(path)}.{_ACCEPTED}")
         return _open_gguf(path, family, tower)
     if (hub_model := HubModel.of(name, revision)) is not None:
         path = download(hub_model, report)
         return _open_gguf(path, family, tower) if hub_model.file else _open_directory(path, family)
     hint = hint_for(name) or "There is no such file or directory, and it is not a hub id."
     raise ModelNotFound(f"no model {name!r}. {hint}{_ACCEPTED}")
+
+
+def _hint_for_file(path: Path) -> str:
+    """Return the end of a message about a file of another format."""
+    suffix = path.suffix.lower()
+    if suffix == ".safetensors" or path.name == "config.json":
+        return "; pass its directory instead"
+    if is_pickled(path):
+        return f"; {PICKLED}"
+    with damage(path), path.open("rb") as file:
+        is_gguf = file.read(4) == b"GGUF"
+    return "; it has the content of one: give it, or a link to it, a name that ends in .gguf" if is_gguf else ""
 
 
 def _open_directory(path: Path, family: Family | None) -> Checkpoint:

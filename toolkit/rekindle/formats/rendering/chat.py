@@ -66,7 +66,7 @@ def render(
         raise InvalidRequest.of(
             "chat_template",
             "the model has no chat template, so messages cannot be rendered to a prompt: pass the prompt as str, or "
-            "open the model with the template of its family, as in open(..., chat_template=...)",
+            'open the model with the template of its family, as in open(..., chat_template="chatml")',
         )
     check_messages(messages)
     if tools is not None:

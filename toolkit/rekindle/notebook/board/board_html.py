@@ -89,7 +89,7 @@ def _section(name: str, *parts: str) -> str:
 def _number(number: str, words: str) -> str:
     """Return a number in large type, followed by words."""
     return (
-        f'<div><span style="{markup.BIG};margin-right:0.4em">{visible(number)}</span>'
+        f'<div><span style="{markup.BIG};margin-right:0.3em">{visible(number)}</span> '
         f'<span style="{markup.PALE}">{", ".join(map(markup.unbroken, words.split(", ")))}</span></div>'
     )
 
@@ -104,7 +104,7 @@ def _speed(board: Board) -> str:
 def _programs(board: Board) -> str:
     ready, _, sources = board.programs().partition(", ")
     restored = f", {quantity(board.facts.restored_pages, 'cached page')} found" if board.facts.restored_pages else ""
-    return f'<div>{visible(ready)}</div><div style="{markup.PALE}">{visible(sources + restored)}</div>'
+    return f'<div>{visible(ready)}</div> <div style="{markup.PALE}">{visible(sources + restored)}</div>'
 
 
 def _shares(parts: Mapping[str, int]) -> str:

@@ -77,7 +77,8 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
         f'role="progressbar" aria-label="{markup.visible(progress.stage)}" aria-valuemin="0" aria-valuemax="100"{now}'
     )
     html = (
-        f'<div style="{style}"><span>{markup.visible(progress.stage)}</span><span {role} style="{rail}">{filled}</span>'
+        f'<div style="{style}"><span>{markup.visible(progress.stage)}</span> '
+        f'<span {role} style="{rail}">{filled}</span> '
         f'<span style="font-variant-numeric:tabular-nums;{markup.PALE}">{figures}</span></div>'
     )
     return markup.bundle(f"{progress.stage}: {text}", html)

@@ -29,7 +29,7 @@ PARTING_SECONDS = 1.0
 """Seconds for sending the error about a shutdown to a client."""
 NO_TEMPLATE: Final = (
     "the model has no chat template, so it takes texts alone, at /v1/completions; for chats, the server needs the "
-    "template of the model's family: rekindle serve --chat-template FILE, or chat_template in the model's table"
+    "template of the model's family: rekindle serve --chat-template FILE or NAME, or chat_template in the model's table"
 )
 RETRY_SECONDS = 1
 """Value of the `Retry-After` header when the queue is full, in seconds."""

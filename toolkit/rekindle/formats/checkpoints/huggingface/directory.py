@@ -1,10 +1,11 @@
 """Opening of a Hugging Face model directory: config.json, safetensors, and an optional tokenizer."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -52,6 +53,8 @@ from rekindle.formats.model_file import is_present, read_json
 from rekindle_kernels.blocks import Tensor
 from rekindle_kernels.quantized import Quantized, Stack
 
+_OF_TOWERS: Final = re.compile(r"(?:^|\.)(?:vision_tower|vision_model|visual)\.")
+"""Tensors of a vision tower, in the names of most families."""
 Loader = Callable[[], Tensor]
 Owners = Mapping[str, tuple[SafetensorsFile, str]]
 """File and stored name of each tensor, by its name in the model."""
@@ -88,6 +91,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         "Fetch the model again" if family is None else f"Check that the given family describes {family.architecture}"
     )
     check_shapes(shapes, config, source, remedy)
+    _warn_of_the_rest(settings, config, shapes, source)
     tensors = LazyTensors({name: loaders[name] for name in expected_shapes(config)})
     generation = read_json(directory / "generation_config.json")
     tokenizer = load_tokenizer(directory)
@@ -124,6 +128,24 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         vision=vision,
         draft_head=_draft_head(settings, config, owners),
     )
+
+
+def _warn_of_the_rest(settings: Mapping[str, Any], config: ModelConfig, names: Collection[str], source: str) -> None:
+    """Warn of layers and of a vision tower in the files, unknown to their config, which the model leaves out."""
+    beyond = re.compile(rf"{re.escape(config.names.layers)}\.(\d+)\.")
+    counts = [int(match[1]) + 1 for name in names if (match := beyond.match(name))]
+    heads = sum(int(part.get("num_nextn_predict_layers") or 0) for part in text_config_of(settings).configs)
+    if counts and max(counts) > config.num_layers + heads:
+        warn(
+            f"{source}: its config has {config.num_layers} layers, and its weights have {max(counts)}: the layers from "
+            f"{config.num_layers} on are left out. Fetch the config of these weights"
+        )
+    pictured = [name for name in names if _OF_TOWERS.search(name)]
+    if pictured and not any("vision" in key for key in settings):
+        warn(
+            f"{source}: its weights have a vision tower ({pictured[0]} and other tensors), and its config has none: "
+            "the tower is left out. Fetch the config of these weights"
+        )
 
 
 def _draft_head(

@@ -9,6 +9,7 @@ from typing import Any, Final
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.config import LayerConfig, ModelConfig
 from rekindle.formats.checkpoints.huggingface.safetensors_file import SafetensorsFile, open_safetensors
+from rekindle.formats.checkpoints.huggingface.weight_files import PICKLED, pickled_files
 from rekindle.formats.checkpoints.vision.names import is_tower
 from rekindle.formats.model_file import is_present, read_json
 
@@ -195,4 +196,11 @@ def advice_for(directory: Path) -> str:
         return "it is a pipeline of models for images (model_index.json), and only language models are read"
     if gguf_files := sorted(path for path in directory.glob("*.gguf") if not is_tower(path)):
         return f"to open the GGUF file in it, pass its path: {gguf_files[0]}"
+    if others := pickled_files(directory):
+        return f"it has {others[0]}, and {PICKLED}"
+    owner, name = (*directory.name.removeprefix("models--").split("--", 1), "")[:2]
+    if name and (directory / "snapshots").is_dir():
+        return f"it is a model in the hub's cache: open {f'{owner}/{name}'!r}"
+    if inner := sorted(path.parent for path in directory.glob("*/config.json")):
+        return f"the folder {inner[0].name} in it has one: pass {inner[0]}"
     return ""

@@ -116,6 +116,7 @@ def _from_merges(directory: Path, rule: str) -> Any:
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models
 
+    is_present(directory / "vocab.json")  # raises for a lost link and a pointer
     try:
         with panics_as(ValueError):
             backend = Backend(models.BPE.from_file(str(directory / "vocab.json"), str(directory / "merges.txt")))

@@ -14,7 +14,13 @@ _INDEX: Final = "model.safetensors.index.json"
 _SHARD: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _OTHERS: Final = ("consolidated", "adapter_", "optimizer", "scheduler", "random_states")
 """Beginnings of names of safetensors files in other layouts or without weights."""
-_PYTORCH: Final = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_PICKLED: Final = (".bin", ".pt", ".pth", ".ckpt")
+PICKLED: Final = (
+    "files of PyTorch's pickle may run code, and are not read. Convert the model: in transformers, "
+    'AutoModelForCausalLM.from_pretrained("DIRECTORY").save_pretrained("ANOTHER") and the same with AutoTokenizer; '
+    "or open a GGUF file of it"
+)
+"""The remedy for a model in such files, as the end of a message."""
 
 
 def open_weight_files(directory: Path) -> list[SafetensorsFile]:
@@ -88,9 +94,16 @@ def _without_weights(directory: Path, names: list[str]) -> str:
             f"{directory} has its weights only in Mistral's own layout (consolidated.safetensors): fetch the files "
             "model*.safetensors of the same repository, or open a GGUF file of the model"
         )
-    others = sorted({path.name for pattern in _PYTORCH for path in directory.glob(pattern)})
-    there = f" (it has {', '.join(others[:2])})" if others else ""
-    return (
-        f"{directory} has neither {_SINGLE} nor {_INDEX}{there}. Only safetensors weights are read; convert others "
-        "with transformers' save_pretrained"
-    )
+    if others := pickled_files(directory):
+        return f"{directory} has no safetensors, but {', '.join(others[:2])}: {PICKLED}"
+    return f"{directory} has neither {_SINGLE} nor {_INDEX}, so it has no weights. Fetch the model again"
+
+
+def is_pickled(path: Path) -> bool:
+    """Return True for a file of PyTorch's pickle, by its name."""
+    return path.suffix.lower() in _PICKLED
+
+
+def pickled_files(directory: Path) -> list[str]:
+    """Return the names of files of PyTorch's pickle in a directory."""
+    return sorted(path.name for path in directory.iterdir() if is_pickled(path))
