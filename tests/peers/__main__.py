@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         shutil.copy(PLUGIN, copy.root / "peers_plugin.py")
         environment = os.environ | suite.environment(options.url, options.model)
         environment |= {"PEERS_REPORT": str(report), "PEERS_SECONDS": str(options.seconds)}
-        environment["PYTHONPATH"] = str(copy.root)
+        environment |= {"PEERS_CHECKOUT": str(options.checkout.resolve()), "PYTHONPATH": str(copy.root)}
         command = [options.python, "-m", "pytest", "-p", "peers_plugin", "-p", "no:cacheprovider", "-q", "--tb=no"]
         command += ["--continue-on-collection-errors"]
         command += [*suite.options, *(options.tests or suite.present(copy))]

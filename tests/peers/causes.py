@@ -1,14 +1,11 @@
-"""The causes of failures in others' suites: what is not claimed, their fixtures, and their models.
-
-A failure without an entry may be a fault.
-"""
+"""Causes of failures in the suites of others: fields not claimed, fixtures, models. Without one, it may be a fault."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 Causes = Mapping[str, Sequence[str]]
-"""Patterns by cause. One that is found in "TEST: REASON" names the cause; the first such cause counts."""
+"""Regular expressions by cause, for lines of a test and its reason. The first match counts."""
 
 NOT_CLAIMED: Final = "not claimed: "
 FIXTURE: Final = "a fixture of theirs: "
@@ -17,6 +14,10 @@ BOTH: Final[Causes] = {
     NOT_CLAIMED + "a field with an effect, which is refused by name": (r"cannot be served: (it is|this server)",),
     NOT_CLAIMED + "the route": (r"no such route", r" is not served; there are "),
     NOT_CLAIMED + "pictures from addresses; nothing is fetched": (r"nothing is fetched",),
+    FIXTURE + "a server without keys, or with --cors, beside one with keys": (
+        *(r"test_no_api_token", r"test_cors_options", r"test_local_media_file", r"401 GET /sw\.js"),
+        r"test_access_static_assets",
+    ),
     FIXTURE + "the name of a model or an adapter that their server has": (r"there is no model '",),
     FIXTURE + "settings of their server": (
         *(r"maximum context length is", r"prompt is too long", r"raise max_logprobs in open", r"--admin-key"),
@@ -51,10 +52,11 @@ VLLM: Final[Causes] = {
         r"test_chat_completion_stream_options\[",
     ),
     NOT_CLAIMED + "the tokens of messages with pictures": (r"may have text alone on this route",),
-    NOT_CLAIMED + "refusals of what this server takes": (
+    NOT_CLAIMED + "refusals where this server answers": (
         r"test_bigger_truncation_size",
         r"test_error_on_invalid_image_url_type",
     ),
+    NOT_CLAIMED + "ids of requests by clients; each answer has the id of its trace": (r"test_\w*request_id_header",),
     NOT_CLAIMED + "the number of vLLM's version": (r"test_show_version",),
     NOT_CLAIMED + "`prompt` alone; llama.cpp's `content` is beside it": (r"test_detokenize\[",),
     MODEL + "thoughts": (
@@ -96,10 +98,11 @@ LLAMA: Final[Causes] = {
     ),
     NOT_CLAIMED + "types of llama.cpp's errors; they are OpenAI's here": (
         r"exceed_context_size_error",
+        r"== 'authentication_error'",
         r"'too large' in",
     ),
     NOT_CLAIMED + "mixed, nested and empty inputs of embeddings": (r"test_embedding_mixed_input",),
-    NOT_CLAIMED + "what Anthropic's API refuses": (r"test_anthropic_empty_messages",),
+    NOT_CLAIMED + "a chat without messages, an error in Anthropic's API": (r"test_anthropic_empty_messages",),
     NOT_CLAIMED + "a refusal of two answers in a row; templates decide": (r"test_invalid_chat_completion_req",),
     NOT_CLAIMED + "a refusal of pictures by their model, which does not see": (
         r"test_anthropic_(tool_result_with_image|vision_format_accepted)",

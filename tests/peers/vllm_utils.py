@@ -9,7 +9,7 @@ import pytest
 ROCM_EXTRA_ARGS: list[str] = []
 ROCM_ENV_OVERRIDES: dict[str, str] = {}
 TIMEOUT = 100.0
-VLLM_PATH = Path()
+VLLM_PATH = Path(os.environ["PEERS_CHECKOUT"])
 
 
 class RemoteOpenAIServer:

@@ -112,8 +112,8 @@ def test_files_of_another_version_are_left_out_of_a_run(tmp_path: Path) -> None:
 def test_a_failure_has_the_cause_of_its_entry_and_a_fault_has_none(
     entries: Causes, test: str, reason: str, cause: str | None
 ) -> None:
-    found = cause_of(entries, test, reason)
-    assert found is None if cause is None else cause in str(found)
+    entry = cause_of(entries, test, reason)
+    assert entry is None if cause is None else cause in str(entry)
 
 
 def test_failures_with_a_cause_are_counted_before_the_others() -> None:
