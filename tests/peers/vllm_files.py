@@ -1,4 +1,4 @@
-"""The files of vLLM's tests with a server: the ones to run here, and the others with the reason."""
+"""Files of vLLM's tests with a server, in two lists: run here, or left out with a reason."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ RUN: Final[Sequence[str]] = (
 OTHERS: Final[Sequence[str]] = tuple(
     f"openai/responses/test_{name}.py" for name in ("basic", "function_call", "stateful", "structured_output")
 )
-"""Files to run whose server starts in a fixture of another file."""
+"""Files to run, with a server from the fixtures beside them."""
 PICTURES: Final[Sequence[str]] = (
     "multimodal/openai/chat_completion/test_vision.py",
     "multimodal/openai/responses/test_image.py",
@@ -124,7 +124,7 @@ LEFT_OUT: Final[Mapping[str, Sequence[str]]] = {
         "openai/test_openai_schema.py",
     ),
 }
-"""The other files, below `ROOT`, by the reason."""
+"""Files without a run, below `ROOT`, by the reason."""
 
 
 def unlisted(checkout: Path) -> Iterator[str]:
