@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 VERSION: Final = "0.33.0"
-"""The version of vLLM with these files."""
+"""The version of vLLM with the files below."""
 ROOT: Final = "tests/entrypoints"
 STARTS: Final = ("RemoteOpenAIServer", "RemoteVLLMServer", "RemoteLaunchRenderServer")
 """Fixtures with a server."""
@@ -34,7 +34,7 @@ RUN: Final[Sequence[str]] = (
 OTHERS: Final[Sequence[str]] = tuple(
     f"openai/responses/test_{name}.py" for name in ("basic", "function_call", "stateful", "structured_output")
 )
-"""Files to run, with a server from the fixtures beside them."""
+"""Files to run, with a server from a shared fixture."""
 PICTURES: Final[Sequence[str]] = (
     "multimodal/openai/chat_completion/test_vision.py",
     "multimodal/openai/responses/test_image.py",
@@ -42,7 +42,7 @@ PICTURES: Final[Sequence[str]] = (
     "pooling/scoring/test_cross_encoder_online_vision.py",
     *(f"serve/tokenize/test_{name}_vlm.py" for name in ("tokenization", "tokenize_then_chat")),
 )
-"""Files to run on a server whose model sees."""
+"""Files to run on a server with a vision model."""
 KEYS: Final[Sequence[str]] = ("serve/middleware/test_optional_middleware.py",)
 """Files to run on a server with the key "test"."""
 AUDIO: Final = "audio and video are not claimed"
