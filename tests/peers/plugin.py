@@ -3,14 +3,17 @@
 It imports nothing of Rekindle.
 """
 
+import base64
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import re
 import signal
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -47,6 +50,8 @@ class _StandIn(ModuleType):
             raise AttributeError(name)
         if name == "get_tokenizer":
             return lambda *arguments, **options: ServerTokenizer()
+        if name in STANDING_IN:
+            return STANDING_IN[name]
         if name[:1].isupper() and name.endswith("Response"):
             return type(name, (_Answer,), {})
         if name[:1].isupper() and name.endswith(("Error", "Exception")):
@@ -75,8 +80,8 @@ class ServerTokenizer:
         text: str = self._ask("/detokenize", {"tokens": ids})["prompt"]
         return text
 
-    def apply_chat_template(self, messages: Any, **options: Any) -> Any:
-        body = {"messages": messages, "add_generation_prompt": options.get("add_generation_prompt", False)}
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        body = {"messages": conversation, "add_generation_prompt": options.get("add_generation_prompt", False)}
         tokens = self._ask("/tokenize", body)["tokens"]
         return tokens if options.get("tokenize", True) else self.decode(tokens)
 
@@ -87,6 +92,63 @@ class ServerTokenizer:
         import httpx
 
         return httpx.post(os.environ["PEERS_URL"] + path, json=body, timeout=60).raise_for_status().json()
+
+
+class Pictures:
+    """Stand-in for a server of vLLM's pictures: each is made from its name, with its mode, and has a data URL."""
+
+    def url_for(self, name: str) -> str:
+        return data_url(self.get_image_asset(name))
+
+    def get_image_asset(self, name: str) -> Any:
+        from PIL import Image
+
+        picture = Image.new("RGB", (160, 120), f"#{zlib.crc32(name.encode()) & 0xFFFFFF:06x}")
+        return picture.convert("L" if "Grayscale" in name else "RGBA" if "RGBA" in name else "RGB")
+
+
+def data_url(picture: Any, **options: object) -> str:
+    """Return a picture of PIL as a data URL."""
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def fetch_image(url: str) -> Any:
+    """Return the picture of a data URL, or the one that stands for an address."""
+    if not url.startswith("data:"):
+        return Pictures().get_image_asset(url.rpartition("/")[2])
+    from PIL import Image
+
+    return Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+
+
+class MediaWithBytes:
+    """Stand-in for vLLM's wrapper of pictures; none is wrapped here."""
+
+
+STANDING_IN: dict[str, Any] = {
+    "encode_image_url": data_url,
+    "fetch_image": fetch_image,
+    "MediaWithBytes": MediaWithBytes,
+    "iinfo": lambda kind: SimpleNamespace(min=-(1 << 63), max=(1 << 63) - 1),
+}
+"""Stand-ins by the names that tests import."""
+
+
+@pytest.fixture(scope="session")
+def local_asset_server() -> Pictures:
+    return Pictures()
+
+
+@pytest.fixture
+def image_url(request: pytest.FixtureRequest, local_asset_server: Pictures) -> str:
+    return local_asset_server.url_for(request.param)
+
+
+@pytest.fixture
+def image_urls(request: pytest.FixtureRequest, local_asset_server: Pictures) -> list[str]:
+    return [local_asset_server.url_for(name) for name in request.param]
 
 
 sys.meta_path.append(_StandIns())  # the last: what is installed comes first

@@ -2,12 +2,13 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.peers import vllm_files
+from tests.peers import causes, llama_files, vllm_files
+from tests.peers.causes import Causes
 
 HERE = Path(__file__).parent
 A_NAME = re.compile(r'^(?:MODEL_NAME|MODEL|model_name) = ("[^"]+")$', re.MULTILINE)
@@ -42,6 +43,7 @@ class Suite:
         copy: copies the tests of a checkout into a folder, for a name of the model.
         environment: returns the environment for an address and a name of the model.
         unlisted: yields the files of a checkout that start a server, and neither run nor are left out with a reason.
+        causes: the causes of failures.
     """
 
     name: str
@@ -49,7 +51,12 @@ class Suite:
     options: Sequence[str]
     copy: Callable[[Path, Path, str], Copied]
     environment: Callable[[str, str], Mapping[str, str]]
-    unlisted: Callable[[Path], Iterable[str]] = lambda checkout: ()
+    unlisted: Callable[[Path], Iterable[str]]
+    causes: Causes
+
+    def present(self, copy: Copied) -> Iterator[str]:
+        """Yield the files of the suite in a copy; pytest runs nothing for a list with a file of another version."""
+        return (name for name in self.tests if (copy.start / name).exists())
 
 
 def copy_vllm(checkout: Path, place: Path, model: str) -> Copied:
@@ -79,26 +86,30 @@ def llama_environment(url: str, model: str) -> Mapping[str, str]:
     return {"DEBUG_EXTERNAL": "1", "PORT": str(urlsplit(url).port)}
 
 
+VLLM = Suite(
+    "vLLM",
+    tuple(f"{vllm_files.ROOT}/{name}" for name in (*vllm_files.RUN, *vllm_files.OTHERS)),
+    ("-o", "asyncio_mode=auto"),
+    copy_vllm,
+    lambda url, model: {"PEERS_URL": url, "PEERS_MODEL": model},
+    vllm_files.unlisted,
+    causes.VLLM,
+)
+LLAMA = Suite(
+    "llama.cpp",
+    tuple(f"unit/{name}" for name in llama_files.RUN),
+    (),
+    copy_llama,
+    llama_environment,
+    llama_files.unlisted,
+    causes.LLAMA,
+)
 SUITES: Mapping[str, Suite] = {
-    "vllm": Suite(
-        "vLLM",
-        tuple(f"{vllm_files.ROOT}/{name}" for name in (*vllm_files.RUN, *vllm_files.OTHERS)),
-        ("-o", "asyncio_mode=auto"),
-        copy_vllm,
-        lambda url, model: {"PEERS_URL": url, "PEERS_MODEL": model},
-        vllm_files.unlisted,
-    ),
-    "llama.cpp": Suite(
-        "llama.cpp",
-        tuple(
-            f"unit/test_{name}.py"
-            for name in (
-                *("basic", "chat_completion", "compat_anthropic", "compat_oai_responses", "completion", "embedding"),
-                *("ignore_eos", "rerank", "security", "stream", "template", "tokenize", "tool_call"),
-            )
-        ),
-        (),
-        copy_llama,
-        llama_environment,
-    ),
+    "vllm": VLLM,
+    "vllm-pictures": replace(VLLM, tests=tuple(f"{vllm_files.ROOT}/{name}" for name in vllm_files.PICTURES)),
+    "vllm-keys": replace(VLLM, tests=tuple(f"{vllm_files.ROOT}/{name}" for name in vllm_files.KEYS)),
+    "llama.cpp": LLAMA,
+    "llama.cpp-pictures": replace(LLAMA, tests=tuple(f"unit/{name}" for name in llama_files.PICTURES)),
+    "llama.cpp-keys": replace(LLAMA, tests=tuple(f"unit/{name}" for name in llama_files.KEYS)),
 }
+"""The suites by name. Some files need a model that sees, or a server with a key: a run of their own."""

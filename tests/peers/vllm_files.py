@@ -1,11 +1,11 @@
-"""The files of vLLM's tests with a server: the ones to run here, and the others with the reason."""
+"""Files of vLLM's tests with a server, in two lists: run here, or left out with a reason."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 VERSION: Final = "0.33.0"
-"""The version of vLLM with these files."""
+"""The version of vLLM with the files below."""
 ROOT: Final = "tests/entrypoints"
 STARTS: Final = ("RemoteOpenAIServer", "RemoteVLLMServer", "RemoteLaunchRenderServer")
 """Fixtures with a server."""
@@ -34,17 +34,23 @@ RUN: Final[Sequence[str]] = (
 OTHERS: Final[Sequence[str]] = tuple(
     f"openai/responses/test_{name}.py" for name in ("basic", "function_call", "stateful", "structured_output")
 )
-"""Files to run whose server starts in a fixture of another file."""
-VISION: Final = "it needs a model that sees, and fetches images by their addresses, which this server refuses"
+"""Files to run, with a server from a shared fixture."""
+PICTURES: Final[Sequence[str]] = (
+    "multimodal/openai/chat_completion/test_vision.py",
+    "multimodal/openai/responses/test_image.py",
+    *("pooling/classify/test_online_vision.py", "pooling/embed/test_online_vision.py"),
+    "pooling/scoring/test_cross_encoder_online_vision.py",
+    *(f"serve/tokenize/test_{name}_vlm.py" for name in ("tokenization", "tokenize_then_chat")),
+)
+"""Files to run on a server with a vision model."""
+KEYS: Final[Sequence[str]] = ("serve/middleware/test_optional_middleware.py",)
+"""Files to run on a server with the key "test"."""
 AUDIO: Final = "audio and video are not claimed"
 NOT_CLAIMED: Final = "the route or the field is not claimed: "
 LEFT_OUT: Final[Mapping[str, Sequence[str]]] = {
-    VISION: (
-        *(f"multimodal/openai/chat_completion/test_{name}.py" for name in ("vision", "default_mm_loras")),
-        "multimodal/openai/responses/test_image.py",
-        *("pooling/classify/test_online_vision.py", "pooling/embed/test_online_vision.py"),
-        *(f"pooling/scoring/test_{name}_online_vision.py" for name in ("cross_encoder", "late_interaction")),
-        *(f"serve/tokenize/test_{name}_vlm.py" for name in ("tokenization", "tokenize_then_chat")),
+    "it needs the weights of a published model, with its adapters or a query and pictures scored by their tokens": (
+        "multimodal/openai/chat_completion/test_default_mm_loras.py",
+        "pooling/scoring/test_late_interaction_online_vision.py",
     ),
     AUDIO: (
         *(f"multimodal/openai/chat_completion/test_{name}.py" for name in ("audio", "audio_in_video", "video")),
@@ -98,9 +104,8 @@ LEFT_OUT: Final[Mapping[str, Sequence[str]]] = {
         f"serve/sagemaker/test_sagemaker_{name}.py"
         for name in ("handler_overrides", "lora_adapters", "middleware_integration", "stateful_sessions")
     ),
-    NOT_CLAIMED + "headers of ORCA, sockets of Unix, modules of middleware": (
-        *(f"serve/instrumentator/test_{name}.py" for name in ("orca_metrics", "uds")),
-        "serve/middleware/test_optional_middleware.py",
+    NOT_CLAIMED + "headers of ORCA, sockets of Unix": tuple(
+        f"serve/instrumentator/test_{name}.py" for name in ("orca_metrics", "uds")
     ),
     NOT_CLAIMED + "tools that the server runs, channels of harmony": tuple(
         f"openai/responses/test_{name}.py" for name in ("harmony", "mcp_tools", "parsable_context")
@@ -119,12 +124,12 @@ LEFT_OUT: Final[Mapping[str, Sequence[str]]] = {
         "openai/test_openai_schema.py",
     ),
 }
-"""The other files, below `ROOT`, by the reason."""
+"""Files without a run, below `ROOT`, by the reason."""
 
 
 def unlisted(checkout: Path) -> Iterator[str]:
     """Yield the files of a checkout with a server and without an entry."""
-    entries = {*RUN, *OTHERS, *(name for names in LEFT_OUT.values() for name in names)}
+    entries = {*RUN, *OTHERS, *PICTURES, *KEYS, *(name for names in LEFT_OUT.values() for name in names)}
     root = checkout / ROOT
     for path in sorted(root.rglob("test_*.py")):
         name = path.relative_to(root).as_posix()

@@ -1,6 +1,7 @@
 """Stand-in for `tests.utils` of vLLM: a server that runs already. It imports nothing of Rekindle."""
 
 import os
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 ROCM_EXTRA_ARGS: list[str] = []
 ROCM_ENV_OVERRIDES: dict[str, str] = {}
 TIMEOUT = 100.0
+VLLM_PATH = Path(os.environ["PEERS_CHECKOUT"])
 
 
 class RemoteOpenAIServer:

@@ -9,8 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -75,7 +78,15 @@ def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
     assert ask(address, "/tokenizer_info", None, KEY)[1]["chat_template"] == TEMPLATE
     assert ask(address, TEXT, {"prompt": "x" * 100}, KEY)[0] == 400
     assert ask(address, TEXT, body, {"authorization": "Bearer no"})[0] == 401
-    process.send_signal(signal.SIGTERM)
+    with closing(HTTPConnection(urlsplit(address).netloc, timeout=PATIENCE)) as client:
+        streamed = json.dumps(body | {"max_tokens": 40, "ignore_eos": True, "stream": True})
+        client.request("POST", TEXT, streamed, KEY | {"content-type": "application/json"})
+        response = client.getresponse()
+        first = response.readline()
+        process.send_signal(signal.SIGTERM)
+        events = [line for line in (first + response.read()).splitlines() if line]
+    assert events[-1] == b"data: [DONE]", "a stream in flight ends whole"
+    assert json.loads(events[-2].removeprefix(b"data: "))["choices"][0]["finish_reason"] == "length"
     assert process.wait(timeout=PATIENCE) == 0
     assert process.stderr is not None
     assert process.stderr.read() in {"", f"{WAITING}\n"}  # programs that nobody waits for may still compile
