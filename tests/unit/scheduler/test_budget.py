@@ -234,13 +234,12 @@ def test_a_restart_finds_its_programs_though_the_pool_was_sized_by_measuring(
     assert pages[0] == pages[1]
 
 
-def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(devices, "_CONTAINER_LIMITS", (str(limit),))
+def test_the_memory_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "memory_limit", lambda: None)
     whole = devices.memory_of(CPU)
     assert whole is not None
-    for text, memory in (("max\n", whole), (f"{MB}\n", MB), (f"{1 << 62}\n", whole)):
-        limit.write_text(text)
+    for limit, memory in ((MB, MB), (1 << 62, whole)):
+        monkeypatch.setattr(devices, "memory_limit", lambda limit=limit: limit)
         assert devices.memory_of(CPU) == memory
 
 

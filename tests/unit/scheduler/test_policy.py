@@ -326,7 +326,7 @@ def test_what_is_neither_a_name_nor_a_function_is_refused(value: Any) -> None:
     expected = f"policy must be one of {names} or a function of a rekindle.Candidate, got "
     with pytest.raises(ConfigError) as refused:
         Settings(policy=value)
-    assert str(refused.value) == f"{expected}{value!r}"
+    assert str(refused.value).partition("; did you mean")[0] == f"{expected}{value!r}"
 
 
 def raising(candidate: Candidate) -> int:

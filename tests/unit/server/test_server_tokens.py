@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rekindle.assembly.loading.identity import Identity
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import app
@@ -135,7 +136,8 @@ def test_another_form_of_the_same_model_has_another_fingerprint() -> None:
     loaded = fake_loaded_engine(fake_limits())
     with fake_session(loaded) as one, fake_session(fake_loaded_engine(fake_limits())) as same:
         assert one.fingerprint == same.fingerprint
-    with fake_session(replace(loaded, deployment=replace(loaded.deployment, dtype="bfloat16"))) as other:
+    identity = Identity({**loaded.identity.texts(), "numbers": "bfloat16"})
+    with fake_session(replace(loaded, identity=identity)) as other:
         assert other.fingerprint != one.fingerprint
 
 

@@ -442,7 +442,7 @@ def test_tools_are_told_with_the_templates_own_form_of_calls() -> None:
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        (3, "must be the Jinja source of a chat template"),
+        (3, "must be the name of a chat template"),
         ("models/template.jinja", "for a file, pass"),
         ("{% if messages %}", "cannot be read: Unexpected end of template"),
     ],

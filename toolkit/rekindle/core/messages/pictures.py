@@ -67,6 +67,9 @@ class ReadPicture(Message):
     rows: Any = field(compare=False, repr=False)
     losses: int = 0
 
+    def __str__(self) -> str:
+        return f"ReadPicture: {quantity(len(self.rows), 'token')}"
+
 
 @dataclass(frozen=True, slots=True)
 class PictureRead(Message):
@@ -81,6 +84,9 @@ class PictureRead(Message):
     digest: bytes
     pieces: tuple[Any, ...] = field(compare=False, repr=False)
     tokens: int
+
+    def __str__(self) -> str:
+        return f"PictureRead: {quantity(self.tokens, 'token')}"
 
 
 @dataclass(frozen=True, slots=True)
