@@ -79,8 +79,10 @@ PLACES = (
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize(("template", "tokens"), [(PLACES, True), (None, False)])
-async def test_a_picture_of_a_tool_is_seen_where_the_template_has_a_place(template: str | None, tokens: bool) -> None:
+@pytest.mark.parametrize("template", [PLACES, None])
+async def test_a_picture_of_a_tool_is_seen_also_where_the_template_has_no_place_for_results(
+    template: str | None,
+) -> None:
     def look() -> object:
         """Look."""
         return ["a square", (GOLDEN / "image-0.png").read_bytes()]
@@ -91,6 +93,6 @@ async def test_a_picture_of_a_tool_is_seen_where_the_template_has_a_place(templa
         run = await session.run_tools(
             question, [look], tool_choice="look", parallel_tool_calls=False, limit=2, max_tokens=80, temperature=0
         )
-        assert (run.answer.usage.image_tokens > 0) == tokens
+        assert run.answer.usage.image_tokens > 0
         assert run.results[0].content.startswith("a square\n[image, image/png, ")
-        assert isinstance(run.messages[2]["content"], str) != tokens
+        assert not isinstance(run.messages[2]["content"], str)
