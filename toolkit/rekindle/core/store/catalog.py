@@ -193,6 +193,20 @@ class Catalog(ABC, Generic[Description]):
         )
 
 
+class SingleCatalog(Catalog[Entry]):
+    """Catalog of entries that are found alone, each with the parts of its key in the header."""
+
+    def describe(self, path: Path) -> Entry:
+        """See `Catalog.describe`."""
+        header, used = disk.header_of(path), disk.last_used(path) / 1e9
+        parts, created, model = header.get("parts", {}), header.get("created", 0.0), str(header.get("model", ""))
+        return Entry(path.name, parts, disk.bytes_of(path), created, used, model)
+
+    def entries(self) -> list[Entry]:
+        """Return all entries, the most recently used first, without those with damaged headers."""
+        return list(self.descriptions(self.paths()))
+
+
 def matching_paths(folder: Path, names: re.Pattern[str]) -> list[Path]:
     """Return the paths in a directory with matching names; none if it is missing, is a file, or cannot be read."""
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rekindle.core.store import entries as disk
-from rekindle.core.store.catalog import Catalog, Entry
+from rekindle.core.store.catalog import SingleCatalog
 from rekindle.core.store.directory import make_private
 from rekindle.core.store.snapshot_key import SnapshotKey
 
@@ -16,26 +16,16 @@ EMBEDDINGS = "embeddings"
 """Name of the array in an entry."""
 
 
-class PictureCatalog(Catalog[Entry]):
+class PictureCatalog(SingleCatalog):
     """Catalog of the embeddings of images of all models."""
 
     def __init__(self, directory: Path):
         super().__init__(directory, "embeddings of images")
 
-    def describe(self, path: Path) -> Entry:
-        """See `Catalog.describe`."""
-        header, used = disk.header_of(path), disk.last_used(path) / 1e9
-        parts, created, model = header.get("parts", {}), header.get("created", 0.0), str(header.get("model", ""))
-        return Entry(path.name, parts, disk.bytes_of(path), created, used, model)
-
     def check(self, path: Path) -> None:
         """See `Catalog.check`."""
         disk.verify(path)
         disk.arrays_of(path, [EMBEDDINGS])
-
-    def entries(self) -> list[Entry]:
-        """Return all images, the most recently used first, without entries with damaged headers."""
-        return list(self.descriptions(self.paths()))
 
 
 class PictureStore:

@@ -18,7 +18,7 @@ from rekindle.core.device.programs.functions import Key
 from rekindle.core.device.programs.key import ProgramKey
 from rekindle.core.device.programs.lowering import Program, temporary_bytes
 from rekindle.core.store import entries as disk
-from rekindle.core.store.catalog import DEFAULT_BYTES, Catalog, Entry
+from rekindle.core.store.catalog import DEFAULT_BYTES, SingleCatalog
 from rekindle.core.store.directory import make_private, require_private
 from rekindle.core.store.validity import Difference
 
@@ -46,26 +46,16 @@ class Serialized:
     workspace: int | None = None
 
 
-class ProgramCatalog(Catalog[Entry]):
+class ProgramCatalog(SingleCatalog):
     """The stored programs of all models. Nothing is deserialized here."""
 
     def __init__(self, directory: Path):
         super().__init__(directory, "compiled programs")
 
-    def describe(self, path: Path) -> Entry:
-        """See `Catalog`."""
-        header, used = disk.header_of(path), disk.last_used(path) / 1e9
-        parts, created, model = header.get("parts", {}), header.get("created", 0.0), str(header.get("model", ""))
-        return Entry(path.name, parts, disk.bytes_of(path), created, used, model)
-
     def check(self, path: Path) -> None:
         """See `Catalog`."""
         header = disk.verify(path)
         _require_code(disk.arrays_of(path, ["program"]), header.get("parts", {}).get("platform", ""))
-
-    def entries(self) -> list[Entry]:
-        """Return all programs, the most recently used first, without entries with damaged headers."""
-        return list(self.descriptions(self.paths()))
 
 
 class ProgramStore:
