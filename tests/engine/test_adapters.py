@@ -120,7 +120,7 @@ def test_embeddings_scores_and_prefixes_take_adapters_too(
         assert (answer.token_ids, answer.cached_tokens) == (expected[1][0].token_ids, 64)
         with pytest.raises(rekindle.InvalidRequest, match="adapter is an option of session"):
             prefix.generate_sync(token_ids=[1], adapter="one")
-    with pytest.raises(rekindle.InvalidRequest, match="there is no adapter 'oen'; did you mean one"):
+    with pytest.raises(rekindle.InvalidRequest, match="there is no adapter 'oen'; the session has 'one'"):
         session.embed_sync(token_ids=PROMPT, adapter="oen")
     session.update_weights_sync(merged(checkpoint.config, checkpoint.tensors, adapters[0]))
     np.testing.assert_allclose(session.embed_sync(token_ids=PROMPT, pooling="mean"), vectors[1], rtol=0, atol=1e-5)
