@@ -40,7 +40,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-harness test-tunix test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server device clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-harness test-tunix test-tools test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server device clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -61,6 +61,7 @@ help:
 	@echo "make tutorials     runs the notebooks and compares them with those that are committed"
 	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
 	@echo "make test-clients  clients of OpenAI's API against the server"
+	@echo "make test-tools    the tools of development: tiers, mutants, benches, lints"
 	@echo "make test-peers    vLLM's and llama.cpp's server tests against a running server; says how"
 	@echo "make test-harness  tasks of lm-eval and of inspect-ai on a session, as their model"
 	@echo "make test-tunix    reinforcement learning by tunix, with answers of a session"
@@ -157,6 +158,12 @@ test-tunix: $(VENV)-tunix/.dev
 	@$(VENV)-tunix/bin/python tutorials/build.py 18
 	$(PASSED)
 
+# What the project is developed with: the choice of tiers, mutants, benches, the lint of language, the peers' suites.
+test-tools: $(VENV)/.dev
+	$(BEGINS)
+	@$(BIN)/python $(PYTEST) -m "not deep" tests/tools
+	$(PASSED)
+
 # PEERS names a suite, a checkout, an address and further options; without it, the target says how to run.
 test-peers: $(VENV)/.dev
 	@$(VENV)/bin/python -m tests.peers $(PEERS)
@@ -216,6 +223,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.prose
 	@$(BIN)/clang-format --dry-run --Werror $(NATIVE_SOURCES)
 
 format: $(VENV)/.dev

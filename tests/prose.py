@@ -1,26 +1,26 @@
-"""Lints docstrings, names and guides for plain language: `python -m tests.prose [PATH...]` prints the findings."""
+"""Lints docstrings, names and documents for plain language: `python -m tests.prose [PATH...]`, in `make lint`."""
 
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-ROOT: Final = Path(__file__).parents[1]
+from tests.documents import DOCUMENTS, ROOT, prose
+
 PRODUCT: Final = ("toolkit/rekindle", "kernels/rekindle_kernels")
+PLACES: Final = ("toolkit", "kernels", "tests", "tutorials")
 PRONOUNS: Final = frozenset({"what", "that", "which", "whose", "who", "those", "such", "these", "them"})
 MOST_PRONOUNS: Final = 20
 """The most pronouns of a module's docstrings in 1,000 words; one is allowed in any."""
-MOST_IN_GUIDES: Final = 15
+MOST_IN_DOCUMENTS: Final = 15
 CLAUSE: Final = re.compile(r"\w+ (what|who|whose|whom|how|those|which|why|where|whether|that)\b")
 """A first line with a clause where its noun belongs, such as "Return what stands around calls"."""
+HEADLESS: Final = PRONOUNS | {"a", "an", "the", "its", "it", "how", "whether", "if", "for", "with", "each", "every"}
+"""First words of a docstring of a function that begins with no verb."""
 PARTICIPLES: Final = frozenset(
-    """
-    said told asked given made found shown seen kept held begun written read taken wanted needed known gone drawn left
-    lost due owed opened named counted handled settled scored summed grown landed listed served sent heard chosen
-    brought thought placed
-    """.split()  # noqa: SIM905
+    ["said", "told", "asked", "given", "made", "found", "shown", "seen", "kept", "held", "begun", "written", "read", "taken", "known", "left", "sent", "chosen"]
 )
 """Participles, no names by themselves: the thing itself has a noun."""
 VERBS: Final = frozenset({"read"})
@@ -32,7 +32,6 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "toolkit/rekindle/settings/route.py: given": "the public field of LaneLoad",
     "toolkit/rekindle/results/generation.py: begun": "the public field of Generation",
     "toolkit/rekindle/results/generation.py: written": "the public argument of Generation.from_dict",
-    "toolkit/rekindle/results/scores/perplexity.py: scored": "the public field of Perplexity",
     "toolkit/rekindle/testing/by_hand.py: begun": "a public argument of rekindle.testing",
     "toolkit/rekindle/testing/by_hand.py: told": "a public field of rekindle.testing",
     "toolkit/rekindle/testing/device.py: held": "a public argument of rekindle.testing",
@@ -70,8 +69,8 @@ class Prose(NamedTuple):
         return 1000 * self.pronouns / max(1, self.words)
 
 
-def modules(paths: tuple[str, ...] = PRODUCT) -> Iterator[Path]:
-    """Yield the modules of the product."""
+def modules(paths: Iterable[str]) -> Iterator[Path]:
+    """Yield the modules below paths from the root."""
     for path in paths:
         place = ROOT / path
         yield from [place] if place.is_file() else sorted(place.rglob("*.py"))
@@ -103,38 +102,65 @@ def names(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
                 yield node.lineno, name, False
 
 
-def findings_of(path: Path) -> Iterator[Finding]:
-    """Yield the findings in a module of the checkout."""
-    yield from findings_in(path.read_text(), path.relative_to(ROOT).as_posix())
-
-
 def findings_in(source: str, place: str) -> Iterator[Finding]:
-    """Yield the findings in the source of a module, named by its place."""
+    """Yield the findings in the source of a module, named by its path from the root."""
     tree = ast.parse(source)
+    yield from _headless(tree, place)
+    if not place.startswith(PRODUCT):
+        return
     texts = list(docstrings(tree))
     for line, text in texts:
         first = text.strip().splitlines()[0] if text.strip() else ""
         if CLAUSE.match(first):
             yield Finding(f"{place}:{line}", "a clause in a noun's place", first)
-    whole = Prose.of("\n".join(text for _, text in texts))
-    if whole.pronouns > max(1, whole.words * MOST_PRONOUNS / 1000):
-        yield Finding(place, "pronouns", f"{whole.pronouns} in {whole.words} words")
+    prose = Prose.of("\n".join(text for _, text in texts))
+    if prose.pronouns > max(1, prose.words * MOST_PRONOUNS / 1000):
+        yield Finding(place, "pronouns", f"{prose.pronouns} in {prose.words} words")
     for line, name, function in names(tree):
         bare = name.strip("_")
         if bare in PARTICIPLES and not (function and bare in VERBS) and f"{place}: {name}" not in EXCEPTIONS:
             yield Finding(f"{place}:{line}", "a participle for a name", name)
 
 
-def main(paths: tuple[str, ...]) -> int:
-    """Print all findings and their number."""
-    every = [finding for path in modules(paths or PRODUCT) for finding in findings_of(path)]
-    print(*every, sep="\n")  # noqa: T201
-    whole = Prose.of(
-        "\n".join(t for path in modules(paths or PRODUCT) for _, t in docstrings(ast.parse(path.read_text())))
-    )
-    print(f"{len(every)} findings; {whole.rate:.1f} pronouns in 1,000 words of docstrings")  # noqa: T201
-    return bool(every)
+def _headless(tree: ast.Module, place: str) -> Iterator[Finding]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
+            thing = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+            if not thing and re.sub(r"\W", "", text.split()[0]).lower() in HEADLESS:
+                yield Finding(f"{place}:{node.lineno}", "no verb first", text.splitlines()[0])
+
+
+def findings_in_document(text: str, place: str) -> Iterator[Finding]:
+    """Yield the finding of a document with too many pronouns, if it has."""
+    words = Prose.of(text)
+    if words.rate > MOST_IN_DOCUMENTS:
+        yield Finding(place, "pronouns", f"{words.pronouns} in {words.words} words")
+
+
+def unused_exceptions() -> Iterator[Finding]:
+    """Yield the exceptions whose name is gone."""
+    for exception in EXCEPTIONS:
+        place, _, name = exception.partition(": ")
+        path = ROOT / place
+        if not path.is_file() or name not in {bound for _, bound, _ in names(ast.parse(path.read_text("utf-8")))}:
+            yield Finding(place, "no exception any more", name)
+
+
+def main(paths: Sequence[str]) -> int:
+    """Print the findings of modules, and of all documents if no path is given; return the exit status."""
+    findings = [
+        finding
+        for path in modules(paths or PLACES)
+        for finding in findings_in(path.read_text("utf-8"), path.relative_to(ROOT).as_posix())
+    ]
+    if not paths:
+        findings += unused_exceptions()
+        for document in DOCUMENTS:
+            findings += findings_in_document(prose(document), document.relative_to(ROOT).as_posix())
+    for finding in findings:
+        print(finding)  # noqa: T201
+    return bool(findings)
 
 
 if __name__ == "__main__":
-    sys.exit(main(tuple(sys.argv[1:])))
+    sys.exit(main(sys.argv[1:]))

@@ -186,6 +186,16 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "tests/goldens/real/",
         "tests/real/",
     ),
+    "test-tools": (
+        "Makefile",
+        "tests/bench/",
+        "tests/documents.py",
+        "tests/mutants.py",
+        "tests/peers/",
+        "tests/prose.py",
+        "tests/tiers.py",
+        "tests/tools/",
+    ),
     "docs": ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "toolkit/rekindle/__init__.py", "tutorials/"),
 }
 """The inputs of each tier, files and folders, by its target in the Makefile."""

@@ -18,8 +18,7 @@ import pytest
 import rekindle
 from rekindle.__main__ import _parser
 from rekindle.settings.engine import Settings
-from tests.documents import DOCUMENTS, GUIDES, PAGES, ROOT, anchors, blocks, commands, links, name, prose
-from tests.prose import MOST_IN_GUIDES, Prose
+from tests.documents import DOCUMENTS, GUIDES, PAGES, ROOT, anchors, blocks, commands, links, name
 
 BYTES = {ROOT / "README.md": 12 * 1024}
 GUIDE_BYTES = 15 * 1024
@@ -33,12 +32,6 @@ each_page = pytest.mark.parametrize("document", PAGES, ids=name)
 @each_document
 def test_a_document_is_short(document: Path) -> None:
     assert len(document.read_bytes()) <= BYTES.get(document, GUIDE_BYTES)
-
-
-@each_document
-def test_a_document_has_few_pronouns(document: Path) -> None:
-    words = Prose.of(prose(document))
-    assert words.rate <= MOST_IN_GUIDES, f"{words.pronouns} pronouns in {words.words} words"
 
 
 @each_document
