@@ -25,7 +25,7 @@ ONE_BY_ONE := --optimized --timeout 3600 --override-ini faulthandler_timeout=720
 WIDE := $(ONE_BY_ONE)
 else
 ONE_BY_ONE := --rerun-failed 3
-WIDE := $(ONE_BY_ONE) -m "wide and not deep and not tutorial and not older_kernel"
+WIDE := $(ONE_BY_ONE) -m "(wide or kernel) and not deep and not tutorial and not older_kernel"
 endif
 PYTEST := -m pytest $(ONE_BY_ONE)
 # Widths that no other member has are wide, and sanitizers and other instruction sets find most in them.
@@ -104,7 +104,7 @@ test-native: $(VENV)/.dev
 
 test-cpus: $(VENV)/.dev
 	$(BEGINS)
-	@$(BIN)/python -m tests.cpus $(if $(DEEP),--all) $(ONE_BY_ONE) $(TOGETHER) $(CPU_TESTS)
+	@$(BIN)/python -m tests.cpus $(if $(DEEP),--all,-m "not wide and not deep") $(ONE_BY_ONE) $(TOGETHER) $(CPU_TESTS)
 	$(PASSED)
 
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.

@@ -20,8 +20,10 @@ CLAUSE: Final = re.compile(r"\w+ (what|who|whose|whom|how|those|which|why|where|
 HEADLESS: Final = PRONOUNS | {"a", "an", "the", "its", "it", "how", "whether", "if", "for", "with", "each", "every"}
 """First words of a docstring of a function that begins with no verb."""
 PARTICIPLES: Final = frozenset(
-    ("said", "told", "asked", "given", "made", "found", "shown", "seen", "kept", "held", "begun", "written", "read")
-    + ("taken", "known", "left", "sent", "chosen")
+    re.split(
+        r"\s",
+        "said told asked given made found shown seen kept held begun written read taken known left sent chosen",
+    )
 )
 """Participles, no names by themselves: the thing itself has a noun."""
 VERBS: Final = frozenset({"read"})

@@ -12,6 +12,8 @@ from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Blocks, Tensor
 
+pytestmark = pytest.mark.kernel
+
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 HALVES = {
     "Q4_0": [0],

@@ -2,8 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rekindle_kernels.chunks import blocks_in_chunks, rows_in_chunks
+
+pytestmark = pytest.mark.kernel
 
 PAGE, CHUNK, BLOCK = 16, 32, 16
 TABLE = np.arange(1, 13, dtype=np.int32).reshape(2, 6)

@@ -17,7 +17,10 @@ from rekindle_kernels.xla import scaled
 from tests.kernels.cases import Contexts, Shape, assert_close, expected_rows, queries, scale_of, shapes, stored
 from tests.kernels.suite import Suite, few, many
 
-pytestmark = pytest.mark.skipif(library.unavailable_reason() is not None, reason=str(library.unavailable_reason()))
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(library.unavailable_reason() is not None, reason=str(library.unavailable_reason())),
+]
 WILD = [-(2**31), -1, 2**31 - 1]
 
 

@@ -14,6 +14,8 @@ from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.inputs import Gated, Normed
 
+pytestmark = pytest.mark.kernel
+
 Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES = ("float32", "bfloat16")
 

@@ -16,6 +16,8 @@ from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array
 from rekindle_kernels.quantized import Codes, Quantized, Stack, Turned
 
+pytestmark = pytest.mark.kernel
+
 TABLES = {
     "E4M3": tables.E4M3,
     "E5M2": tables.E5M2,

@@ -5,6 +5,8 @@ import pytest
 
 from tests.kernels.cases import BLOCK_TOKENS, Contexts, Floats, Shape, expected_blocks, expected_rows, queries, scale_of
 
+pytestmark = pytest.mark.kernel
+
 SHAPES = (
     Shape(group=3),
     Shape(window=20),

@@ -12,6 +12,8 @@ from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.penalties import END, GENERATED, IN_PROMPT, Penalties
 from tests.kernels.test_layers import Array, random
 
+pytestmark = pytest.mark.kernel
+
 mass = jax.jit(sampling.mass, static_argnames="implementation")
 argmax = jax.jit(sampling.argmax, static_argnames="implementation")
 nth_largest = jax.jit(sampling.nth_largest, static_argnames="implementation")

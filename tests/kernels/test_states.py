@@ -13,6 +13,8 @@ import pytest
 from rekindle_kernels import reference, states
 from rekindle_kernels.api import Implementation, operations_of
 
+pytestmark = pytest.mark.kernel
+
 Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 16
 SLOTS = 6

@@ -20,6 +20,8 @@ from rekindle_kernels.storage import Activations, BlockRows, Storage, Stored, in
 from tests.kernels.test_blocks import KINDS, blocks_of
 from tests.kernels.test_layers import packed_form, random
 
+pytestmark = pytest.mark.kernel
+
 INPUTS = 512
 MIXED = ("Q4_K", "Q6_K", "Q5_1", "Q8_0")
 

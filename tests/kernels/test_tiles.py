@@ -16,6 +16,8 @@ from rekindle_kernels.cpu import build, library
 from tests.kernels import tile_programs
 from tests.kernels.tile_programs import HEADS, attended, weight_of
 
+pytestmark = pytest.mark.kernel
+
 REFERENCE = "amx_reference"
 here = None if library.unavailable_reason() else library.instruction_set()
 by_tiles = pytest.mark.skipif(here not in build.TILES, reason="this instruction set has no tiles")

@@ -9,6 +9,8 @@ import pytest
 from rekindle_kernels import api
 from tests.kernels.suite import Suite
 
+pytestmark = pytest.mark.kernel
+
 
 @pytest.mark.wide
 class TestXla(Suite):

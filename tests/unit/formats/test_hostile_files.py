@@ -333,19 +333,24 @@ def test_a_directory_is_no_file(directory: Path) -> None:
         open_checkpoint(directory)
 
 
-def test_merges_without_the_prefix_of_pieces_do_not_end_the_process(directory: Path) -> None:
+@pytest.mark.parametrize("escaped", [False, True])
+def test_merges_without_the_prefix_of_pieces_do_not_end_the_process(directory: Path, escaped: bool) -> None:
     content = json.loads((directory / "tokenizer.json").read_text())
     content["model"]["continuing_subword_prefix"] = "##"
-    (directory / "tokenizer.json").write_text(json.dumps(content))
+    text = json.dumps(content).replace("continuing_", "continuin\\u0067_" if escaped else "continuing_")
+    (directory / "tokenizer.json").write_text(text)
     with pytest.raises(CheckpointError, match="is without the prefix '##'"):
         open_checkpoint(directory)
 
 
-def test_a_token_far_beyond_the_vocabulary_takes_no_memory_of_a_constraint(directory: Path) -> None:
+def test_a_token_far_beyond_the_vocabulary_takes_no_memory_and_no_time(directory: Path) -> None:
     content = json.loads((directory / "tokenizer.json").read_text())
     content["model"]["vocab"]["far"] = 2**31
     (directory / "tokenizer.json").write_text(json.dumps(content))
     tokenizer = open_checkpoint(directory).tokenizer
     assert tokenizer is not None
-    with pytest.raises(InvalidRequest, match="the model's tokenizer has a token 2147483648, and the model 514"):
+    damaged = "the model's tokenizer is damaged: it has [0-9]+ tokens, and one of them is 2147483648"
+    with pytest.raises(InvalidRequest, match=damaged):
         Compiler(tokenizer, 512, []).compile(regex("regex", "a"))
+    with pytest.raises(InvalidRequest, match=damaged):
+        tokenizer.fewest("a" * 1000, 1)

@@ -259,7 +259,7 @@ def _tokenizer_content(tokenizer: Tokenizer | None) -> object:
     if tokenizer is None:
         return None
     try:
-        backend: object = json.loads(tokenizer.backend.to_str())
+        backend: object = json.loads(tokenizer.to_json())
     except Exception:  # parts in Python cannot be written
         backend = tokenizer.backend.get_vocab()
     return [backend, tokenizer.bos_token, tokenizer.eos_token, tokenizer.response_template]

@@ -65,23 +65,20 @@ class Compiler:
         from llguidance import LLTokenizer
 
         # By default llguidance uses the tokenizer's end token, and a chat may not end with that one.
-        backend, vocab_size = self._tokenizer.backend, self._tokenizer.vocab_size
+        serialized, vocab_size = self._tokenizer.to_json(), self._tokenizer.vocab_size
         ends = [token for token in self._end_ids if token < vocab_size]
-        texts = (backend.id_to_token(token) for token in ends if token not in self._tokenizer.special_ids)
-        if plain := [text for text in texts if text is not None]:  # as text in a string, an end token would cut it
-            backend = type(backend).from_str(backend.to_str())
-            backend.add_special_tokens(plain)
+        texts = (
+            self._tokenizer.backend.id_to_token(token) for token in ends if token not in self._tokenizer.special_ids
+        )
+        special = [text for text in texts if text is not None]  # as text in a string, an end token would cut it
         if not ends:  # llguidance requires an end token, so add one outside every model's vocabulary
-            backend = type(backend).from_str(backend.to_str())
-            backend.add_special_tokens([NO_TOKEN])
-            ends, vocab_size = [vocab_size], vocab_size + 1
-        count = max(self._vocab_size, vocab_size)
-        if (
-            last := max(backend.get_vocab().values(), default=0)
-        ) >= 2 * count:  # memory for each number up to it, even of gaps
-            raise InvalidRequest(f"the model's tokenizer has a token {last}, and the model {count}: it is damaged")
+            special, ends, vocab_size = [NO_TOKEN], [vocab_size], vocab_size + 1
+        if special:
+            backend = type(self._tokenizer.backend).from_str(serialized)
+            backend.add_special_tokens(special)
+            serialized = backend.to_str()
         try:
-            return LLTokenizer(backend.to_str(), n_vocab=count, eos_token=ends)
+            return LLTokenizer(serialized, n_vocab=max(self._vocab_size, vocab_size), eos_token=ends)
         except ValueError as error:  # such as one without a decoder
             raise InvalidRequest(f"constraints cannot be served with the model's tokenizer: {error}") from error
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rekindle.core.text.byte_alphabet import byte_alphabet
-
-if TYPE_CHECKING:
-    import tokenizers
 
 COMPOSITION: Final = 3
 """Most bytes of a text for each byte of the canonical composition (NFC)."""
@@ -47,9 +43,8 @@ class TokenBound:
         return part if self.fewest(part) > most else text
 
 
-def token_bound(backend: tokenizers.Tokenizer) -> TokenBound | None:
-    """Return the bound of a tokenizer, or None for a tokenizer that may leave out parts of texts."""
-    state = json.loads(backend.to_str())
+def token_bound(state: Mapping[str, Any]) -> TokenBound | None:
+    """Return the bound of a tokenizer by its JSON, or None for a tokenizer that may leave out parts of texts."""
     factor, omitted = _growth(state.get("normalizer")), _omitted(state)
     added = state.get("added_tokens") or []
     strips = any(each.get("lstrip") or each.get("rstrip") for each in added)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,8 @@ LONG = 4096
 """Tokens from which on their decoding takes more than a millisecond."""
 LONGEST_NAME = 64
 """Most characters of a special token's text."""
+FARTHEST = 2**20
+"""Most ids without a token in a vocabulary: some have gaps, and ids for the rows of padding."""
 LEAST_BYTES = 4
 """Bytes of the longest token of any vocabulary, at least. Shorter texts need no look at the vocabulary."""
 
@@ -112,7 +115,7 @@ class Tokenizer:
     @cached_property
     def bound(self) -> TokenBound | None:
         """A lower bound for the number of tokens in a text; None if parts of texts may become no token."""
-        return token_bound(self.backend)
+        return token_bound(json.loads(self.to_json()))
 
     def encode_open(self, text: str) -> list[int]:
         """Return the token ids of a raw prompt to be extended: with special tokens before it, and none after it."""
@@ -165,6 +168,20 @@ class Tokenizer:
         if not at_end or len(part) + len(opening) > len(text):
             return part
         return opening + part if text.startswith(opening) else part
+
+    def to_json(self) -> str:
+        """Return the backend as JSON, the content of tokenizer.json.
+
+        Raises:
+            InvalidRequest: the id of a token is far beyond the vocabulary; the library would visit each number up to it.
+        """
+        last, count = max(self.backend.get_vocab().values(), default=0), self.vocab_size
+        if last > FARTHEST + 2 * count:
+            raise InvalidRequest(
+                f"the model's tokenizer is damaged: it has {count} tokens, and one of them is {last}. Fetch the "
+                "tokenizer again"
+            )
+        return self.backend.to_str()
 
     def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
         try:

@@ -65,7 +65,7 @@ class PrivateTokens:
         from tokenizers import Tokenizer as Backend
 
         mark = token_hex(8)
-        state = json.loads(tokenizer.backend.to_str())
+        state = json.loads(tokenizer.to_json())
         self._secrets = {text: f"<{mark}-{index}>" for index, text in enumerate(texts)}
         self._pattern = re.compile("|".join(map(re.escape, texts)))
         for entry in state["added_tokens"]:

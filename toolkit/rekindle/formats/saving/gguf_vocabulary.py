@@ -46,7 +46,7 @@ def vocabulary_of(tokenizer: Tokenizer | None, eos_ids: frozenset[int], size: in
     if tokenizer is None:
         return {f"{_KEYS}model": "none"} | _ends({}, eos_ids)
     backend = tokenizer.backend
-    model = json.loads(backend.to_str())["model"]
+    model = json.loads(tokenizer.to_json())["model"]
     if model["type"] != "BPE":
         raise _unsupported(f"its tokenizer is of the kind {model['type']}", source)
     is_byte_level = not model.get("byte_fallback")

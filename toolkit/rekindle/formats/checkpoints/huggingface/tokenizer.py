@@ -12,7 +12,8 @@ from rekindle.formats.checkpoints.huggingface.sentencepiece_model import read_se
 from rekindle.formats.checkpoints.huggingface.tekken import BOS, EOS, read_tekken
 from rekindle.formats.model_file import is_present, parse_json, read_json, read_text
 
-_PREFIX: Final = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
+_PREFIX: Final = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00(?:5[fF]|[67][\da-fA-F])')
+"""A prefix of pieces, or an escaped letter, which may be one of this key."""
 DEFAULT, FOR_TOOLS = "default", "tool_use"
 """Names of chat templates in a list of several."""
 _RULES: Final = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
