@@ -288,12 +288,41 @@ def test_a_pattern_of_a_response_template_that_never_ends_fails_that_answer() ->
         "{{ 'a' * 10 ** 12 }}",
         "{% set a = range(50000) | list %}{% for b in a %}{% for c in a %}{% endfor %}{% endfor %}",
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(100) }}",
+        "{{ 'a' | center(10 ** 10) }}",
+        "{{ ['a'] | map('center', 10 ** 10) | list }}",
+        "{{ 'a'.ljust(10 ** 10) }}",
+        "{{ '\t'.expandtabs(10 ** 10) }}",
+        "{{ '%9999999999d' % 1 }}",
+        "{{ '%*d' | format(10 ** 10, 1) }}",
+        "{{ '%.9999999999f' | format(1) }}",
+        "{{ '{:9999999999}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 10 ** 10) }}",
+        "{{ '{a:9999999999}'.format_map({'a': 1}) }}",
+        "{{ lipsum(10 ** 10) }}",
+        "{{ [1] | batch(10 ** 10, 'a') | list }}",
+        "{{ [1] | slice(10 ** 10) | list }}",
+        "{{ messages | tojson(indent=10 ** 10) }}",
+        "{{ ('a\n' * 10 ** 5) | indent('a' * 10 ** 6) }}",
+        "{{ ('a' * 10 ** 5) | replace('a', 'a' * 10 ** 6) }}",
+        "{{ ('a' * 10 ** 5).replace('a', 'a' * 10 ** 6) }}",
+        "{{ ('a' * 10 ** 5) | join('a' * 10 ** 6) }}",
+        "{{ ('a' * 10 ** 6).join('a' * 10 ** 5) }}",
     ],
 )
 def test_an_error_of_a_template_is_one_of_the_prompt(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "MOST_TURNS", 100_000)
     with pytest.raises(InvalidRequest, match="the model's chat template"):
         ChatTemplate(source).render([{"role": "user", "content": "hello"}])
+
+
+def test_filters_and_methods_within_the_bounds_are_those_of_jinja() -> None:
+    source = (
+        "{{ 'a' | center(3) }}{{ 'a'.ljust(3) }}{{ '%3d 12345678' % 1 }}{{ '**{}** 12345678'.format(2) }}"
+        "{{ ['b', 'c'] | join(', ') }}{{ ','.join(['d']) }}{{ 'aa' | replace('a', 'ee') }}"
+        "{{ {'f': 1} | tojson(indent=1) }}"
+    )
+    rendered = ChatTemplate(source).render([{"role": "user", "content": "hello"}])
+    assert rendered == ' a a    1 12345678**2** 12345678b, cdeeee{\n "f": 1\n}'
 
 
 def break_shapes(directory: Path) -> None:

@@ -173,7 +173,7 @@ class Tokenizer:
         """Return the backend as JSON, the content of tokenizer.json.
 
         Raises:
-            InvalidRequest: the id of a token is far beyond the vocabulary; the library would visit each number up to it.
+            InvalidRequest: a token's id is far beyond the vocabulary; the library would visit each number up to it.
         """
         last, count = max(self.backend.get_vocab().values(), default=0), self.vocab_size
         if last > FARTHEST + 2 * count:

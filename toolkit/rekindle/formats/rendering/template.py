@@ -115,11 +115,9 @@ def _environment() -> jinja2.Environment:
 
     from rekindle.formats.rendering.sandbox import environment_class  # beside jinja2, which it needs
 
-    environment = environment_class()(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation_blocks()]
+    environment: jinja2.Environment = environment_class()(
+        {"tojson": _to_json}, trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation_blocks()]
     )
-    filters: dict[str, Callable[..., Any]] = environment.filters
-    filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
