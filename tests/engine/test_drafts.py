@@ -53,9 +53,8 @@ def facts_of(generation: rekindle.Generation) -> tuple[Any, ...]:
     return generation.token_ids, generation.text, generation.finish_reason, generation.logprobs
 
 
-@pytest.mark.parametrize(
-    "prompt", [PROMPTS[0], *(pytest.param(prompt, marks=pytest.mark.wide) for prompt in PROMPTS[1:])]
-)
+@pytest.mark.wide
+@pytest.mark.parametrize("prompt", PROMPTS)
 def test_drafts_change_no_token_and_no_log_probability(session: rekindle.Session, prompt: str) -> None:
     before = session.stats.scheduler
 

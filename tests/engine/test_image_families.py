@@ -30,6 +30,7 @@ FAMILIES = pytest.mark.parametrize(
 SETTINGS: Any = {"dtype": "float32", "page_size": 16, "max_prefill_tokens": 96, "max_running": 4, "progress": False}
 
 
+@pytest.mark.wide
 @FAMILIES
 async def test_answers_are_those_of_transformers(
     family: Pictured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

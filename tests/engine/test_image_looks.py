@@ -115,6 +115,7 @@ async def test_a_cell_shows_each_image_below_its_shades(session: Session) -> Non
     assert [token.likeliest[0][0] for token in greedy.tokens[-3:]] == [token.text for token in greedy.tokens[-3:]]
 
 
+@pytest.mark.wide
 async def test_maps_say_what_they_need(session: Session) -> None:
     images: Any = [GOLDEN / "image-0.png"]
     with pytest.raises(InvalidRequest, match="needs images and patterns"):

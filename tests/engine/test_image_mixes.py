@@ -129,6 +129,7 @@ class Gate:
         monkeypatch.setattr(ProcessedImage, "patches", waiting)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_request_may_be_cancelled_while_its_image_is_decoded(
     session: Session, monkeypatch: pytest.MonkeyPatch, shared: bool

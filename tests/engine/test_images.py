@@ -44,6 +44,7 @@ async def test_a_raw_prompt_has_its_images_in_their_places_or_first(session: Ses
         await session.generate("<image> and <image>", images=[image])
 
 
+@pytest.mark.wide
 async def test_samples_and_prefixes_have_the_image(session: Session) -> None:
     image = GOLDEN / "image-1.png"
     question: Any = [{"role": "user", "content": "What is it?"}]

@@ -21,8 +21,8 @@ SETTINGS: Final[SettingsOptions] = {
     "prefix_cache": False,
 }
 OPTIONS: Final[dict[str, Any]] = {"max_tokens": 4, "ignore_eos": True, "logprobs": 2, "prompt_logprobs": 0}
-COVERING: Final = {"gpt2", "stablelm"}
-"""Families whose norms are computed alone and by head; those of `llama-tied` are computed in a product."""
+COVERING: Final = {"gpt2", "llama-tied", "stablelm"}
+"""Families whose norms are computed alone, by head, and in a product."""
 DIFFERING: Final = {"deepseek-v2-group", "falcon-h1-norm", "nemotron-h-moe"}
 """Models where XLA's part of a step rounds by the number of rows, which is a defect."""
 
@@ -30,8 +30,6 @@ pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no na
 
 
 def _marks(family: str) -> list[pytest.MarkDecorator]:
-    if family == "llama-tied":
-        return []
     tier = pytest.mark.wide if family in COVERING else pytest.mark.deep
     return [tier, pytest.mark.xfail(reason="XLA's sums")] if family in DIFFERING else [tier]
 

@@ -69,6 +69,7 @@ def plain(family: str, families: Path) -> Iterator[dict[str, Bits]]:
         yield {str(prompt): bits(together(session, [prompt])[0]) for prompt in [*PROMPTS, DOCUMENT[:40]]}
 
 
+@pytest.mark.wide
 @FAMILIES
 def test_hits_and_misses_have_the_bits_of_no_cache(cached: rekindle.Session, plain: dict[str, Bits]) -> None:
     for turn in range(2):

@@ -62,6 +62,7 @@ def session(families: Path) -> Iterator[rekindle.Session]:
         yield session
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("family", [*FEW, *(pytest.param(family, marks=pytest.mark.wide) for family in MANY)])
 @pytest.mark.filterwarnings("ignore:.*separate head")
 def test_steered_tokens_are_those_of_hooks_and_neighbours_keep_their_bits(family: str, families: Path) -> None:

@@ -21,7 +21,8 @@ SMALL: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 2}
 TEXTS = ["A cat.", "A dog."]
 
 
-@pytest.mark.parametrize("labels", [3, pytest.param(1, marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("labels", [3, 1])
 def test_classes_and_scores_are_those_of_the_session(families: Path, tmp_path: Path, labels: int) -> None:
     head = classifier(families / "llama-tied", tmp_path / "model", labels)
     llm = LLM(str(tmp_path / "model"), **SMALL)

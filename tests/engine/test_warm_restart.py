@@ -163,6 +163,7 @@ def flip(directory: Path, chance: random.Random) -> None:
     file.write_bytes(content)
 
 
+@pytest.mark.wide
 def test_two_processes_that_begin_cold_at_once_are_right_and_leave_one_copy_of_everything(
     first_runs: tuple[Path, list[dict[str, Any]]], cold: Answers
 ) -> None:

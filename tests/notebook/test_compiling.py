@@ -43,6 +43,7 @@ def lazy(notebook: Notebook) -> Iterator[None]:
     notebook.run("await lazy.close()")
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("lazy")
 def test_the_notebooks_loop_turns_while_a_program_compiles(notebook: Notebook, record_property: Record) -> None:
     turns = json.loads(notebook.run(TURNS))

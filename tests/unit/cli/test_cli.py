@@ -51,6 +51,7 @@ def _fake_device(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> 
     monkeypatch.setattr(rekindle, "open_sync", fake_opening(byte_tokenizer))
 
 
+@pytest.mark.wide
 def test_generate_streams_text_to_stdout_and_the_rest_to_stderr(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "-m", model, "Hello", "--max-tokens", "7", "--ignore-eos"]) == 0
     captured = capsys.readouterr()

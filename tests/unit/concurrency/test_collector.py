@@ -42,6 +42,7 @@ def imported(before: str = "") -> tuple[bool, int, int]:
     return enabled == "True", int(frozen), int(collections)
 
 
+@pytest.mark.wide
 def test_importing_rekindle_collects_nothing_and_leaves_the_collector_enabled() -> None:
     enabled, frozen, collections = imported()
     assert enabled
