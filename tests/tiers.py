@@ -27,7 +27,7 @@ BEGUN: Final = Path("build/begun")
 TOOK: Final = Path("build/seconds_of_test")
 """The seconds of the last `make test` in this checkout, for the estimates of the tiers."""
 
-MINUTES: Final = 75
+MINUTES: Final = 45
 """The minutes by which the last tier of `.ci/run` should end; the check has 90."""
 ASSUMED_SECONDS: Final = 600
 """The seconds of a tier without a note, at TYPICAL_TEST."""
