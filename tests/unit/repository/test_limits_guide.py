@@ -3,11 +3,15 @@
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+import rekindle
+from rekindle.cli import serve
+from rekindle.server.common import answer
 from rekindle.server.routing import ANTHROPIC_ANSWERS
 from rekindle.settings.engine import Settings
 from rekindle.settings.server import ServerSettings
@@ -19,22 +23,16 @@ def settings() -> set[str]:
     return {field.name for kind in (Settings, ServerSettings) for field in fields(kind)}
 
 
-def source(name: str) -> str:
-    import rekindle
-
-    return (Path(rekindle.__file__).parent / name).read_text(encoding="utf-8")
-
-
 FEATURES: Final[list[tuple[str, Callable[[], bool], str]]] = [
-    ("several models", lambda: "KEEP_ALIVE_SECONDS" in source("cli/serve.py"), r"(has|serves) one model"),
+    ("several models", lambda: serve.KEEP_ALIVE_SECONDS > 0, r"(has|serves) one model"),
     ("TLS", lambda: "ssl_certfile" in settings(), r"no TLS|not? HTTPS"),
     ("kept responses", lambda: "keep_responses" in settings(), r"not (stored|kept)|`previous_response_id` is refused"),
-    ("pieces of calls", lambda: "CallPiece" in source("server/common/answer.py"), r"streamed tool call arrives in one"),
+    ("pieces of calls", lambda: hasattr(answer, "CallPiece"), r"streamed tool call arrives in one"),
     ("Anthropic's API", lambda: "/v1/messages" in ANTHROPIC_ANSWERS, r"no Anthropic|Anthropic's API is not"),
     ("pages in int8", lambda: "kv_dtype" in settings(), r"no quantized (pages|cache)"),
     ("adapters", lambda: "max_adapters" in settings(), r"no (LoRA|adapters)"),
-    ("several hosts", lambda: "hosts" in source("session/opening.py"), r"one process (only|alone)"),
-    ("priority", lambda: "priority" in source("core/request/params.py"), r"no priorit"),
+    ("several hosts", lambda: "hosts" in signature(rekindle.open).parameters, r"one process (only|alone)"),
+    ("priority", lambda: "priority" in {field.name for field in fields(rekindle.SamplingParams)}, r"no priorit"),
 ]
 """Features, each with its place in the product and the words of its denial."""
 

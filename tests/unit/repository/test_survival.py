@@ -1,6 +1,6 @@
 """Data outlive calls and processes under the identity of their content: a name alone identifies nothing."""
 
-import re
+import ast
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -170,7 +170,24 @@ WRITERS = {
     "server/openai/responses/kept.py": "kept responses, as messages under random ids: rendered and computed anew",
     "cpu/build.py": "the native library: named by a digest of sources and flags",
 }
-WRITES = re.compile(r"os\.replace|open\([^)\n]*\"[wax]b?\+?\"|\.write_bytes\(|\.write_text\(|O_CREAT")
+
+
+def writes(call: ast.Call) -> bool:
+    """Return True for a call that makes or replaces a file: by `open` with a mode, a path, or a descriptor."""
+    match call.func:
+        case ast.Attribute(attr="write_bytes" | "write_text"):
+            return True
+        case ast.Attribute(ast.Name("os"), "replace"):
+            return True
+        case ast.Attribute(ast.Name("os"), "open"):
+            return any(isinstance(node, ast.Attribute) and node.attr == "O_CREAT" for node in ast.walk(call))
+        case ast.Name("open") | ast.Attribute(attr="open" | "fdopen"):
+            texts = [each.value for each in ast.walk(call) if isinstance(each, ast.Constant)]
+            return any(isinstance(text, str) and text in MODES for text in texts)
+    return False
+
+
+MODES = {f"{how}{binary}{plus}" for how in "wax" for binary in ("", "b") for plus in ("", "+")}
 
 
 def test_each_writer_of_files_is_in_this_list() -> None:
@@ -178,6 +195,7 @@ def test_each_writer_of_files_is_in_this_list() -> None:
     writers = set[str]()
     for package in (Path(rekindle.__file__).parent, Path(rekindle_kernels.__file__ or build.__file__).parent):
         for path in package.rglob("*.py"):
-            if "testing" not in path.parts and WRITES.search(path.read_text()):
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if "testing" not in path.parts and any(isinstance(node, ast.Call) and writes(node) for node in nodes):
                 writers.add(str(path.relative_to(package)))
     assert writers == set(WRITERS)
