@@ -34,7 +34,8 @@ from rekindle.client.calls.tool_grammar import with_tool_grammar
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.submission import Capturing, Submission, reader_of
-from rekindle.core.concurrency.waits import Waits
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.waits import Waits, until_closed
 from rekindle.core.errors import InvalidRequest, SessionClosed
 from rekindle.core.messages import Conversation, OutputPrefix, PicturedTokens, Prompt, goes_on
 from rekindle.core.request.accepted import LONGEST_NAME, check_draws
@@ -152,6 +153,11 @@ class Requests:
             InvalidRequest: `progress` is neither None nor a bool.
         """
         return self._progress if progress is None else boolean("progress", progress)
+
+    def wait_for_look(self, answers: Feed[Any]) -> Waits[None]:
+        """Wait until the feed of a program's outputs is closed, and draw a long wait if the session draws progress."""
+        __tracebackhide__ = True  # hides this frame from notebook tracebacks
+        yield from self._drawer.look(answers) if self._progress else until_closed(answers)
 
     def begin(
         self,
