@@ -165,14 +165,14 @@ def unless(waits: Waits[T], reason: Callable[[], Exception | None]) -> Waits[T]:
 def _unless(step: WaitStep, reason: Callable[[], Exception | None]) -> Waits[Any]:
     if not isinstance(step, Wait):
         return (yield step)
-    left = inf if step.timeout is None else step.timeout
+    rest = inf if step.timeout is None else step.timeout
     while not step.feed.has_more(step.count):
-        pause = min(left, REASON_SECONDS)
+        pause = min(rest, REASON_SECONDS)
         yield Wait(step.feed, step.count, pause)
         if not step.feed.has_more(step.count) and (error := reason()) is not None:
             raise error.with_traceback(None)
-        left -= pause
-        if left <= 0:
+        rest -= pause
+        if rest <= 0:
             break
     return None
 

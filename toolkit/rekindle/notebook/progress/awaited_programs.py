@@ -25,7 +25,7 @@ def wait_for_more(pieces: Feed[Any], count: int, report: Report) -> Waits[None]:
     A bar has the awaited compilation, or else the number of tokens. A log has a line for an awaited compilation.
     """
     __tracebackhide__ = True  # hidden in tracebacks of cells
-    yield from _drawn(pieces, count, lambda: report() or _generating(len(pieces.items)))
+    yield from _draw_wait(pieces, count, lambda: report() or _generating(len(pieces.items)))
 
 
 def wait_for_look(answers: Feed[Any], report: Report) -> Waits[None]:
@@ -34,10 +34,10 @@ def wait_for_look(answers: Feed[Any], report: Report) -> Waits[None]:
     A bar, or a line in a log, has the awaited compilation, or else that the model is being looked into.
     """
     __tracebackhide__ = True
-    yield from _drawn(answers, TO_THE_END, lambda: report() or Progress("looking into the model", 0, 1, ""))
+    yield from _draw_wait(answers, TO_THE_END, lambda: report() or Progress("looking into the model", 0, 1, ""))
 
 
-def _drawn(feed: Feed[Any], count: int, now: Callable[[], Progress | None]) -> Waits[None]:
+def _draw_wait(feed: Feed[Any], count: int, now: Callable[[], Progress | None]) -> Waits[None]:
     """Wait for a feed, and draw the progress of a long wait; a log has a line at the start of each of its stages."""
     __tracebackhide__ = True
     yield Wait(feed, count, DELAY_SECONDS)

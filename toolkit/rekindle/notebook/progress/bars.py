@@ -28,7 +28,7 @@ class ProgressBars:
     Args:
         enabled: False to draw nothing.
         stays: whether a bar of a terminal stays at its end.
-        late: whether the bars are those of a wait that is long already, so that a log has a line for each at once.
+        late: whether the wait is long already, for a line of a log at the start of each stage.
     """
 
     def __init__(self, enabled: bool, *, stays: bool = True, late: bool = False):
