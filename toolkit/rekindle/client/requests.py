@@ -41,7 +41,7 @@ from rekindle.core.messages import Conversation, OutputPrefix, PicturedTokens, P
 from rekindle.core.request.accepted import LONGEST_NAME, check_draws
 from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.params import SamplingOptions, SamplingParams, draws
-from rekindle.core.request.repetition import RepetitionLimit
+from rekindle.core.request.repetition import TEXTS, RepetitionLimit
 from rekindle.core.request.request import Pooling, Turn, check_length
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.facts import settings
@@ -121,7 +121,7 @@ class Requests:
         """Return the factory of requests for chats: with the options recommended for them, and without loops."""
         requests = copy(self)
         requests._options = {**self._options, **self.loaded_engine.chat_defaults}
-        requests._repetition = RepetitionLimit()
+        requests._repetition = TEXTS
         return requests
 
     @property
