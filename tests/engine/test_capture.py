@@ -2,7 +2,9 @@
 
 import copy
 import json
+import logging
 import pickle
+import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -23,6 +25,8 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.messages import Message, NewWeights
 from rekindle.core.models.inspection.look import Look
 from rekindle.core.request.params import SamplingParams
+from rekindle.notebook.log import LOG
+from rekindle.notebook.progress import awaited_programs
 from rekindle.server import app
 from tests.compilations import listen, programs_of
 from tests.engine.small import SMALL
@@ -49,6 +53,25 @@ def looks(session: rekindle.Session) -> int:
     """Return the number of ready programs of looks."""
     (executables,) = programs_of(session._loaded_engine).executables
     return sum(isinstance(key, Look) for key in executables._ready)
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_long_wait_for_a_look_has_a_sign_in_a_log(
+    session: rekindle.Session, progress: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Take every wait for long."""
+    monkeypatch.setattr(awaited_programs, "DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(session._requests, "_progress", progress)
+    caplog.set_level(logging.INFO, LOG.name)
+    signs = []
+    for call in (
+        lambda: session.look_sync(token_ids=PROMPTS[0]),
+        lambda: session.explain_sync(token_ids=PROMPTS[1], max_tokens=2),
+    ):
+        caplog.clear()
+        call()
+        signs.append(any(re.match("looking into|waiting for a program", line) for line in caplog.messages))
+    assert signs == [progress] * 2
 
 
 def same_as_a_look(session: rekindle.Session, answer: rekindle.Generation, **changes: Any) -> None:

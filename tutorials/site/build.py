@@ -19,12 +19,14 @@ from urllib.parse import unquote
 
 import griffe
 import yaml
+from search import searchable
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
 SITE: Final = ROOT / "build" / "site"
 PAGES: Final = SITE / "pages"
 HTML: Final = SITE / "html"
+INDEX: Final = HTML / "search" / "search_index.json"
 IDS: Final = re.compile(r'\bid="([^"]*)"')
 HREF: Final = re.compile(r'<a\s[^>]*?href="([^"]*)"')
 REPOSITORY_LINK: Final = re.compile(r"\[([^\]]+)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
@@ -56,6 +58,8 @@ def main() -> None:
     missing = [name for name in public if not _documented(name)]
     if missing:
         print(f"public names without a page: {', '.join(missing)}", file=sys.stderr)
+    if not built.returncode:
+        _write(INDEX, json.dumps(searchable(json.loads(INDEX.read_text()), PAGES)))
     dead = [] if built.returncode else list(_dead_links())
     if dead:
         print("broken links:", *dead, sep="\n", file=sys.stderr)

@@ -426,11 +426,15 @@ def test_a_reason_ends_a_wait_within_its_operation_which_may_go_on(run: Run, mon
             raised.append(error)
         yield Wait(closed_with(1))
         yield Wait(Feed(), timeout=0.01)
+        try:
+            yield Wait(Feed(), timeout=1000.0)
+        except ZeroDivisionError as error:
+            raised.append(error)
         return "went on"
 
-    reasons = iter([None, None, ZeroDivisionError("a reason")])
+    reasons = iter([None, None, ZeroDivisionError("a reason"), None, None, ZeroDivisionError("another")])
     assert run(unless(patient(), lambda: next(reasons))) == "went on"
-    assert [str(error) for error in raised] == ["a reason"]
+    assert [str(error) for error in raised] == ["a reason", "another"]
 
 
 @RUNS

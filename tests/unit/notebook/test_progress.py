@@ -20,7 +20,7 @@ from rekindle.notebook import front_end
 from rekindle.notebook.log import LOG, tell_restored
 from rekindle.notebook.progress import bars as faces
 from rekindle.notebook.progress import cell_bar, clock
-from rekindle.notebook.progress.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_more
+from rekindle.notebook.progress.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_look, wait_for_more
 from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.notebook.progress.cell_bar import bar_bundle
 from tests.unit.cards import Page, as_read
@@ -298,6 +298,51 @@ def test_of_waits_for_tokens_one_is_drawn_and_none_in_a_log() -> None:
         next(wait)
         wait.close()
     assert log.getvalue() == ""
+
+
+@pytest.mark.usefixtures("no_handlers")
+def test_a_log_hears_once_of_each_program_that_a_long_wait_is_for_and_of_no_short_wait(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one, other = (Progress(f"waiting for a program ({step})", 1, 3, "programs ready") for step in ("one", "other"))
+    pieces, reports = Feed[int](), iter([None, one, one, other, None])
+    waits: list[Any] = [wait_for_more(pieces, 0, lambda: next(reports)), wait_for_look(Feed(), lambda: one)]
+    for wait in waits:
+        assert next(wait).timeout == DELAY_SECONDS
+    assert capsys.readouterr().err == "", "the waits may be short"
+    for _ in range(5):
+        next(waits[0])
+    pieces.put(0)
+    assert list(waits[0]) == []
+    assert capsys.readouterr().err.splitlines() == [one.stage, other.stage]
+
+
+@pytest.mark.usefixtures("no_handlers")
+def test_a_long_look_has_a_sign_in_a_log_too(capsys: pytest.CaptureFixture[str]) -> None:
+    program = Progress("waiting for a program (a look at up to 64 tokens)", 1, None, "program ready")
+    answers, reports = Feed[int](), iter([program, program, None, None])
+    wait = wait_for_look(answers, lambda: next(reports))
+    for _ in range(5):
+        next(wait)
+    answers.close()
+    assert list(wait) == []
+    assert capsys.readouterr().err.splitlines() == [program.stage, "looking into the model"]
+    closed = Feed[int]()
+    closed.close()
+    assert len(list(wait_for_look(closed, lambda: program))) == 1, "outputs that are there have no sign"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_look_in_a_cell_has_a_bar_that_goes_with_it(outputs: list[FakeOutput]) -> None:
+    answers = Feed[int]()
+    wait = wait_for_look(answers, lambda: None)
+    next(wait)
+    assert outputs == []
+    next(wait)
+    assert outputs[0].bundles[0]["text/plain"] == "looking into the model: 0 s"
+    answers.close()
+    assert list(wait) == []
+    assert outputs[0].bundles[-1] == front_end.EMPTY
 
 
 @pytest.mark.parametrize(("total", "now"), [(4, ' aria-valuenow="25"'), (None, "")])

@@ -43,8 +43,8 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "draft": ([True, 0, 1, "suffix", ["lookup"]], 'draft must be "lookup", "mtp", False or None, got '),
     "stop_on_repetition": (
         [0, 1, "yes", {"size": 3}, [4]],
-        "stop_on_repetition must be True, False, or a rekindle.RepetitionLimit (longest, times, tokens, shortest), got"
-        " ",
+        "stop_on_repetition must be True, False, or a rekindle.RepetitionLimit (longest, times, tokens, shortest, "
+        "reads_text), got ",
     ),
     "thinking_budget": ([-1, 2**30 + 1, *NO_INTEGERS], "thinking_budget must be an integer from 0 to 1073741824, got "),
     "skip_special_tokens": ([0, 1, None, "no"], "skip_special_tokens must be True or False, got "),

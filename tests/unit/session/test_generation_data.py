@@ -174,6 +174,14 @@ def test_nothing_is_lost_in_json(generation: Generation) -> None:
     assert whole(again) == whole(generation)
 
 
+@settings(max_examples=20, deadline=None)
+@given(generations)
+def test_json_by_its_own_method_and_within_other_values_is_that_of_the_dict(generation: Generation) -> None:
+    assert generation.to_json() == json.dumps(generation.to_dict())
+    among = json.loads(json.dumps({"answers": [generation]}, default=Generation.to_dict))
+    assert Generation.from_dict(among["answers"][0]) == generation
+
+
 def test_a_number_that_is_none_is_read_as_it_was() -> None:
     token = TokenLogprob(1, "a", math.nan, 1)
     logprobs = through_json(replace(FULL, logprobs=(token,))).logprobs

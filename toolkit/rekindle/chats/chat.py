@@ -311,12 +311,11 @@ class Chat:
 
     def _message(self, answer: Generation) -> Mapping[str, Any]:
         """Return an answer as a message; of a repeated pattern, the model reads one occurrence in later turns."""
-        message = answer.message
-        if answer.repeats_at is None or not answer.text.endswith(answer.content):
+        message, text, content = answer.message, answer.text.rstrip(), answer.content.rstrip()
+        if answer.repeats_at is None or not text.endswith(content):
             return message
-        before = len(answer.text) - len(answer.content)
-        once = answer.text[before : answer.repeats_at]
-        return {**message, "content": once} if once and answer.content.startswith(once) else message
+        once = text[len(text) - len(content) : answer.repeats_at]
+        return {**message, "content": once} if once and content.startswith(once) else message
 
     def _check_idle(self) -> None:
         self._settle()

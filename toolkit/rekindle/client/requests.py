@@ -34,13 +34,14 @@ from rekindle.client.calls.tool_grammar import with_tool_grammar
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.submission import Capturing, Submission, reader_of
-from rekindle.core.concurrency.waits import Waits
+from rekindle.core.concurrency.feed import Feed
+from rekindle.core.concurrency.waits import Waits, until_closed
 from rekindle.core.errors import InvalidRequest, SessionClosed
 from rekindle.core.messages import Conversation, OutputPrefix, PicturedTokens, Prompt, goes_on
 from rekindle.core.request.accepted import LONGEST_NAME, check_draws
 from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.params import SamplingOptions, SamplingParams, draws
-from rekindle.core.request.repetition import RepetitionLimit
+from rekindle.core.request.repetition import TEXTS, RepetitionLimit
 from rekindle.core.request.request import Pooling, Turn, check_length
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.facts import settings
@@ -120,7 +121,7 @@ class Requests:
         """Return the factory of requests for chats: with the options recommended for them, and without loops."""
         requests = copy(self)
         requests._options = {**self._options, **self.loaded_engine.chat_defaults}
-        requests._repetition = RepetitionLimit()
+        requests._repetition = TEXTS
         return requests
 
     @property
@@ -152,6 +153,11 @@ class Requests:
             InvalidRequest: `progress` is neither None nor a bool.
         """
         return self._progress if progress is None else boolean("progress", progress)
+
+    def wait_for_look(self, answers: Feed[Any]) -> Waits[None]:
+        """Wait until the feed of a program's outputs is closed, and draw a long wait if the session draws progress."""
+        __tracebackhide__ = True  # hides this frame from notebook tracebacks
+        yield from self._drawer.look(answers) if self._progress else until_closed(answers)
 
     def begin(
         self,

@@ -33,6 +33,9 @@ class NotebookDrawer:
     def wait(self, pieces: Feed[Any], count: int) -> Waits[None]:
         return awaited_programs.wait_for_more(pieces, count, self.report)
 
+    def look(self, answers: Feed[Any]) -> Waits[None]:
+        return awaited_programs.wait_for_look(answers, self.report)
+
     def batch(self, longest: int | None) -> Watch:
         def watch(run: BatchRun) -> Waits[None]:
             return draw_progress(run.ends, BatchPace(run, longest, self.report).report, enabled=True)

@@ -1,5 +1,6 @@
 """Generation: the result of a finished request, and its display in a notebook cell."""
 
+import json
 import math
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -74,7 +75,7 @@ _CURES: Final = {
     ("done_reason", "stop_reason"): "it is answer.finish_reason",
     ("thinking", "reasoning_content"): "it is answer.reasoning",
     ("json", "model_dump", "dict", "asdict"): "answer.to_dict() gives a dict; answer.parsed is the value of a schema",
-    ("to_json", "model_dump_json"): "json.dumps(answer.to_dict())",
+    ("model_dump_json", "serialize"): "answer.to_json() gives the text of answer.to_dict()",
     ("function_call", "functions"): "see answer.tool_calls",
     ("eval_count", "completion_tokens", "prompt_tokens", "prompt_eval_count", "total_tokens"): "see answer.usage",
     ("metrics", "total_duration", "eval_duration", "ttft"): "see answer.timings",
@@ -92,7 +93,8 @@ class Generation:
 
     Generations can be pickled, copied and used as dict keys. Equality and hashes ignore `timings`, `cached`,
     `end_token`, `drawn_in`, `parsed`, `unparsed`, `weights_version`, `prompt`, `repeats_at`, `activations` and
-    `origin`.
+    `origin`. `json.dumps` refuses instances of classes: `answer.to_json()` gives JSON, and
+    `json.dumps(values, default=rekindle.Generation.to_dict)` takes values with answers among them.
 
     Attributes:
         text: the generated text, without special tokens unless the request included them; empty for a model without a
@@ -258,6 +260,10 @@ class Generation:
         begins with None.
         """
         return {"version": data.VERSION, **{name: data.plain(value) for name, value in self._stored().items()}}
+
+    def to_json(self) -> str:
+        """Return `to_dict` as JSON; `from_dict(json.loads(...))` restores the generation."""
+        return json.dumps(self.to_dict())
 
     @staticmethod
     def from_dict(written: Mapping[str, Any]) -> "Generation":

@@ -6,6 +6,7 @@ An operation does no input or output itself: it yields steps, and its runner tak
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
+from math import inf
 from typing import Any, Literal, Protocol, TypeVar
 
 from anyio.lowlevel import checkpoint
@@ -142,7 +143,7 @@ def until_closed(feed: Feed[Any]) -> Waits[None]:
 
 
 def unless(waits: Waits[T], reason: Callable[[], Exception | None]) -> Waits[T]:
-    """Run an operation, and end its waits without a timeout by an error once there is a reason.
+    """Run an operation, and end its waits by an error once there is a reason.
 
     Args:
         reason: returns the error, which is raised within the operation, or None. It is called a few times per second.
@@ -162,12 +163,17 @@ def unless(waits: Waits[T], reason: Callable[[], Exception | None]) -> Waits[T]:
 
 
 def _unless(step: WaitStep, reason: Callable[[], Exception | None]) -> Waits[Any]:
-    if not isinstance(step, Wait) or step.timeout is not None:
+    if not isinstance(step, Wait):
         return (yield step)
+    rest = inf if step.timeout is None else step.timeout
     while not step.feed.has_more(step.count):
-        yield Wait(step.feed, step.count, REASON_SECONDS)
+        pause = min(rest, REASON_SECONDS)
+        yield Wait(step.feed, step.count, pause)
         if not step.feed.has_more(step.count) and (error := reason()) is not None:
             raise error.with_traceback(None)
+        rest -= pause
+        if rest <= 0:
+            break
     return None
 
 

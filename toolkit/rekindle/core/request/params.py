@@ -103,7 +103,8 @@ class SamplingParams:
             if `skip_special_tokens` removes them.
         keep_stop: keep the whole stop string in the text. Default False. The token ids include its tokens either way.
         stop_on_repetition: end an output whose last tokens are one pattern several times, with the finish reason
-            "repetition": True for a pattern of up to 128 tokens, at least four times and 64 tokens, or a
+            "repetition": True for a pattern of up to 128 tokens, at least four times and 64 tokens, with more room in
+            code, tables, JSON and verse, and for lists that restart and sentences that return; or a
             `rekindle.RepetitionLimit`. None (default) is False outside of chats, and True in chats, for answers without
             a constraint and `ignore_eos`.
         thinking_budget: largest number of tokens between the delimiters of thoughts. Then the closing delimiter follows

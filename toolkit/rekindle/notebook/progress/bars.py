@@ -28,10 +28,11 @@ class ProgressBars:
     Args:
         enabled: False to draw nothing.
         stays: whether a bar of a terminal stays at its end.
+        late: whether the wait is long already, for a line of a log at the start of each stage.
     """
 
-    def __init__(self, enabled: bool, *, stays: bool = True):
-        self._enabled, self._stays = enabled, stays
+    def __init__(self, enabled: bool, *, stays: bool = True, late: bool = False):
+        self._enabled, self._stays, self._late = enabled, stays, late
         self._stage = ""
         self._drawing: CellBar | _Bar | _Lines | None = None
 
@@ -43,7 +44,7 @@ class ProgressBars:
             self._close()
             self._stage = progress.stage
             # A new stage that is already complete needs no bar.
-            self._drawing = None if progress.done == progress.total else _start(progress)
+            self._drawing = None if progress.done == progress.total else _start(progress, self._late)
         if self._drawing is not None:
             self._drawing.show(progress)
 
@@ -121,13 +122,16 @@ class _Lines:
     """Lines of a log: every ten seconds, and at the end of a stage with such lines.
 
     The level DEBUG has the start of each stage, and the end of each longer than a second.
+
+    Args:
+        late: whether the start of the stage is for all readers of the log, at the level INFO.
     """
 
-    def __init__(self, progress: Progress):
+    def __init__(self, progress: Progress, late: bool):
         self._start = self._last_line = monotonic()
         self._level = logging.DEBUG
         self._ended = False
-        log(progress.stage, logging.DEBUG)
+        log(progress.stage, logging.INFO if late else logging.DEBUG)
 
     def show(self, progress: Progress) -> None:
         now = monotonic()
@@ -147,13 +151,13 @@ class _Lines:
         pass
 
 
-def _start(progress: Progress) -> CellBar | _Bar | _Lines:
+def _start(progress: Progress, late: bool) -> CellBar | _Bar | _Lines:
     if front_end.in_notebook():
         return CellBar(progress)
     if sys.stderr is not None and sys.stderr.isatty():
         # Four columns stay free for a ^C, so that it does not wrap the line.
         return _Bar(progress, min(100, shutil.get_terminal_size().columns - 4))
-    return _Lines(progress)
+    return _Lines(progress, late)
 
 
 def _format(progress: Progress, seconds: float) -> str | None:

@@ -12,7 +12,7 @@ from rekindle.assembly.thread import EngineThread
 from rekindle.client.calls.options import PromptOptions
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.requests import Requests
-from rekindle.core.concurrency.waits import Waits, in_a_thread, unless, until_closed
+from rekindle.core.concurrency.waits import Waits, in_a_thread, unless
 from rekindle.core.device.programs.functions import LENS, Key, embed_program
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.layer_parts import EMBEDDING
@@ -191,7 +191,7 @@ class Inspections:
     def _run(self, key: Key, inputs: Any, take: Callable[[Any], Any] | None = None) -> Waits[Any]:
         """Run a program over the weights on the first lane, between ticks; `take` is that of `Inspect`."""
         _, answers = self._client.ask(lambda ticket: Inspect(ticket, key, inputs, take), self._engine.post)
-        yield from unless(until_closed(answers), lambda: self._engine.overdue)
+        yield from unless(self._requests.wait_for_look(answers), lambda: self._engine.overdue)
         if not answers.items:
             assert self._engine.error is not None, "only an ended engine closes a feed without an answer"
             raise self._engine.error.with_traceback(None)

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Message, Output, Outputs, Rejected, Stopped, Text, Texts
 from rekindle.core.messages.message import wrong_receiver
-from rekindle.core.request.repetition import RepetitionWatch, first_occurrence
+from rekindle.core.request.repetition import RepetitionWatch
 from rekindle.core.request.request import Request
 from rekindle.core.request.tokens import EndReason, TokenLogprob
 from rekindle.core.text.incremental import IncrementalDecoder
@@ -31,6 +31,7 @@ class _GrowingText:
         first_call: watcher for the end of the first tool call; None for an output without this end.
         repetition: watch for repetition; None for an output without a limit.
         plain: whether only its tokens end the output: no stop string, no call and no repetition.
+        piece: the text of the latest token, as far as it is visible.
         stopped: whether a stop string or the first tool call is complete, or the output repeats itself.
     """
 
@@ -42,12 +43,14 @@ class _GrowingText:
     repetition: RepetitionWatch | None = None
     plain: bool = False
     tokens: int = 0
+    piece: str = ""
     stopped: bool = False
 
     def push(self, token: int, min_tokens: int) -> tuple[str, str | None]:
         self.tokens += 1
         skipped = self.decoder.skips(token)
         text = self.text_of(token) if skipped else self.decoder.push(token)
+        self.piece = "" if skipped else text
         may_stop = self.tokens >= min_tokens
         if isinstance(self.matcher, StopMatcher):
             return self.matcher.push(text, may_stop, skipped)
@@ -60,7 +63,7 @@ class _GrowingText:
 
     def repeats(self, token: int, min_tokens: int) -> bool:
         """Return True if the output, with its next token, repeats itself; False if the end would be too early."""
-        return self.repetition is not None and self.repetition.push(token) and self.tokens >= min_tokens
+        return self.repetition is not None and self.repetition.push(token, self.piece) and self.tokens >= min_tokens
 
     def finish(self, min_tokens: int, cancelled: bool) -> tuple[str, str | None, bytes]:
         """Return the rest of the text, the stop string completed by it, and the bytes of an incomplete character."""
@@ -198,19 +201,9 @@ class Detokenizer:
         early = early if stop is None else "stop"
         growing_text.stopped = early is not None
         piece = self._piece(output, text, count, stop, cut, early)
-        return (
-            replace(piece, repeats_at=self._repeats_at(output.request, growing_text))
-            if early == "repetition"
-            else piece
-        )
-
-    def _repeats_at(self, request: Request, growing_text: _GrowingText) -> int:
-        """Return the length of the text up to the end of a repeated pattern's first occurrence."""
-        assert growing_text.repetition is not None
-        assert self._tokenizer is not None
-        tokens, limit = growing_text.repetition.token_ids, growing_text.repetition.limit
-        decoder = IncrementalDecoder(self._tokenizer, request.params.skip_special_tokens, request.goes_on)
-        return sum(len(decoder.push(token)) for token in tokens[: first_occurrence(tokens, limit)])
+        if early != "repetition" or growing_text.repetition is None:
+            return piece
+        return replace(piece, repeats_at=growing_text.repetition.repeats_at)
 
     def _piece(
         self,
