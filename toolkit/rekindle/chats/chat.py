@@ -1,7 +1,8 @@
 """Conversation with a history of turns."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Unpack, cast
 
 from rekindle import markup
@@ -9,11 +10,12 @@ from rekindle.chats.card import chat_html, chat_text
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.chats.turns import SAY_DEFAULTS, Draw, SayOptions, Turn, TurnOptions, draw_results, drawing
 from rekindle.chats.widget import ChatWidget
+from rekindle.chats.window import FULL, REMEDY, WHOLE, Fit, WhenFull, Window, Words
 from rekindle.client.calls.images import with_images, with_sources
 from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
-from rekindle.core.concurrency.waits import Waits, way
+from rekindle.core.concurrency.waits import Waits, blocked, way
 from rekindle.core.cures import cured
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
@@ -41,10 +43,12 @@ class State:
     Attributes:
         messages: the messages, oldest first.
         turn_tokens: the tokens of earlier turns.
+        window: the part of the messages that is sent.
     """
 
     messages: tuple[Mapping[str, Any], ...]
     turn_tokens: TurnTokens = NO_TOKENS
+    window: Window = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class Chat:
         messages: the conversation so far.
         tools: the tools for the model. `say` and `show` execute its calls of functions and of tools of MCP servers.
         options: the default options of each turn.
+        when_full: what to do when the conversation no longer fits the context.
     """
 
     def __init__(
@@ -96,10 +101,12 @@ class Chat:
         messages: Sequence[Mapping[str, Any]] = (),
         tools: Sequence[ChatTool] | None = None,
         options: TurnOptions = {},  # noqa: B006  # never modified
+        when_full: WhenFull = "trim",
     ):
         self._requests = requests
         self._toolset = Toolset(tools)
-        self._options = options
+        self._options, self._when_full = options, when_full
+        self._told_full = False
         self._states = [State(tuple(messages))]
         self._in_turn = False
         self._streamed: StreamedTurn | None = None
@@ -108,6 +115,19 @@ class Chat:
     def messages(self) -> list[Mapping[str, Any]]:
         """Messages of the conversation, in the format of `generate`: a new list of copies."""
         return copy_messages(self._now.messages)
+
+    @property
+    def window(self) -> list[Mapping[str, Any]]:
+        """Messages for the model at the next turn, before the new ones: a new list of copies.
+
+        All of `messages`, until the context is full: see `when_full` of `session.chat`.
+        """
+        return copy_messages(self._now.window.of(self._now.messages))
+
+    @property
+    def _start(self) -> int:
+        """The index of the message from which on all are sent."""
+        return self._now.window.start
 
     @property
     def _no_images(self) -> str:
@@ -169,13 +189,14 @@ class Chat:
             InvalidRequest: as in `say`.
             Others: as in `session.generate`, raised by the loop.
         """
-        messages, turn = self._begin(said, options, self._toolset.tools)
+        messages, turn = self._begin(said, options, self._toolset.tools, self._words)
+        blocked(turn.fit(messages))
         self._streamed = StreamedTurn(turn.ask(messages), messages, turn)
         return Stream(self._streamed.handle)
 
     def fork(self) -> "Chat":
         """Return an independent copy of the conversation. Nothing is computed, because the copy shares cached pages."""
-        copy = Chat(self._requests, (), None, self._options)
+        copy = Chat(self._requests, (), None, self._options, self._when_full)
         copy._toolset, copy._states = self._toolset, [*self._states[:-1], self._now]
         return copy
 
@@ -212,7 +233,8 @@ class Chat:
         # Calls and reasoning of an answer belong to its old text.
         fields = {"role": "assistant"} if old["role"] == "assistant" else old
         new = {**fields, "content": checks.text("text", text, len(str(text)))}
-        self._states.append(State((*state.messages[:place], new), state.turn_tokens))
+        window = state.window if place >= state.window.until else WHOLE
+        self._states.append(State((*state.messages[:place], new), state.turn_tokens, window))
 
     def __len__(self) -> int:
         return len(self._now.messages)
@@ -249,10 +271,11 @@ class Chat:
         options: SayOptions,
         draw: Draw,
         on_step: OnStep = lambda step: None,
+        words: Words | None = None,
     ) -> Waits[Generation]:
         __tracebackhide__ = True  # hides this frame from notebook tracebacks
         tools = yield from self._toolset.wait_listed()
-        messages, turn = self._begin(new_messages, options, tools)
+        messages, turn = self._begin(new_messages, options, tools, words or self._words)
         rounds = self._rounds(messages, tools, turn, draw, on_step)
         self._in_turn = True
         try:
@@ -276,7 +299,7 @@ class Chat:
         return Rounds(messages, by_name, ROUNDS, lambda history: turn.answer(history, draw), on_step, sees=turn.sees)
 
     def _begin(
-        self, new_messages: NewMessages, options: SayOptions, tools: Sequence[Tool]
+        self, new_messages: NewMessages, options: SayOptions, tools: Sequence[Tool], words: Words
     ) -> tuple[list[Mapping[str, Any]], Turn]:
         """Return the conversation with the new messages, and the turn that requests its next answer."""
         check_keywords(options, SAY_DEFAULTS)
@@ -288,11 +311,24 @@ class Chat:
             raise InvalidRequest("nothing waits for an answer; say something: chat.say('...')")
         turn_options: Any = {**self._options, **options}
         del turn_options["images"]
-        return messages, Turn(self._requests, [tool.schema for tool in tools], turn_options, state.turn_tokens)
+        schemas = [tool.schema for tool in tools]
+        fit = Fit(self._when_full, state.window, replace(words, tell=partial(self._tell_full, words.tell)))
+        return messages, Turn(self._requests, schemas, turn_options, state.turn_tokens, fit)
+
+    @property
+    def _words(self) -> Words:
+        """The words about a full context for code: a note of the session, and methods."""
+        return Words(lambda: self._requests.note_once(f"full chat {id(self)}", FULL), REMEDY)
+
+    def _tell_full(self, tell: Callable[[], None]) -> None:
+        """Tell once that the oldest turns have left."""
+        if not self._told_full:
+            self._told_full = True
+            tell()
 
     def _add(self, messages: Sequence[Mapping[str, Any]], answer: Generation, turn: Turn) -> None:
         message = turn.message(messages, self._message(answer))
-        self._states.append(State((*messages, message), turn.turn_tokens))
+        self._states.append(State((*messages, message), turn.turn_tokens, turn.window))
 
     @property
     def _now(self) -> State:

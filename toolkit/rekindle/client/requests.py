@@ -16,7 +16,7 @@ from rekindle.client.branches import Branches
 from rekindle.client.calls.checks import TEMPLATE_NOTE, check_captures, check_params, lacks_template
 from rekindle.client.calls.images import has_images
 from rekindle.client.calls.notes import Notes
-from rekindle.client.calls.options import GenerateOptions, PromptOptions, ToolSchemas
+from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, PromptOptions, ToolSchemas
 from rekindle.client.calls.prompts import (
     all_prompts,
     continuation,
@@ -318,6 +318,14 @@ class Requests:
         self._client.adapters.check(params.adapter)
         check_params(params, self.loaded_engine)
         return params
+
+    def most_tokens(self, options: GenerateOptions[Any]) -> int | None:
+        """Return the `max_tokens` of a call whose options may be invalid; None for answers to the end of the context.
+
+        It warns of nothing, unlike `params`.
+        """
+        most: Any = options.get("max_tokens", self._options.get("max_tokens", GENERATE_DEFAULTS["max_tokens"]))
+        return most if isinstance(most, int) and most >= 0 else None
 
     def _with_tool_grammar(
         self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]

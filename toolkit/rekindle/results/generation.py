@@ -329,10 +329,15 @@ class Generation:
         """The reason for an answer cut by a limit, with the way to a longer one; None for another end."""
         if self.finish_reason != "length":
             return None
-        most, count = self.origin.max_context if self.origin else None, len(self.token_ids)
-        if most is not None and len(self.prompt_token_ids) + count >= most:
-            return f"the context of {quantity(most, 'token')} is full: max_context= of open() allows more"
-        return f"after {quantity(count, 'token')}: max_tokens= allows more"
+        if self.full_context is not None:
+            return f"the context of {quantity(self.full_context, 'token')} is full: max_context= of open() allows more"
+        return f"after {quantity(len(self.token_ids), 'token')}: max_tokens= allows more"
+
+    @property
+    def full_context(self) -> int | None:
+        """Number of tokens of the context, if the answer was cut because it was full; None for another end."""
+        most = self.origin.max_context if self.origin and self.finish_reason == "length" else None
+        return most if most is not None and len(self.prompt_token_ids) + len(self.token_ids) >= most else None
 
     @property
     def without_words(self) -> str:
@@ -371,7 +376,7 @@ class Generation:
         return f"{quantity(len(self.token_ids), 'token')}{prefix}{cut}"
 
 
-_UNLISTED = {"card", "cut_by", "drawn_in", "images", "origin", "without_words"}
+_UNLISTED = {"card", "cut_by", "drawn_in", "full_context", "images", "origin", "without_words"}
 """Public names that completion leaves out."""
 _PICKLED = ("parsed", "unparsed", "activations")
 """Attributes outside of dicts: the values that `from_dict` parses again, and arrays."""
