@@ -17,7 +17,7 @@ from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.messages import Conversation, Prompt
+from rekindle.core.messages import NO_PREFIX, Conversation, OutputPrefix, Prompt
 from rekindle.core.request.checks import boolean
 from rekindle.core.request.params import SamplingOptions
 from rekindle.formats.images.parts import images_in
@@ -89,8 +89,10 @@ class Turn:
         fit: what to do when the conversation is too long; None leaves that to the engine.
 
     Attributes:
+        options: as above.
         turn_tokens: as above, including all answers so far.
         window: the part of the conversation in the latest request.
+        opening: the first tokens of the next answer; none for an answer from its first token on.
         handle: the latest request; None before the first.
     """
 
@@ -102,9 +104,10 @@ class Turn:
         turn_tokens: TurnTokens = NO_TOKENS,
         fit: Fit | None = None,
     ):
-        self._requests, self._tools, self._options, self._fit = requests, tools, options, fit
+        self._requests, self._tools, self.options, self._fit = requests, tools, options, fit
         self.turn_tokens, self.window = turn_tokens, fit.window if fit else WHOLE
         self.handle: Handle | None = None
+        self.opening = NO_PREFIX
         self._rendered, self._is_plain = "", True
         self._images: tuple[tuple[ImageSource | Video, Any], ...] = ()
         self._choice = options.get("tool_choice", "auto")  # only for the first answer; later ones choose freely
@@ -116,10 +119,10 @@ class Turn:
             InvalidRequest, PromptTooLong: as in `fitting`; or the messages or the options are invalid.
         """
         fit = self._fit
-        if fit is None or self._options.get("truncate_prompt_tokens") is not None:
+        if fit is None or self.options.get("truncate_prompt_tokens") is not None:
             return
-        most = self._requests.most_tokens(cast(GenerateOptions[Any], self._options))
-        sizes = Sizes.of(self._prompts.capacity, most, self._count, self._weigh)
+        context = self._prompts.capacity - len(self.opening.token_ids)
+        sizes = Sizes.of(context, self._most, self._count, self._weigh)
         self.window = yield from fitting(messages, replace(fit, window=self.window), sizes)
 
     def ask(self, messages: Sequence[Mapping[str, Any]]) -> Handle:
@@ -131,10 +134,40 @@ class Turn:
         choice = self._choice
         chat = self._conversation(self.window.of(messages), choice)
         prompt = self._prompt(chat)
-        self._choice = "auto"
-        options = cast(GenerateOptions[Any], {**self._options, "tool_choice": choice})
-        self.handle = self._requests.answer(chat, options, prompt)
+        options, opening = {**self.options, "tool_choice": choice}, self.opening
+        if opening.token_ids and self._most is not None:  # which counts them too
+            options["max_tokens"] = self._most + len(opening.token_ids)
+        self.handle = self._requests.answer(chat, cast(GenerateOptions[Any], options), prompt, opening)
+        self._choice, self.opening = "auto", NO_PREFIX
         return self.handle
+
+    def begin_with(self, messages: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> None:
+        """Begin the next answer with the text of a message, as the chat template writes it.
+
+        Args:
+            messages: the conversation before the message.
+            answer: the message.
+
+        Raises:
+            InvalidRequest: the template begins an answer otherwise than it writes this one.
+        """
+        before = self.window.of(messages)
+        start = self._requests.render(self._conversation(before, self._choice))
+        whole = self._requests.render(
+            replace(self._conversation([*before, answer], self._choice), continue_final_message=True)
+        )
+        if not whole.startswith(start) or self._requests.tokenizer is None:
+            raise InvalidRequest(
+                "the answer cannot be continued, because its tokens are not known any more, and the chat template "
+                "begins an answer otherwise than it writes an earlier one: chat.retry() answers anew"
+            )
+        self.opening = OutputPrefix(tuple(self._requests.tokenizer.encode_chat(whole[len(start) :])))
+
+    @property
+    def _most(self) -> int | None:
+        """Maximum number of new tokens; None for answers to the end of the context."""
+        most = self._requests.value_of("max_tokens", self.options, TURN_DEFAULTS["max_tokens"])
+        return most if isinstance(most, int) and most >= 0 else None
 
     def _prompt(self, chat: Conversation) -> Prompt | None:
         """Return the prompt of a conversation with the tokens of earlier turns, and note its text; None without."""
@@ -156,7 +189,7 @@ class Turn:
     def _weigh(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of tokens of messages alone, without the tools and system messages."""
         own = [message for message in messages if message.get("role") not in SYSTEM_ROLES]
-        variables: PromptOptions[Any] = {"chat_template_kwargs": self._options.get("chat_template_kwargs")}
+        variables: PromptOptions[Any] = {"chat_template_kwargs": self.options.get("chat_template_kwargs")}
         return self._prompts.count(self._requests.conversation(own, variables)) if own else 0
 
     def take(self, answer: Generation) -> None:
@@ -168,7 +201,7 @@ class Turn:
         if not self._is_plain or (images is not None and images.has_tokens(answer.token_ids)):
             return
         assert tokenizer is not None, "rendering a conversation needs a tokenizer"
-        may_cut = self._options.get("truncate_prompt_tokens") is not None
+        may_cut = self.options.get("truncate_prompt_tokens") is not None
         if may_cut and tokenizer.decode(answer.prompt_token_ids, skip_special_tokens=False) != self._rendered:
             return
         self.turn_tokens = self.turn_tokens.with_turn(self._rendered, self._images, answer, tokenizer)
@@ -195,9 +228,9 @@ class Turn:
     def _conversation(self, messages: Sequence[Mapping[str, Any]], choice: str = "auto") -> Conversation:
         """Return messages with the tools and the template variables of the turn."""
         options: PromptOptions[Any] = {
-            "chat_template_kwargs": self._options.get("chat_template_kwargs"),
+            "chat_template_kwargs": self.options.get("chat_template_kwargs"),
             "tool_choice": choice,
-            "parallel_tool_calls": self._options.get("parallel_tool_calls", True),
+            "parallel_tool_calls": self.options.get("parallel_tool_calls", True),
         }
         if self._tools:
             options["tools"] = self._tools
@@ -218,7 +251,7 @@ class Turn:
         return self._requests.loaded_engine.preparer.prompts
 
     def take_interrupted(self) -> Generation | None:
-        """Return the text so far of an interrupted answer, and record its tokens; None if no answer has begun."""
+        """Return the text so far of an interrupted answer, and record its tokens; None if no answer has opening."""
         if self.handle is None or self.handle.generation is not None:
             return None
         answer = self.handle.record.so_far()

@@ -16,7 +16,7 @@ from rekindle.client.branches import Branches
 from rekindle.client.calls.checks import TEMPLATE_NOTE, check_captures, check_params, lacks_template
 from rekindle.client.calls.images import has_images
 from rekindle.client.calls.notes import Notes
-from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, PromptOptions, ToolSchemas
+from rekindle.client.calls.options import GenerateOptions, PromptOptions, ToolSchemas
 from rekindle.client.calls.prompts import (
     all_prompts,
     continuation,
@@ -36,7 +36,7 @@ from rekindle.client.handle import Handle, Stream
 from rekindle.client.submission import Capturing, Submission, reader_of
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest, SessionClosed
-from rekindle.core.messages import Conversation, OutputPrefix, PicturedTokens, Prompt, goes_on
+from rekindle.core.messages import NO_PREFIX, Conversation, OutputPrefix, PicturedTokens, Prompt, goes_on
 from rekindle.core.request.accepted import LONGEST_NAME, check_draws
 from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.params import SamplingOptions, SamplingParams, draws
@@ -214,15 +214,22 @@ class Requests:
         params = params if call_options is options else self.params(call_options)
         return self._submit(self._submission(prompt, params, call_options, tools_in(prompt), progress), wait=wait)
 
-    def answer(self, chat: Conversation, options: GenerateOptions[Any], prompt: Prompt | None) -> Handle:
+    def answer(
+        self,
+        chat: Conversation,
+        options: GenerateOptions[Any],
+        prompt: Prompt | None,
+        output_prefix: OutputPrefix = NO_PREFIX,
+    ) -> Handle:
         """Submit a request for the answer to a conversation.
 
         Args:
             prompt: the prompt of the conversation with the tokens of earlier turns; None without them.
+            output_prefix: the first tokens of the answer.
         """
         call_options = self._with_tool_grammar(options, [chat])
         submission = self._submission(prompt or chat, self.params(call_options), call_options, chat.tools or ())
-        return self._submit(replace(submission, label=text_of(chat)))
+        return self._submit(replace(submission, label=text_of(chat), output_prefix=output_prefix))
 
     def conversation(self, messages: Any, options: PromptOptions[Any]) -> Conversation:
         """Return the conversation of a call for a single conversation; raises as `one_chat` does."""
@@ -319,13 +326,9 @@ class Requests:
         check_params(params, self.loaded_engine)
         return params
 
-    def most_tokens(self, options: GenerateOptions[Any]) -> int | None:
-        """Return the `max_tokens` of a call whose options may be invalid; None for answers to the end of the context.
-
-        It warns of nothing, unlike `params`.
-        """
-        most: Any = options.get("max_tokens", self._options.get("max_tokens", GENERATE_DEFAULTS["max_tokens"]))
-        return most if isinstance(most, int) and most >= 0 else None
+    def value_of(self, name: str, options: Mapping[str, Any], default: Any = None) -> Any:
+        """Return an option of a call, its own or the session's, unchecked and without a warning."""
+        return options.get(name, self._options.get(name, default))
 
     def _with_tool_grammar(
         self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]

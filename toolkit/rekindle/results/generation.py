@@ -114,8 +114,8 @@ class Generation:
         end_token: the text of the end token; None if no end token ended the output, or without a tokenizer.
         drawn_in: the number of the notebook cell with a live display of this generation; as the result of this cell,
             the generation is not shown again.
-        begun: for a branch, the number of leading tokens set by `branch`: the copied tokens and the new token;
-            otherwise 0.
+        begun: the number of leading tokens that were set before: for a branch, the copied tokens and the new token; for
+            an answer continued by `chat.continue_`, its tokens so far; otherwise 0.
         constraint: the keyword of the output constraint, such as "json_schema"; None without a constraint.
         parsed: the value of a constrained output: for `json_schema`, the JSON value or an instance of the type passed
             as the schema; for other constraints, the text. None for an incomplete or invalid output, and without a
@@ -372,7 +372,7 @@ class Generation:
     @property
     def _extent(self) -> str:
         cut = ", in the middle of a character" if self.cut else ""
-        prefix = f", the first {self.begun} set by branch()" if self.begun else ""
+        prefix = f", the first {self.begun} set before" if self.begun else ""
         return f"{quantity(len(self.token_ids), 'token')}{prefix}{cut}"
 
 

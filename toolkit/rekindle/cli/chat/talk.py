@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from rekindle.chats.chat import ROUNDS, Chat
+from rekindle.chats.states import Again
 from rekindle.chats.turns import SayOptions
 from rekindle.chats.window import Words
 from rekindle.cli.chat.branches import Branches
@@ -12,6 +13,7 @@ from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines
 from rekindle.cli.chat.screen import Screen
 from rekindle.client.handle import Handle, Stream
+from rekindle.client.parts import Parts
 from rekindle.core.concurrency.waits import Waits, blocked
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.words import quantity
@@ -25,7 +27,7 @@ FULL: Final = (
     "have them"
 )
 REMEDY: Final = "/undo takes the last turn back, and /clear begins a new conversation"
-STOPPED: Final = "stopped; the chat has the answer so far (/undo drops it)"
+STOPPED: Final = "stopped; the chat has the answer so far (/continue goes on, /undo drops it)"
 
 
 class Talk:
@@ -87,35 +89,36 @@ class Talk:
         """
         self._images.append(image_source(name))
 
-    def say(self, text: str | None) -> bool:
-        """Print the answer to a message as it arrives; return whether the conversation has grown.
+    def say(self, text: str | Again | None) -> bool:
+        """Print the answer to a message as it arrives; return whether the conversation has changed.
 
         An interrupt stops the answer, and the conversation keeps its text so far.
 
         Args:
-            text: the message; None if the last message of the conversation awaits an answer.
+            text: the message; None if the last message of the conversation awaits an answer; or a turn without a new
+                message.
 
         Raises:
             KeyboardInterrupt: an interrupt came, and no person types the messages.
             RekindleError: the request failed, and the conversation is unchanged.
         """
-        before = len(self.chat)
+        before = self.chat.messages
         try:
-            options: SayOptions = {"images": self._images} if self._images and text is not None else {}
+            options: SayOptions = {"images": self._images} if self._images and isinstance(text, str) else {}
             words = Words(lambda: self.screen.note(FULL), REMEDY)
             answer = blocked(self.chat._turn(text, options, self._draw, words=words))
         except KeyboardInterrupt:
             self.screen.end()
             if not self.lines.interactive:
                 raise
-            if len(self.chat) == before:
+            if self.chat.messages == before:
                 self.screen.note("stopped before the first word; the chat is as before")
                 return False
             self.screen.note(STOPPED)
             self.keep()
         else:
             self._end(answer)
-        if text is not None:
+        if isinstance(text, str):
             self._images = []
         return True
 
@@ -130,7 +133,7 @@ class Talk:
         try:
             with hidden_keys():
                 self.screen.wait()
-                for part in stream.parts():
+                for part in Parts(stream, record, record.prefix_tokens):  # without the text before a continuation
                     if part.kind != "tool_call" or not self.sources:  # a call is shown before it runs
                         self.screen.part(part)
         except KeyboardInterrupt:
@@ -157,7 +160,8 @@ class Talk:
         if answer.full_context is not None:
             self.screen.note(f"ended, as the context of {quantity(answer.full_context, 'token')} is full: {self._next}")
         elif answer.finish_reason == "length":
-            self.screen.note(f"ended after {quantity(len(answer.token_ids), 'token')}: --max-tokens N allows more")
+            count = quantity(len(answer.token_ids), "token")
+            self.screen.note(f"ended after {count}: /continue goes on, and --max-tokens N allows more")
         if answer.finish_reason == "repetition":
             self.screen.note("ended, as the answer repeated itself; the chat keeps the repeated part once")
         self.answer = answer
@@ -166,7 +170,7 @@ class Talk:
     @property
     def _next(self) -> str:
         """The way on after an answer that has filled the context."""
-        return REMEDY if self._when_full == "stop" else "the next message goes on without the oldest turns"
+        return REMEDY if self._when_full == "stop" else "/continue goes on without the oldest turns"
 
     def keep(self) -> None:
         """Write the conversation for the next start, once it has an answer of this one."""
