@@ -217,7 +217,7 @@ def test_a_choice_in_an_explorer_grows_a_branch(notebook: Notebook) -> None:
     expect(explorer).to_contain_text("place 4, instead of")
     expect(tokens.nth(4)).to_be_focused()
     explorer.get_by_role("button", name=re.compile(r"%$")).first.click()
-    expect(explorer).to_contain_text("12 tokens, the first 5 set by branch()")
+    expect(explorer).to_contain_text("12 tokens, the first 5 set before")
     notebook.look("explorer")
 
 

@@ -3,7 +3,10 @@
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Unpack
 
+from rekindle.chats.turns import fitted
+from rekindle.chats.window import WhenFull, check_when_full
 from rekindle.client.calls.options import OnePromptOptions, is_greedy
+from rekindle.core.concurrency.waits import awaited
 from rekindle.core.errors import InvalidRequest
 from rekindle.session.session import Session
 
@@ -13,7 +16,7 @@ CONFIGURATION: Final = ("max_tokens", "temperature", "top_p", "top_k", "frequenc
 """The options in a configuration of marimo's chat."""
 
 
-def chat_model(session: Session, **options: Unpack[OnePromptOptions]) -> ChatModel:
+def chat_model(session: Session, *, when_full: WhenFull = "trim", **options: Unpack[OnePromptOptions]) -> ChatModel:
     """Return a model for `mo.ui.chat`, answered by a session.
 
     Answers arrive piece by piece, reasoning apart from content. The stop button of the chat cancels the request. Image
@@ -21,14 +24,17 @@ def chat_model(session: Session, **options: Unpack[OnePromptOptions]) -> ChatMod
 
     Args:
         session: an open session.
+        when_full: what to do when the conversation no longer fits the context, as in `Session.chat`.
         options: options of each request, as for `Session.stream`; the `config=` of the chat counts less.
 
     Raises:
-        InvalidRequest: an attachment of a message is no image; raised by the model.
+        InvalidRequest: `when_full` is invalid; or an attachment of a message is no image, raised by the model.
     """
+    check_when_full(when_full)
 
     async def answer(messages: Sequence[Any], config: Any) -> AsyncIterator[Any]:
-        stream = session.stream([_message(each) for each in messages], **_options(config, options))
+        own, talk = _options(config, options), [_message(each) for each in messages]
+        stream = session.stream(await awaited(fitted(session._requests, talk, own, when_full)), **own)
         thinks = False
         try:
             async for part in stream.parts():

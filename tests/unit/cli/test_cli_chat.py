@@ -127,6 +127,38 @@ def test_a_conversation_is_saved_and_loaded(say: Say, tmp_path: Path, monkeypatc
     assert "expected a JSON object with a list of messages" in say(arguments=("--load", path), status=1)[1]
 
 
+def test_a_full_chat_goes_on_without_its_oldest_turns_or_names_the_commands(say: Say) -> None:
+    lines = [f"{turn} {'hello ' * 120}" for turn in range(6)]
+    output, notes = say(*lines, "/show")
+    assert [text.split()[0] for text in users(output)] == ["0", "1", "2", "3", "4", "5"]
+    assert notes.count("its oldest turns are no longer sent to the model") == 1
+    notes = say(*lines, arguments=("--when-full", "stop"), status=1)[1]
+    assert "/undo takes the last turn back, and /clear begins a new conversation" in notes
+    assert "open()" not in notes
+    for way, words in (("trim", "/continue goes on"), ("stop", "/undo takes")):
+        notes = say("hello " * 670, arguments=("--max-tokens", "900", "--ignore-eos", "--when-full", way))[1]
+        assert f"the context of 4,096 tokens is full: {words}" in notes
+        assert "--max-tokens N" not in notes
+
+
+def test_a_cut_answer_goes_on_and_another_one_is_a_branch(say: Say) -> None:
+    output, notes = say("one", "/continue", "/continue", "/show")
+    assert notes.count("/continue goes on, and --max-tokens N allows more") == 3
+    printed, _, shown = output.partition("user: one\nassistant: ")
+    assert "".join(printed.split("\n")) == "".join(shown.split("\n")), "each part is printed once"
+    whole = say("one", arguments=("--max-tokens", "12"))[0]
+    assert shown.strip() == whole.strip(), "nothing tells that it was cut"
+    assert users(say("one", "/continue", "/undo", "/undo", "/show")[0]) == []
+    output, notes = say("one", "two", "/retry", "/show", "/branches", "/branch 1", "/show")
+    assert "/branch 1 has the former answer" in notes
+    assert users(output) == ["one", "two", "one", "two"]
+    assert "  1  4 messages  two\n* 2  4 messages  two\n" in output
+    answers = re.findall("user: two\nassistant: (.*)\n", output)
+    assert len({*answers}) == 2, "another seed, another answer"
+    for command, words in (("/retry", "no message of the user to answer anew"), ("/continue", "no answer to continue")):
+        assert words in say(command, status=1)[1]
+
+
 def test_stats_tell_the_figures_of_the_last_answer(say: Say) -> None:
     output, _ = say("Hello", "/stats")
     assert f"prompt    0 of {len('<user>Hello')} prompt tokens cached\n" in output

@@ -16,7 +16,16 @@ from rekindle.assembly.preparing.preparer import Preparer
 from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.client.calls.prompts import one_chat
 from rekindle.core.errors import InvalidRequest, PromptTooLong
-from rekindle.core.messages import Continued, Conversation, Illustrated, PicturedTokens, Prompt, Submit, Verbatim
+from rekindle.core.messages import (
+    Continued,
+    Conversation,
+    Illustrated,
+    KnownTokens,
+    PicturedTokens,
+    Prompt,
+    Submit,
+    Verbatim,
+)
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
@@ -171,6 +180,9 @@ def test_raw_prompts_have_images_at_their_placeholders_or_first(text: str) -> No
     assert [picture.tokens for picture in pictures] == [TOKENS, RULES.tokens_of_tile]
     assert pictures[0].digest != pictures[1].digest
     assert READER.count(Illustrated(text, images)) == len(ids)
+    turn = Continued(KnownTokens(ids, images), Illustrated(text, images))
+    assert READER.count(turn) == len(READER.read(turn).ids), "images are counted, and not decoded"
+    assert READER.count(Continued((5, 6), "more")) == 2 + len(tokenizer.encode("more", False))
 
 
 @pytest.mark.parametrize(("text", "count"), [("<image>", 2), ("<image> <image>", 1)])

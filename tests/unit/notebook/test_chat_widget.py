@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from rekindle.chats.chat import Chat
-from rekindle.chats.widget import ChatWidget
+from rekindle.chats.widget import ChatWidget, history_bundle
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.notebook import face, front_end
 from rekindle.session.session import Session
@@ -123,6 +123,26 @@ def test_stop_keeps_what_has_come(
     assert len(chat) == 2
 
 
+def test_a_line_in_the_conversation_tells_which_turns_are_no_longer_sent(session: Session) -> None:
+    messages = [{"role": "user", "content": "Why?" + " " * 290}, {"role": "assistant", "content": "So it is."}]
+    chat = session.chat(messages=messages * 16, max_tokens=6)
+    chat.say_sync("Hi")
+    shown = history_bundle(chat.messages, {}, chat._start)["text/html"]
+    above, _, below = str(shown).partition("the turns above this line are no longer sent")
+    kept = len(chat.window) // 2 - 1
+    assert 0 < kept < 16
+    assert (above.count("Why?"), below.count("Why?")) == (16 - kept, kept)
+
+
+def test_an_answer_cut_by_the_context_names_the_way_on(session: Session) -> None:
+    for when_full, words in (("trim", "the next turn goes on without the oldest"), ("stop", "chat.undo() takes")):
+        chat = session.chat(max_tokens=None, ignore_eos=True, when_full=when_full)  # type: ignore[arg-type]
+        answer = chat.say_sync("Hi " * 1360)
+        shown = str(history_bundle(chat.messages, {1: answer}, stops=when_full == "stop")["text/html"])
+        assert f"the context of 4,096 tokens is full: {words}" in shown
+        assert "max_tokens=" not in shown
+
+
 def test_an_error_is_shown_and_the_conversation_stays(session: Session, chat: Chat, widget: ChatWidget) -> None:
     session.close_sync()
     assert widget.send("Hello")
@@ -172,9 +192,9 @@ class Pictured:
         self.turns: list[Any] = []
         turn = chat._turn
 
-        def noted(text: Any, options: Any, *others: Any) -> Any:
+        def noted(text: Any, options: Any, *others: Any, **more: Any) -> Any:
             self.turns.append((text, options))
-            return turn(text, {}, *others)
+            return turn(text, {}, *others, **more)
 
         monkeypatch.setattr(chat, "_turn", noted)
         self.widget = chat.widget()

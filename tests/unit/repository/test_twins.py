@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,12 @@ def test_no_blocking_twin_is_written_by_hand() -> None:
 
 @pytest.mark.parametrize(("owner", "name"), TWINS, ids=lambda each: getattr(each, "__name__", each))
 def test_twins_take_the_same_arguments_and_have_names_and_words(owner: Any, name: str) -> None:
-    twin, method = getattr(owner, name), getattr(owner, name.removesuffix("_sync"))
+    single = name.removesuffix("_sync")
+    twin, method = getattr(owner, name), getattr(owner, f"{single}_" if iskeyword(single) else single)
     assert inspect.signature(twin).parameters == inspect.signature(method).parameters
     assert twin.__doc__
     if twin is not method:
-        assert twin.__qualname__ == f"{method.__qualname__}_sync"
+        assert twin.__qualname__ == f"{method.__qualname__.rstrip('_')}_sync"
         assert twin.__doc__.startswith(f"Run `{method.__name__}`, and block")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.core.errors import InvalidRequest
+from rekindle.core.errors import InvalidRequest, PromptTooLong
 from rekindle.marimo import chat_model
 from rekindle.notebook import front_end, marimo_cell
 from rekindle.session.session import Session
@@ -118,3 +118,25 @@ def test_nothing_of_marimo_is_looked_for_before_it_is_imported() -> None:
     assert marimo_cell.run_id() is None
     assert marimo_cell.keepers() == []
     assert not front_end.in_notebook()
+
+
+async def test_a_long_conversation_goes_on_without_its_oldest_turns(serve: Serve) -> None:
+    prompts: list[str] = []
+
+    def script(prompt: str) -> str:
+        prompts.append(prompt)
+        return "Hello!"
+
+    session = serve(script)
+    talk = [
+        each
+        for turn in range(20)
+        for each in (Message("user", f"turn {turn}: " + 20 * "hi "), Message("assistant", "Yes"))
+    ]
+    assert "".join(await pieces_of(session, *talk, Message("user", "So?"))) == "Hello!"
+    assert "turn 0: hi" not in prompts[0]
+    assert "turn 19: hi" in prompts[0]
+    with pytest.raises(PromptTooLong, match="the conversation has filled the context"):
+        await pieces_of(session, *talk, Message("user", "So?"), when_full="stop")
+    with pytest.raises(InvalidRequest, match="when_full must be"):
+        chat_model(session, when_full="drop")  # type: ignore[arg-type]

@@ -1,50 +1,39 @@
 """Conversation with a history of turns."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Unpack, cast
 
 from rekindle import markup
 from rekindle.chats.card import chat_html, chat_text
-from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
-from rekindle.chats.turns import SAY_DEFAULTS, Draw, SayOptions, Turn, TurnOptions, draw_results, drawing
+from rekindle.chats.states import Again, NewMessages, State, before_answer, messages_of, question_of, window_of
+from rekindle.chats.turns import SAY_DEFAULTS, TURN_DEFAULTS, Draw, SayOptions, Turn, TurnOptions, draw_results, drawing
 from rekindle.chats.widget import ChatWidget
-from rekindle.client.calls.images import with_images, with_sources
+from rekindle.chats.window import FULL, REMEDY, Fit, WhenFull, Words
+from rekindle.client.calls.options import is_greedy
 from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
-from rekindle.core.concurrency.waits import Waits, way
+from rekindle.core.concurrency.waits import Waits, blocked, way
 from rekindle.core.cures import cured
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out
-from rekindle.core.messages import Conversation
+from rekindle.core.messages import OutputPrefix
 from rekindle.core.request import checks
 from rekindle.core.request.params import check_keywords
 from rekindle.core.words import quantity
-from rekindle.formats.rendering.chat import check_messages, copy_messages
+from rekindle.formats.rendering.chat import copy_messages
 from rekindle.results.generation import Generation
 from rekindle.tools.running import OnStep, Rounds
 from rekindle.tools.tool import Tool
 from rekindle.tools.toolset import ChatTool, Toolset
 
-NewMessages = str | Sequence[Mapping[str, Any]] | None
-"""New messages of a turn: a user message as a str, a list of messages, or None if the last message awaits an answer."""
-
+SEED_BITS = 53
+"""Bits of a fresh seed, which survive JSON in any language."""
 ROUNDS = 10
 """Maximum number of answers in one turn with tool calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """State of a conversation between two turns.
-
-    Attributes:
-        messages: the messages, oldest first.
-        turn_tokens: the tokens of earlier turns.
-    """
-
-    messages: tuple[Mapping[str, Any], ...]
-    turn_tokens: TurnTokens = NO_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,8 @@ class StreamedTurn:
 _CURES: Final = {
     ("ask", "complete", "generate", "invoke", "respond", "send", "send_message"): 'await chat.say("...")',
     ("clear", "reset", "new"): "a new conversation is another session.chat()",
-    ("continue_", "regenerate", "retry"): 'chat.undo() takes the last turn back, then chat.say("...") says it again',
+    ("regenerate", "rerun", "resend"): "await chat.retry() answers the last message anew",
+    ("continue_final_message", "extend", "go_on", "resume"): "await chat.continue_() goes on with a cut answer",
     ("history", "turns", "conversation"): "the messages are chat.messages",
     ("add_message", "append", "add_user_message"): 'chat.say takes messages, too: await chat.say([{"role": ...}])',
     ("system", "system_prompt"): "it is the first of chat.messages; session.chat(system=...) begins another",
@@ -88,6 +78,7 @@ class Chat:
         messages: the conversation so far.
         tools: the tools for the model. `say` and `show` execute its calls of functions and of tools of MCP servers.
         options: the default options of each turn.
+        when_full: what to do when the conversation no longer fits the context.
     """
 
     def __init__(
@@ -96,10 +87,12 @@ class Chat:
         messages: Sequence[Mapping[str, Any]] = (),
         tools: Sequence[ChatTool] | None = None,
         options: TurnOptions = {},  # noqa: B006  # never modified
+        when_full: WhenFull = "trim",
     ):
         self._requests = requests
         self._toolset = Toolset(tools)
-        self._options = options
+        self._options, self._when_full = options, when_full
+        self._told_full = False
         self._states = [State(tuple(messages))]
         self._in_turn = False
         self._streamed: StreamedTurn | None = None
@@ -108,6 +101,19 @@ class Chat:
     def messages(self) -> list[Mapping[str, Any]]:
         """Messages of the conversation, in the format of `generate`: a new list of copies."""
         return copy_messages(self._now.messages)
+
+    @property
+    def window(self) -> list[Mapping[str, Any]]:
+        """Messages for the model at the next turn, before the new ones: a new list of copies.
+
+        All of `messages`, until the context is full: see `when_full` of `session.chat`.
+        """
+        return copy_messages(self._now.window.of(self._now.messages))
+
+    @property
+    def _start(self) -> int:
+        """The index of the message from which on all are sent."""
+        return self._now.window.start
 
     @property
     def _no_images(self) -> str:
@@ -154,6 +160,48 @@ class Chat:
 
     show_sync = blocking(show)
 
+    @awaitable("await chat.retry()")
+    @spelled_out(TurnOptions, TURN_DEFAULTS)
+    def retry(self, **options: Unpack[TurnOptions]) -> Waits[Generation]:
+        """Answer the last message of the user anew, and replace the former answer; `undo` brings it back.
+
+        Calls of tools in that turn are executed anew, too. Without a temperature of 0, the answer differs by its seed.
+
+        Args:
+            **options: changes of the options of the former answer; without `seed`, it is another one.
+
+        Raises:
+            InvalidRequest: the user has no message yet, or another turn is running, or as in `session.generate`.
+            Others: as in `session.generate`. After an error, the conversation is unchanged.
+        """
+        return self._turn(Again.RETRY, cast(SayOptions, options), drawing(None))
+
+    retry_sync = blocking(retry)
+
+    @awaitable("await chat.continue_()")
+    @spelled_out(TurnOptions, TURN_DEFAULTS)
+    def continue_(self, **options: Unpack[TurnOptions]) -> Waits[Generation]:
+        """Go on with the last answer where it was cut or stopped, so that it stays one message; `undo` cuts it again.
+
+        It goes on from its tokens, with its seed, reasoning, grammar and begun call of a tool, as if it had not been
+        cut; nothing but the new tokens is computed. An answer whose tokens are not known, as after `edit` and in
+        `session.chat(messages=[...])`, goes on from its text, as with vLLM's `continue_final_message`.
+
+        Args:
+            **options: changes of the options of the answer. `max_tokens` counts the new tokens.
+
+        Returns:
+            The whole answer.
+
+        Raises:
+            InvalidRequest: the last message is no answer, or a complete one; another turn is running; or as in
+                `session.generate`.
+            Others: as in `session.generate`. After an error, the conversation is unchanged.
+        """
+        return self._turn(Again.CONTINUE, cast(SayOptions, options), drawing(None))
+
+    continue_sync = blocking(continue_)
+
     @spelled_out(SayOptions, SAY_DEFAULTS)
     def stream(self, said: NewMessages = None, **options: Unpack[SayOptions]) -> Stream:
         """Submit the request of a turn, and return the stream of the answer, for `async for` or a blocking `for`.
@@ -169,13 +217,14 @@ class Chat:
             InvalidRequest: as in `say`.
             Others: as in `session.generate`, raised by the loop.
         """
-        messages, turn = self._begin(said, options, self._toolset.tools)
+        messages, turn = self._begin(said, options, self._toolset.tools, self._words)
+        blocked(turn.fit(messages))
         self._streamed = StreamedTurn(turn.ask(messages), messages, turn)
         return Stream(self._streamed.handle)
 
     def fork(self) -> "Chat":
         """Return an independent copy of the conversation. Nothing is computed, because the copy shares cached pages."""
-        copy = Chat(self._requests, (), None, self._options)
+        copy = Chat(self._requests, (), None, self._options, self._when_full)
         copy._toolset, copy._states = self._toolset, [*self._states[:-1], self._now]
         return copy
 
@@ -212,7 +261,9 @@ class Chat:
         # Calls and reasoning of an answer belong to its old text.
         fields = {"role": "assistant"} if old["role"] == "assistant" else old
         new = {**fields, "content": checks.text("text", text, len(str(text)))}
-        self._states.append(State((*state.messages[:place], new), state.turn_tokens))
+        messages = (*state.messages[:place], new)
+        window = window_of(state, messages[:-1])
+        self._states.append(State(messages, state.turn_tokens, window, options=state.options))
 
     def __len__(self) -> int:
         return len(self._now.messages)
@@ -245,14 +296,15 @@ class Chat:
 
     def _turn(
         self,
-        new_messages: NewMessages,
+        new_messages: NewMessages | Again,
         options: SayOptions,
         draw: Draw,
         on_step: OnStep = lambda step: None,
+        words: Words | None = None,
     ) -> Waits[Generation]:
         __tracebackhide__ = True  # hides this frame from notebook tracebacks
         tools = yield from self._toolset.wait_listed()
-        messages, turn = self._begin(new_messages, options, tools)
+        messages, turn = self._begin(new_messages, options, tools, words or self._words)
         rounds = self._rounds(messages, tools, turn, draw, on_step)
         self._in_turn = True
         try:
@@ -276,23 +328,73 @@ class Chat:
         return Rounds(messages, by_name, ROUNDS, lambda history: turn.answer(history, draw), on_step, sees=turn.sees)
 
     def _begin(
-        self, new_messages: NewMessages, options: SayOptions, tools: Sequence[Tool]
+        self, new_messages: NewMessages | Again, options: SayOptions, tools: Sequence[Tool], words: Words
     ) -> tuple[list[Mapping[str, Any]], Turn]:
         """Return the conversation with the new messages, and the turn that requests its next answer."""
-        check_keywords(options, SAY_DEFAULTS)
+        check_keywords(options, TURN_DEFAULTS if isinstance(new_messages, Again) else SAY_DEFAULTS)
         self._check_idle()
         state = self._now
+        if isinstance(new_messages, Again):
+            return self._begin_again(new_messages, state, options, tools, words)
         images, options = options.get("images"), cast(SayOptions, {**options, "images": None})
-        messages = [*state.messages, *_messages(new_messages, images)]
+        messages = [*state.messages, *messages_of(new_messages, images)]
         if not messages or (new_messages is None and messages[-1].get("role") == "assistant"):
             raise InvalidRequest("nothing waits for an answer; say something: chat.say('...')")
         turn_options: Any = {**self._options, **options}
         del turn_options["images"]
-        return messages, Turn(self._requests, [tool.schema for tool in tools], turn_options, state.turn_tokens)
+        return messages, self._new_turn(state, messages, turn_options, tools, words)
+
+    def _begin_again(
+        self, again: Again, state: State, options: TurnOptions, tools: Sequence[Tool], words: Words
+    ) -> tuple[list[Mapping[str, Any]], Turn]:
+        """Return the conversation before the last answer, and the turn that requests it anew or more of it."""
+        former = self._options if state.options is None else state.options
+        turn_options: Any = {**former, **options}
+        if again is Again.RETRY:
+            messages = question_of(state.messages)
+            if not is_greedy(self._requests.value_of("temperature", turn_options)):
+                turn_options["seed"] = options.get("seed", secrets.randbits(SEED_BITS))
+            return messages, self._new_turn(state, messages, turn_options, tools, words)
+        messages, answer = before_answer(state.messages, state.answer)
+        if messages[-1].get("role") == "tool":
+            turn_options["tool_choice"] = "auto"
+        last = state.answer
+        if last is not None and last.seed is not None:
+            turn_options["seed"] = options.get("seed", last.seed)
+        turn = self._new_turn(state, messages, turn_options, tools, words)
+        if last is None or last.finish_reason == "repetition":
+            turn.begin_with(messages, answer)
+        else:
+            turn.opening = OutputPrefix(last.token_ids, last.logprobs, last.weights_version)
+        return messages, turn
+
+    def _new_turn(
+        self,
+        state: State,
+        messages: Sequence[Mapping[str, Any]],
+        options: TurnOptions,
+        tools: Sequence[Tool],
+        words: Words,
+    ) -> Turn:
+        fit = Fit(
+            self._when_full, window_of(state, messages), replace(words, tell=partial(self._tell_full, words.tell))
+        )
+        return Turn(self._requests, [tool.schema for tool in tools], options, state.turn_tokens, fit)
+
+    @property
+    def _words(self) -> Words:
+        """The words about a full context for code: a note of the session, and methods."""
+        return Words(lambda: self._requests.note_once(f"full chat {id(self)}", FULL), REMEDY)
+
+    def _tell_full(self, tell: Callable[[], None]) -> None:
+        """Tell once that the oldest turns have left."""
+        if not self._told_full:
+            self._told_full = True
+            tell()
 
     def _add(self, messages: Sequence[Mapping[str, Any]], answer: Generation, turn: Turn) -> None:
         message = turn.message(messages, self._message(answer))
-        self._states.append(State((*messages, message), turn.turn_tokens))
+        self._states.append(State((*messages, message), turn.turn_tokens, turn.window, answer, turn.options))
 
     @property
     def _now(self) -> State:
@@ -323,30 +425,3 @@ class Chat:
             raise InvalidRequest(
                 "a turn of this conversation is under way; wait for its end, or fork() the conversation"
             )
-
-
-def _messages(new_messages: NewMessages, images: Sequence[Any] | None) -> list[Mapping[str, Any]]:
-    """Return the new messages of a turn as a list, with images in the last one of the user.
-
-    Raises:
-        InvalidRequest: `new_messages` is neither a str nor a list of messages, or there is no place for images.
-    """
-    if images is not None:
-        if new_messages is None:
-            raise InvalidRequest.of("images", "images come with a message: say something about them")
-        conversation = with_images(Conversation(_messages(new_messages, None), None, {}), images)
-        assert isinstance(conversation, Conversation), "a conversation stays one"
-        return list(conversation.messages)
-    if new_messages is None:
-        return []
-    if isinstance(new_messages, str):
-        if not new_messages:
-            raise InvalidRequest("the user message is empty; it needs at least one character")
-        return [{"role": "user", "content": new_messages}]
-    if not checks.is_sequence(new_messages):
-        hint = "; put it in a list" if isinstance(new_messages, Mapping) else ""
-        raise InvalidRequest(
-            f"a turn takes a str or a list of {{role, content}} mappings, got {checks.preview(new_messages)}{hint}"
-        )
-    check_messages(new_messages)
-    return list(with_sources(copy_messages(new_messages)))

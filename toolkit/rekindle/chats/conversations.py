@@ -7,6 +7,7 @@ from typing import Any, Never, Unpack
 from rekindle import markup
 from rekindle.chats.chat import Chat
 from rekindle.chats.turns import TURN_DEFAULTS, Turn, TurnOptions, draw_results, drawing, draws
+from rekindle.chats.window import WhenFull, check_when_full
 from rekindle.client.calls.options import Messages
 from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.concurrency.waits import Waits, way
@@ -34,6 +35,7 @@ def chat(
     system: str | None = None,
     messages: Messages | None = None,
     tools: Sequence[ChatTool] | None = None,
+    when_full: WhenFull = "trim",
     **options: Unpack[TurnOptions],
 ) -> Chat:
     """Start a conversation with a history of turns: `chat = session.chat()`, then `await chat.say("...")`.
@@ -45,6 +47,14 @@ def chat(
         tools: the tools for the model. Calls of Python functions, and of the tools of MCP servers by their clients, are
             executed as in `run_tools`; calls of tools passed as JSON schemas are left to the caller. A server is asked
             for its tools at the first turn.
+        when_full: what to do when the conversation no longer fits the context with room for an answer: `max_tokens`, or
+            a quarter of the context if that is less. With "trim", the oldest turns are no longer sent, each whole: a
+            message of the user with all up to the next one. System messages and the last turn stay. About half of the
+            conversation leaves at a time, so that the prefix cache serves the next turns. With "stop", PromptTooLong is
+            raised once there is no room for one token. A function, perhaps async, takes the messages and the most
+            tokens of their prompt, and returns messages to send in their place, for example a summary and the last
+            turns. They stay until the context is full again; the function then takes them with the turns since.
+            `chat.messages` keeps all messages, and `chat.window` has the ones to send.
         **options: default sampling parameters and chat template variables of all turns. Others come from the model, and
             for the default model from the recommendation of its card: temperature 0.2, top_p 0.9, with min_p
             0.7 and frequency_penalty 0.5. With `sampling_defaults="neutral"` in `open`, chats are greedy, as
@@ -61,7 +71,7 @@ def chat(
     Raises:
         InvalidRequest: the messages, the tools or the options are invalid.
     """
-    check_keywords(options, (*TURN_DEFAULTS, "system", "messages", "tools"))
+    check_keywords(options, (*TURN_DEFAULTS, "system", "messages", "tools", "when_full"))
     if turn:
         raise InvalidRequest(
             "chat() begins a conversation without a turn: chat = session.chat(), then await chat.say('...'); earlier "
@@ -76,7 +86,8 @@ def chat(
     sampling = {name: value for name, value in options.items() if name in SamplingOptions.__annotations__}
     requests = session._requests.chatting()
     requests.params(sampling)  # type: ignore[arg-type]
-    return Chat(requests, history, tools, options)
+    check_when_full(when_full)
+    return Chat(requests, history, tools, options, when_full)
 
 
 @spelled_out(TurnOptions, TURN_DEFAULTS)

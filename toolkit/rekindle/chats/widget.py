@@ -10,6 +10,7 @@ from rekindle import markup
 from rekindle.chats.card import content, message_html
 from rekindle.chats.inputs import Inputs, Part
 from rekindle.chats.turns import Draw, SayOptions
+from rekindle.chats.window import REMEDY, WhenFull, Words, full_text
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
 from rekindle.core.concurrency.threads import ending
@@ -27,6 +28,9 @@ ENDS = {"stop": None, "length": None, "repetition": "because it repeated itself"
 """Words for the ends of answers; None for the usual end, and for a limit, which has a fact of its own."""
 STILL = "to type here, install anywidget"
 """The note below the conversation in a notebook without anywidget."""
+NO_LONGER_SENT = "the context is full: the turns above this line are no longer sent to the model"
+WORDS = Words(lambda: None, REMEDY)
+"""The words about a full context: a line in the conversation tells it, and code has the ways out."""
 NO_MESSAGE = markup.bundle("", "")
 """The message of the user between the answers of a turn with tools."""
 
@@ -38,7 +42,13 @@ class Conversation(Protocol):
     def messages(self) -> list[Mapping[str, Any]]: ...
     @property
     def _no_images(self) -> str: ...
-    def _turn(self, new_messages: str, options: SayOptions, draw: Draw, on_step: Any = ...) -> Waits[Generation]: ...
+    @property
+    def _when_full(self) -> WhenFull: ...
+    @property
+    def _start(self) -> int: ...
+    def _turn(
+        self, new_messages: str, options: SayOptions, draw: Draw, on_step: Any = ..., words: Words | None = ...
+    ) -> Waits[Generation]: ...
     def _repr_mimebundle_(self) -> markup.Bundle: ...
 
 
@@ -147,7 +157,8 @@ class ChatWidget:
         before, why = len(self._chat.messages), ""
         options: SayOptions = {"images": list(images)} if images else {}
         try:
-            answer = blocked(self._chat._turn(text, options, partial(self._draw, user), self._draw_results))
+            draw = partial(self._draw, user)
+            answer = blocked(self._chat._turn(text, options, draw, self._draw_results, words=WORDS))
             self.answers[len(self._chat.messages) - 1] = answer
         except Exception as error:
             if ending():  # a kernel at shutdown has no sockets
@@ -173,7 +184,9 @@ class ChatWidget:
         self._current.draw(_turn_bundle(NO_MESSAGE, "", f"called {calls}", ""))
 
     def _history_bundle(self) -> markup.Bundle:
-        return history_bundle(self._chat.messages, self.answers)
+        return history_bundle(
+            self._chat.messages, self.answers, start=self._chat._start, stops=self._chat._when_full == "stop"
+        )
 
     def _show_busy(self) -> None:
         if self._inputs is not None:
@@ -206,26 +219,33 @@ class _Screen:
         """Leave the last state; the conversation takes its place."""
 
 
-def history_bundle(messages: Sequence[Mapping[str, Any]], answers: Mapping[int, Generation]) -> markup.Bundle:
+def history_bundle(
+    messages: Sequence[Mapping[str, Any]], answers: Mapping[int, Generation], start: int = 0, *, stops: bool = False
+) -> markup.Bundle:
     """Return a conversation as text and as HTML, with the figures of known answers.
 
     Args:
         answers: the answers by the index of their message.
+        start: the index of the first message in the window, with a line above it.
+        stops: whether the chat ends when the context is full.
     """
     state = quantity(len(messages), "message")
-    html = "".join(_message_html(message, answers.get(place)) for place, message in enumerate(messages))
+    parts = [_message_html(message, answers.get(place), stops) for place, message in enumerate(messages)]
+    if start > 0:
+        parts.insert(start, f'<div style="margin:0.6em 0 0 0">{markup.note(NO_LONGER_SENT)}</div>')
+    html = "".join(parts)
     plain = "\n".join(f"{message.get('role')}: {content(message)}" for message in messages)
     return markup.bundle(plain or f"Chat: {state}", markup.card("Chat", state, html))
 
 
-def _message_html(message: Mapping[str, Any], answer: Generation | None) -> str:
+def _message_html(message: Mapping[str, Any], answer: Generation | None, stops: bool = False) -> str:
     role, body = str(message.get("role")), message_html(message)
     is_same = answer is not None and answer.message.get("content") == message.get("content")  # until undo or edit
-    figures = _figures(answer) if answer is not None and is_same else ""
+    figures = _figures(answer, stops) if answer is not None and is_same else ""
     return f'<div style="margin:0.6em 0 0 0">{markup.note(role)}{body}{figures}</div>'
 
 
-def _figures(answer: Generation) -> str:
+def _figures(answer: Generation, stops: bool) -> str:
     """Return the figures of an answer, with a bar for the part of its prompt that was cached."""
     cached, prompt = answer.cached_tokens, answer.usage.prompt_tokens
     share = f"{cached:,} of {prompt:,} tokens ({cached / prompt:.0%})" if prompt else "none"
@@ -236,7 +256,7 @@ def _figures(answer: Generation) -> str:
         "first token after": seconds(answer.timings.first_token),
         "total": seconds(answer.timings.total),
         "ended": ENDS.get(answer.finish_reason, answer.finish_reason),
-        "cut": answer.cut_by,
+        "cut": answer.cut_by if answer.full_context is None else full_text(answer.full_context, stops=stops),
     }
     return f'<div style="max-width:16em">{bar}</div>{markup.facts(facts)}'
 

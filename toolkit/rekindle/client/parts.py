@@ -10,11 +10,15 @@ from rekindle.formats.response import Part, Reading
 
 
 class Parts(Loop[Part]):
-    """Stream of one answer's parts, for `async for` or `for`. Closing it cancels the request, if it has not ended."""
+    """Stream of one answer's parts, for `async for` or `for`. Closing it cancels the request, if it has not ended.
 
-    def __init__(self, pieces: Loop[Piece], record: Record):
+    Args:
+        skip: the number of leading tokens whose text is left out.
+    """
+
+    def __init__(self, pieces: Loop[Piece], record: Record, skip: int = 0):
         super().__init__()
-        self._pieces, self._record = pieces, record
+        self._pieces, self._record, self._skip = pieces, record, skip
         self._reading: Reading | None = None
         self._ready: deque[Part] = deque()
         self._ended = False
@@ -46,3 +50,6 @@ class Parts(Loop[Part]):
             self._ready += self._reading.push(piece.text, piece.token_ids)
         elif piece.text:
             self._ready.append(Part("content", piece.text))
+        if piece is not None and self._skip > 0:
+            self._skip -= len(piece.token_ids)
+            self._ready.clear()

@@ -50,6 +50,11 @@ class Record:
         self._outcome: Generation | Exception | None = None
         self._raised_at: TracebackType | None = None
 
+    @property
+    def prefix_tokens(self) -> int:
+        """Number of leading tokens of the output that were set before; they are in the first piece."""
+        return len(self._submission.output_prefix.token_ids)
+
     def deliver(self, message: Started | Rejected | Text) -> None:
         """Record a message of the engine about the request."""
         match message:

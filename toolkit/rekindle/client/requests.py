@@ -37,7 +37,7 @@ from rekindle.client.submission import Capturing, Submission, reader_of
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.waits import Waits, until_closed
 from rekindle.core.errors import InvalidRequest, SessionClosed
-from rekindle.core.messages import Conversation, OutputPrefix, PicturedTokens, Prompt, goes_on
+from rekindle.core.messages import NO_PREFIX, Conversation, OutputPrefix, PicturedTokens, Prompt, goes_on
 from rekindle.core.request.accepted import LONGEST_NAME, check_draws
 from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.params import SamplingOptions, SamplingParams, draws
@@ -220,15 +220,22 @@ class Requests:
         params = params if call_options is options else self.params(call_options)
         return self._submit(self._submission(prompt, params, call_options, tools_in(prompt), progress), wait=wait)
 
-    def answer(self, chat: Conversation, options: GenerateOptions[Any], prompt: Prompt | None) -> Handle:
+    def answer(
+        self,
+        chat: Conversation,
+        options: GenerateOptions[Any],
+        prompt: Prompt | None,
+        output_prefix: OutputPrefix = NO_PREFIX,
+    ) -> Handle:
         """Submit a request for the answer to a conversation.
 
         Args:
             prompt: the prompt of the conversation with the tokens of earlier turns; None without them.
+            output_prefix: the first tokens of the answer.
         """
         call_options = self._with_tool_grammar(options, [chat])
         submission = self._submission(prompt or chat, self.params(call_options), call_options, chat.tools or ())
-        return self._submit(replace(submission, label=text_of(chat)))
+        return self._submit(replace(submission, label=text_of(chat), output_prefix=output_prefix))
 
     def conversation(self, messages: Any, options: PromptOptions[Any]) -> Conversation:
         """Return the conversation of a call for a single conversation; raises as `one_chat` does."""
@@ -324,6 +331,10 @@ class Requests:
         self._client.adapters.check(params.adapter)
         check_params(params, self.loaded_engine)
         return params
+
+    def value_of(self, name: str, options: Mapping[str, Any], default: Any = None) -> Any:
+        """Return an option of a call, its own or the session's, unchecked and without a warning."""
+        return options.get(name, self._options.get(name, default))
 
     def _with_tool_grammar(
         self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]

@@ -116,8 +116,8 @@ class Generation:
         end_token: the text of the end token; None if no end token ended the output, or without a tokenizer.
         drawn_in: the number of the notebook cell with a live display of this generation; as the result of this cell,
             the generation is not shown again.
-        begun: for a branch, the number of leading tokens set by `branch`: the copied tokens and the new token;
-            otherwise 0.
+        begun: the number of leading tokens that were set before: for a branch, the copied tokens and the new token; for
+            an answer continued by `chat.continue_`, its tokens so far; otherwise 0.
         constraint: the keyword of the output constraint, such as "json_schema"; None without a constraint.
         parsed: the value of a constrained output: for `json_schema`, the JSON value or an instance of the type passed
             as the schema; for other constraints, the text. None for an incomplete or invalid output, and without a
@@ -335,10 +335,15 @@ class Generation:
         """The reason for an answer cut by a limit, with the way to a longer one; None for another end."""
         if self.finish_reason != "length":
             return None
-        most, count = self.origin.max_context if self.origin else None, len(self.token_ids)
-        if most is not None and len(self.prompt_token_ids) + count >= most:
-            return f"the context of {quantity(most, 'token')} is full: max_context= of open() allows more"
-        return f"after {quantity(count, 'token')}: max_tokens= allows more"
+        if self.full_context is not None:
+            return f"the context of {quantity(self.full_context, 'token')} is full: max_context= of open() allows more"
+        return f"after {quantity(len(self.token_ids), 'token')}: max_tokens= allows more"
+
+    @property
+    def full_context(self) -> int | None:
+        """Number of tokens of the context, if the answer was cut because it was full; None for another end."""
+        most = self.origin.max_context if self.origin and self.finish_reason == "length" else None
+        return most if most is not None and len(self.prompt_token_ids) + len(self.token_ids) >= most else None
 
     @property
     def without_words(self) -> str:
@@ -373,11 +378,11 @@ class Generation:
     @property
     def _extent(self) -> str:
         cut = ", in the middle of a character" if self.cut else ""
-        prefix = f", the first {self.begun} set by branch()" if self.begun else ""
+        prefix = f", the first {self.begun} set before" if self.begun else ""
         return f"{quantity(len(self.token_ids), 'token')}{prefix}{cut}"
 
 
-_UNLISTED = {"card", "cut_by", "drawn_in", "images", "origin", "without_words"}
+_UNLISTED = {"card", "cut_by", "drawn_in", "full_context", "images", "origin", "without_words"}
 """Public names that completion leaves out."""
 _PICKLED = ("parsed", "unparsed", "activations")
 """Attributes outside of dicts: the values that `from_dict` parses again, and arrays."""

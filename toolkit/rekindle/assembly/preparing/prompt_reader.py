@@ -115,8 +115,12 @@ class PromptReader:
         Raises:
             InvalidRequest: as in `token_ids`.
         """
+        if isinstance(prompt, Continued):
+            return self.count(prompt.prefix) + (self.count(_verbatim(prompt.more)) if prompt.more != "" else 0)
         if isinstance(prompt, str):
             count = self._text_tokenizer().count(prompt, not isinstance(prompt, Verbatim))
+        elif isinstance(prompt, KnownTokens):
+            count = len(prompt.ids)
         elif isinstance(prompt, Conversation) and self.images is None:
             count = self._text_tokenizer().count(self.rendered(prompt), False)
         elif isinstance(prompt, Conversation | Illustrated) and self.images is not None:
@@ -323,9 +327,14 @@ class PromptReader:
         """Return the tokens of a continuation, without the tokenizer's tokens around a whole prompt."""
         if isinstance(prompt, str) and self.tokenizer is not None:
             return PicturedTokens(tuple(self._encoded(prompt, False, params)), ())
-        if isinstance(prompt, Illustrated):
-            prompt = replace(prompt, text=Verbatim(prompt.text))
-        return self._read(prompt, params, ended)
+        return self._read(_verbatim(prompt), params, ended)
+
+
+def _verbatim(prompt: Prompt) -> Prompt:
+    """Return a prompt without the tokenizer's tokens around its text."""
+    if isinstance(prompt, Illustrated):
+        return replace(prompt, text=Verbatim(prompt.text))
+    return Verbatim(prompt) if isinstance(prompt, str) else prompt
 
 
 def _reason(model: Checkpoint) -> str:

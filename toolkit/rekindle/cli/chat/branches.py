@@ -67,6 +67,11 @@ class Branches:
         self._branches.append(Branch(self.now.now.fork()))
         self.number = len(self._branches)
 
+    def drop(self, number: int) -> None:
+        """Drop the newest branch, and continue the one with a number."""
+        self._branches.pop()
+        self.number = number
+
     def go(self, text: str) -> None:
         """Continue the branch with a number.
 

@@ -26,6 +26,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-m", "--model", dest="named", metavar="MODEL", help="MODEL, as in `rekindle generate`")
     parser.add_argument("-s", "--system", metavar="TEXT", help="a system message at the beginning")
     parser.add_argument("--load", metavar="FILE", help="continue a conversation from the command /save")
+    text = "with a full context, go on without the oldest turns (trim), or end with an error (stop)"
+    parser.add_argument("--when-full", choices=("trim", "stop"), default="trim", help=text)
     text = "start the MCP servers of a file with `mcpServers`, and let the model call their tools; may be repeated"
     parser.add_argument("--mcp", metavar="FILE", action="append", default=[], help=text)
     parser.add_argument("--yes", action="store_true", help="run the calls of tools without asking")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rekindle.chats.card import chat_text
+from rekindle.chats.states import Again
 from rekindle.cli.chat.branches import undone_text
 from rekindle.cli.chat.mcp.listing import tools_text
 from rekindle.cli.chat.saved import read_messages
@@ -113,6 +114,23 @@ def _edit(talk: Talk, argument: str) -> None:
             changed.undo()
 
 
+def _retry(talk: Talk, argument: str) -> None:
+    former = talk.branches.number
+    talk.branches.add()
+    is_answered = False
+    try:
+        is_answered = talk.say(Again.RETRY)
+    finally:
+        if not is_answered:
+            talk.branches.drop(former)
+    if is_answered:
+        talk.screen.note(f"/branch {former} has the former answer")
+
+
+def _continue(talk: Talk, argument: str) -> None:
+    talk.say(Again.CONTINUE)
+
+
 def _branch(talk: Talk, argument: str) -> None:
     if argument:
         talk.branches.go(argument)
@@ -211,6 +229,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "undo": Command(_undo, "", "drop the last turn, or undo /edit, /clear, /load, /resume and /system"),
     "image": Command(_image, "FILE", "send an image with the next message"),
     "edit": Command(_edit, "[TEXT]", "change the last message, and answer it anew"),
+    "retry": Command(_retry, "", "answer the last message anew; a branch keeps the former answer"),
+    "continue": Command(_continue, "", "go on with an answer that was cut or stopped"),
     "branch": Command(_branch, "[N]", "continue in a copy of the conversation, or in branch N"),
     "branches": Command(_branches, "", "list the branches"),
     "show": Command(_show, "", "print the conversation"),

@@ -41,7 +41,7 @@ def chat(arguments: Namespace) -> int:
         if session.tokenizer is None or session.tokenizer.chat_template is None:
             raise _no_template(session.name)
         last_chat = LastChat(session.name) if keeps and lines.interactive else None
-        talk = Talk(session, lines, screen, options, last_chat, sources)
+        talk = Talk(session, lines, screen, options, last_chat, sources, arguments.when_full)
         if lines.interactive:
             screen.show(_ready(session))
         if arguments.load is not None:

@@ -1,16 +1,19 @@
 """A chat in the terminal: messages, answers, and what stops them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from rekindle.chats.chat import ROUNDS, Chat
+from rekindle.chats.states import Again
 from rekindle.chats.turns import SayOptions
+from rekindle.chats.window import Words
 from rekindle.cli.chat.branches import Branches
 from rekindle.cli.chat.keys import hidden_keys
 from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines
 from rekindle.cli.chat.screen import Screen
 from rekindle.client.handle import Handle, Stream
+from rekindle.client.parts import Parts
 from rekindle.core.concurrency.waits import Waits, blocked
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.words import quantity
@@ -19,7 +22,12 @@ from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.tools.sources import ToolSource
 
-STOPPED: Final = "stopped; the chat has the answer so far (/undo drops it)"
+FULL: Final = (
+    "the conversation has filled the context, so its oldest turns are no longer sent to the model; /show and /save "
+    "have them"
+)
+REMEDY: Final = "/undo takes the last turn back, and /clear begins a new conversation"
+STOPPED: Final = "stopped; the chat has the answer so far (/continue goes on, /undo drops it)"
 
 
 class Talk:
@@ -29,6 +37,7 @@ class Talk:
         options: the sampling options of all answers.
         last_chat: the file of the last conversation; None without one.
         sources: the sources of tools.
+        when_full: as in `session.chat`.
 
     Attributes:
         session: the session.
@@ -48,9 +57,10 @@ class Talk:
         options: SamplingOptions,
         last_chat: LastChat | None = None,
         sources: Sequence[ToolSource] = (),
+        when_full: Literal["trim", "stop"] = "trim",
     ):
         self.session, self.lines, self.screen, self._options = session, lines, screen, options
-        self._last_chat, self.sources = last_chat, sources
+        self._last_chat, self.sources, self._when_full = last_chat, sources, when_full
         self.earlier = [] if last_chat is None else last_chat.read()
         self.branches = Branches(self.chat_of([]))
         self.answer: Generation | None = None
@@ -67,7 +77,8 @@ class Talk:
         Raises:
             InvalidRequest: the messages are invalid.
         """
-        return self.session.chat(messages=messages or None, tools=self.sources or None, **self._options)
+        tools = self.sources or None
+        return self.session.chat(messages=messages or None, tools=tools, when_full=self._when_full, **self._options)
 
     def add_image(self, name: str) -> None:
         """Send the image of a file with the next message.
@@ -78,34 +89,36 @@ class Talk:
         """
         self._images.append(image_source(name))
 
-    def say(self, text: str | None) -> bool:
-        """Print the answer to a message as it arrives; return whether the conversation has grown.
+    def say(self, text: str | Again | None) -> bool:
+        """Print the answer to a message as it arrives; return whether the conversation has changed.
 
         An interrupt stops the answer, and the conversation keeps its text so far.
 
         Args:
-            text: the message; None if the last message of the conversation awaits an answer.
+            text: the message; None if the last message of the conversation awaits an answer; or a turn without a new
+                message.
 
         Raises:
             KeyboardInterrupt: an interrupt came, and no person types the messages.
             RekindleError: the request failed, and the conversation is unchanged.
         """
-        before = len(self.chat)
+        before = self.chat.messages
         try:
-            options: SayOptions = {"images": self._images} if self._images and text is not None else {}
-            answer = blocked(self.chat._turn(text, options, self._draw))
+            options: SayOptions = {"images": self._images} if self._images and isinstance(text, str) else {}
+            words = Words(lambda: self.screen.note(FULL), REMEDY)
+            answer = blocked(self.chat._turn(text, options, self._draw, words=words))
         except KeyboardInterrupt:
             self.screen.end()
             if not self.lines.interactive:
                 raise
-            if len(self.chat) == before:
+            if self.chat.messages == before:
                 self.screen.note("stopped before the first word; the chat is as before")
                 return False
             self.screen.note(STOPPED)
             self.keep()
         else:
             self._end(answer)
-        if text is not None:
+        if isinstance(text, str):
             self._images = []
         return True
 
@@ -120,7 +133,7 @@ class Talk:
         try:
             with hidden_keys():
                 self.screen.wait()
-                for part in stream.parts():
+                for part in Parts(stream, record, record.prefix_tokens):  # without the text before a continuation
                     if part.kind != "tool_call" or not self.sources:  # a call is shown before it runs
                         self.screen.part(part)
         except KeyboardInterrupt:
@@ -144,12 +157,20 @@ class Talk:
             self.screen.note(STOPPED)
         elif answer.tool_calls and answer.finish_reason != "length":
             self.screen.note(f"ended after {ROUNDS} answers with calls of tools; a further message goes on")
-        if answer.finish_reason == "length":
-            self.screen.note(f"ended after {quantity(len(answer.token_ids), 'token')}: --max-tokens N allows more")
+        if answer.full_context is not None:
+            self.screen.note(f"ended, as the context of {quantity(answer.full_context, 'token')} is full: {self._next}")
+        elif answer.finish_reason == "length":
+            count = quantity(len(answer.token_ids), "token")
+            self.screen.note(f"ended after {count}: /continue goes on, and --max-tokens N allows more")
         if answer.finish_reason == "repetition":
             self.screen.note("ended, as the answer repeated itself; the chat keeps the repeated part once")
         self.answer = answer
         self.keep()
+
+    @property
+    def _next(self) -> str:
+        """The way on after an answer that has filled the context."""
+        return REMEDY if self._when_full == "stop" else "/continue goes on without the oldest turns"
 
     def keep(self) -> None:
         """Write the conversation for the next start, once it has an answer of this one."""

@@ -58,7 +58,8 @@ def blocking(method: Callable[P, Awaitable[T]]) -> Callable[P, T]:
     name = method.__name__
     returned = inspect.Signature.empty if operation is None else inspect.signature(method).return_annotation
     described: Any = _described(call, method, returned)
-    described.__name__, described.__qualname__ = f"{name}_sync", f"{method.__qualname__}_sync"
+    described.__name__ = f"{name.rstrip('_')}_sync"  # `continue_` has its underscore as it would be a keyword
+    described.__qualname__ = f"{method.__qualname__.rstrip('_')}_sync"
     described.__doc__ = f"Run `{name}`, and block until it has ended."
     return call
 
