@@ -10,6 +10,15 @@ GUIDES: Final = ROOT / "tutorials" / "guides"
 PAGES: Final = (ROOT / "README.md", *sorted(GUIDES.glob("*.md")))
 """The README and each guide: pages for users, whose cells all run."""
 DOCUMENTS: Final = (*PAGES, ROOT / "CONTRIBUTING.md")
+ANSWERS: Final = {
+    "What is the capital of France?": "Paris",
+    "What is the capital of France? Answer in one sentence.": "Paris",
+    "And of Italy?": "Rome",
+    "In which year did the first human walk on the moon?": "1969",
+    "What is a prime number? Answer in one sentence.": "no positive integer divisors other than 1 and itself",
+    "Why is the sky blue?": "scattering",
+}
+"""Words of a right answer, by each question for the default model in the README, its film and the tutorials."""
 FENCE: Final = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^\n]*) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
@@ -43,6 +52,12 @@ def blocks(document: Path, kind: str) -> Iterator[Block]:
         if match["kind"] == kind:
             line = text.count("\n", 0, match.start("kind")) + 1
             yield Block(line, kind, match["text"], match["reason"] or "")
+
+
+def missing_words(cell: str, output: str) -> list[str]:
+    """Return the words of right answers that the output of a cell with their questions lacks."""
+    plain = " ".join(re.sub(r"<[^>]*>", "", output).split())
+    return [words for question, words in ANSWERS.items() if f'"{question}"' in cell and words not in plain]
 
 
 def prose(document: Path) -> str:

@@ -43,7 +43,7 @@ session
 # beside a button that cancels it (with ipykernel 7 or newer).
 
 # %%
-await session.chat().show("Explain gravity to a child in one sentence.")
+await session.chat().show("What is a prime number? Answer in one sentence.")
 
 # %% [markdown]
 # A chat remembers what was said. `say` waits for the whole answer and returns it, for a cell or a program that goes on

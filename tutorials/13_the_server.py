@@ -127,7 +127,7 @@ for event in events:
 # %%
 chunks = client.chat.completions.create(
     model=MODEL,
-    messages=[{"role": "user", "content": "Explain gravity to a child in one sentence."}],
+    messages=[{"role": "user", "content": "What is a prime number? Answer in one sentence."}],
     max_tokens=40,
     temperature=0,
     stream=True,

@@ -26,7 +26,7 @@ SIZE: Final[ViewportSize] = {"width": 860, "height": 760}
 COLOURS: Final = 64
 CELLS: Final = (
     "import rekindle\n\nsession = await rekindle.open()",
-    'await session.chat().show("Why is the sky blue? Answer in one sentence.")',
+    'await session.chat().show("What is a prime number? Answer in one sentence.")',
 )
 OPENING: Final = 4.5
 """The most seconds of the film for one cell; a longer one is shown faster, by its clock."""

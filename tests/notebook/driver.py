@@ -26,6 +26,7 @@ class Cell:
     Attributes:
         stdout, stderr: its printed text.
         displays: the number of its displays, its value and widgets included.
+        shown: the text and HTML of its displays and of their updates.
         error: the name of its exception, or "".
         traceback: the traceback of the exception.
     """
@@ -33,6 +34,7 @@ class Cell:
     stdout: str = ""
     stderr: str = ""
     displays: int = 0
+    shown: str = ""
     error: str = ""
     traceback: str = ""
 
@@ -97,8 +99,11 @@ class Running:
                 self._cell.stdout += content["text"]
             case "stream":
                 self._cell.stderr += content["text"]
-            case "display_data" | "execute_result":
-                self._cell.displays += 1
+            case "display_data" | "execute_result" | "update_display_data" as kind:
+                self._cell.displays += kind != "update_display_data"
+                self._cell.shown += "".join(
+                    f"{content['data'].get(each, '')}\n" for each in ("text/plain", "text/html")
+                )
             case "status" if content["execution_state"] == "idle":
                 self._idle = True
 

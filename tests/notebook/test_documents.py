@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import PAGES, Block, blocks, name
+from tests.documents import PAGES, Block, blocks, missing_words, name
 from tests.notebook import driver
 from tests.notebook.driver import open_notebook
 from tests.notebook.kernels import COMMAND, CURRENT, environment
@@ -35,3 +35,4 @@ def test_the_cells_of_a_document_run(document: Path, tmp_path: Path, monkeypatch
         for block in cells(document):
             cell = notebook.start(block.text).end()
             assert not cell.error, f"{name(document)}:{block.line}: {cell.traceback}"
+            assert missing_words(block.text, cell.stdout + cell.shown) == [], f"{name(document)}:{block.line}"

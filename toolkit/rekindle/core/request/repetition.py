@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import hinted
 from rekindle.core.request import checks
-from rekindle.core.request.loops import Loops
+
+if TYPE_CHECKING:
+    from rekindle.core.request.loops import Loops
 
 LONGEST_PATTERN: Final = 1024
 MOST: Final = 2**20
@@ -113,7 +115,7 @@ class RepetitionWatch:
     def __init__(self, limit: RepetitionLimit):
         self.repeats_at: int | None = None
         self._limit, self._token_ids = limit, list[int]()
-        self._loops = Loops() if limit.reads_text else None
+        self._loops = _loops() if limit.reads_text else None
         self._texts, self._ends = list[str](), [0]  # of the tokens; the lengths of the text between them
 
     def push(self, token: int, text: str = "") -> bool:
@@ -140,3 +142,10 @@ class RepetitionWatch:
         pattern = "".join(self._texts[-period * self._limit.times :])
         signs = ((each.isascii() and not each.isalpha()) or "\u2500" <= each <= "\u25ff" for each in pattern)
         return all(signs) and any(each.isdigit() or each == "\n" for each in pattern)
+
+
+def _loops() -> "Loops":
+    """Return a watch over loops; the import is here because clients hold limits alone."""
+    from rekindle.core.request.loops import Loops
+
+    return Loops()
