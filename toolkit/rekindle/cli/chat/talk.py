@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rekindle.chats.archive import Archive, ArchivedChat, Recording
 from rekindle.chats.chat import ROUNDS, Chat
 from rekindle.chats.turns import SayOptions
 from rekindle.cli.chat.branches import Branches
 from rekindle.cli.chat.keys import hidden_keys
-from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines
 from rekindle.cli.chat.screen import Screen
 from rekindle.client.handle import Handle, Stream
@@ -19,6 +19,8 @@ from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.tools.sources import ToolSource
 
+OFFERED: Final = 9
+"""Most earlier conversations for /resume."""
 STOPPED: Final = "stopped; the chat has the answer so far (/undo drops it)"
 
 
@@ -27,7 +29,7 @@ class Talk:
 
     Args:
         options: the sampling options of all answers.
-        last_chat: the file of the last conversation; None without one.
+        archive: the conversations of earlier starts; None without them.
         sources: the sources of tools.
 
     Attributes:
@@ -36,7 +38,7 @@ class Talk:
         screen: the output.
         branches: the conversations.
         answer: the last answer; None before the first.
-        earlier: the messages of the last conversation of an earlier start.
+        earlier: the last conversations of earlier starts, latest first.
         sources: as above.
     """
 
@@ -46,12 +48,14 @@ class Talk:
         lines: Lines,
         screen: Screen,
         options: SamplingOptions,
-        last_chat: LastChat | None = None,
+        archive: Archive | None = None,
         sources: Sequence[ToolSource] = (),
     ):
         self.session, self.lines, self.screen, self._options = session, lines, screen, options
-        self._last_chat, self.sources = last_chat, sources
-        self.earlier = [] if last_chat is None else last_chat.read()
+        self._recording, self.sources = None if archive is None else Recording(archive, session.tokenizer), sources
+        self.earlier, damages = ([], []) if archive is None else archive.latest(OFFERED)
+        for damage in damages:
+            screen.note(damage)
         self.branches = Branches(self.chat_of([]))
         self.answer: Generation | None = None
         self._images: list[ImageSource] = []
@@ -68,6 +72,14 @@ class Talk:
             InvalidRequest: the messages are invalid.
         """
         return self.session.chat(messages=messages or None, tools=self.sources or None, **self._options)
+
+    def resume(self, earlier: ArchivedChat) -> None:
+        """Replace the conversation by an earlier one."""
+        chat = self.chat_of(earlier.messages)
+        if self._recording is not None:
+            chat._know(self._recording.tokens_of(earlier))
+            self._recording.resume(earlier)
+        self.branches.now.replace(chat)
 
     def add_image(self, name: str) -> None:
         """Send the image of a file with the next message.
@@ -153,5 +165,9 @@ class Talk:
 
     def keep(self) -> None:
         """Write the conversation for the next start, once it has an answer of this one."""
-        if self._last_chat is not None and self.answer is not None and len(self.chat):
-            self._last_chat.write(self.chat.messages)
+        if (
+            self._recording is not None
+            and self.answer is not None
+            and (why := self._recording.write(self.chat.messages, self.chat._turn_tokens))
+        ):
+            self.screen.note(why)
