@@ -32,6 +32,8 @@ _NUMBERS = {code: Struct(f"<{form}") for code, form in enumerate("BbHhIif?")} | 
     code: Struct(f"<{form}") for code, form in zip((10, 11, 12), "Qqd", strict=True)
 }
 _MAX_DIMENSIONS = 4
+_TOKENS = "tokenizer.ggml.tokens"
+"""The first of the long lists in the metadata, behind the numbers of the layers."""
 _BYTE = np.dtype(np.uint8)
 _FIRST_BYTES, _MOST_BYTES = 16 << 20, 1 << 30
 """Bytes of a file read for its header at first, and at most."""
@@ -135,7 +137,7 @@ def open_gguf_file(path: Path) -> GGUFFile:
 
 
 def read_beginning(path: Path) -> dict[str, Any]:
-    """Return the metadata in the first 64 kB, which end in a tokenizer of the usual size.
+    """Return the metadata before the tokens, from the first 64 kB.
 
     Raises:
         CheckpointError, UnsupportedModel: as `open_gguf_file`, as far as the first bytes show it.
@@ -208,11 +210,13 @@ class _Header:
         return metadata, {name: self._location(name, begin, *place) for name, place in places.items()}
 
     def beginning(self) -> dict[str, Any]:
-        """Read the metadata as far as there are bytes."""
+        """Read the metadata up to the tokens, or as far as there are bytes."""
         _, num_keys, metadata = self._number(_UINT64), self._number(_UINT64), dict[str, Any]()
         with suppress(ValueError, struct_error):
             for _ in range(num_keys):
-                metadata |= {self._string(): self._value()}
+                if (name := self._string()) == _TOKENS:
+                    break
+                metadata[name] = self._value()
         return metadata
 
     def _read_named(self, noun: str, count: int, read_item: Callable[[], T]) -> dict[str, T]:
