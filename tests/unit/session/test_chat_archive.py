@@ -22,6 +22,8 @@ from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_loaded_engine, fake_session
 
 SECRET = "owner/secret-project"
+PART = '{"type": "image", "image": "data:image/png;base64,AAAA"}'
+DAMAGED_IMAGE = f'{{"model": "m", "messages": [{{"role": "user", "content": [{PART}]}}]}}'
 
 
 @pytest.fixture
@@ -95,6 +97,14 @@ def test_a_resumed_conversation_stays_if_its_process_goes_on_or_it_was_left() ->
     assert sorted(contents()) == [["else", "2"], ["one", "1", "first", "yes"], ["one", "1", "second", "yes"]]
 
 
+def test_an_old_one_is_not_offered_before_it_is_removed(folder: Path) -> None:
+    Recording(Archive(SECRET)).write(talk("one", "1"))
+    (file,) = folder.iterdir()
+    age(file, (DAYS + 1) * 86400)
+    assert contents() == []
+    assert file.exists()
+
+
 def test_few_are_kept_and_not_for_long(folder: Path) -> None:
     for number in range(MOST + 5):
         Recording(Archive(SECRET)).write(talk(f"{number}", "yes"))
@@ -117,7 +127,18 @@ def test_few_are_kept_and_not_for_long(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "3", '{"messages": 3}', '{"model": "m", "messages": []}', "[" * 100_000, "\xff"]
+    "content",
+    [
+        DAMAGED_IMAGE,
+        "",
+        "{",
+        "[]",
+        "3",
+        '{"messages": 3}',
+        '{"model": "m", "messages": []}',
+        "[" * 100_000,
+        "\xff",
+    ],
 )
 def test_damaged_files_are_skipped_with_a_line(content: str, folder: Path) -> None:
     Recording(Archive(SECRET)).write(talk("one", "1"))

@@ -42,6 +42,7 @@ class ArchivedChat:
     Attributes:
         path: its file.
         model: the model's name.
+        title: the last message of the user, on one line; "" without one.
         messages: its messages.
         tokens: the tokens of its turns as JSON, and the digest of their tokenizer; None without them.
         time: the time of its last turn, in seconds since 1970.
@@ -50,15 +51,11 @@ class ArchivedChat:
 
     path: Path
     model: str
+    title: str
     messages: Messages
     tokens: Any
     time: float
     stamp: tuple[int, int]
-
-    @property
-    def title(self) -> str:
-        """Last message of the user, on one line; "" without one."""
-        return last_said(self.messages)
 
 
 class Archive:
@@ -97,13 +94,13 @@ class Archive:
         lines: list[str] = []
         with suppress(StorageError):  # a disk that cannot be written only loses the offer
             for path in files(cache_dir(HISTORY), self.prefix):
-                if len(chats) == count:
+                if len(chats) == count or _age(path, time.time()) > DAYS * 86400:
                     break
                 try:
                     chats.append(read(path))
                 except FileNotFoundError:  # another process has continued it
                     continue
-                except (OSError, InvalidRequest) as error:
+                except (OSError, InvalidRequest, ConfigError) as error:
                     lines.append(f"{path.name} was skipped: {getattr(error, 'strerror', None) or error}")
         return chats, lines
 
@@ -213,7 +210,8 @@ def read(path: Path) -> ArchivedChat:
 
     Raises:
         OSError: the file cannot be read.
-        InvalidRequest: it has no conversation.
+        InvalidRequest: it has no conversation, or a damaged image.
+        ConfigError: it has images, and Pillow is not installed.
     """
     stamp = _stamp(path)
     if stamp[1] > MOST_BYTES:
@@ -224,7 +222,7 @@ def read(path: Path) -> ArchivedChat:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidRequest(f"it has no conversation ({type(error).__name__})") from error
     check_messages(messages)
-    return ArchivedChat(path, str(model), messages, whole.get("tokens"), stamp[0] / 1e9, stamp)
+    return ArchivedChat(path, str(model), last_said(messages), messages, whole.get("tokens"), stamp[0] / 1e9, stamp)
 
 
 def prune() -> None:

@@ -23,7 +23,7 @@ from rekindle.cli.chat.wrapping import wrap_for
 from rekindle.cli.units import columns
 from rekindle.core.device.programs import key
 from rekindle.core.device.programs.store import ProgramCatalog
-from rekindle.core.errors import InvalidRequest
+from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir
@@ -128,7 +128,7 @@ def _history(root: Path) -> Iterator[str]:
     """Yield the conversations by model, and the lines typed in a terminal."""
     chats: dict[str, list[ArchivedChat]] = defaultdict(list)
     for path in archive.files(stores.path_of(HISTORY)):
-        with suppress(OSError, InvalidRequest):
+        with suppress(OSError, InvalidRequest, ConfigError):
             chat = archive.read(path)
             chats[chat.model].append(chat)
     for model, group in sorted(chats.items()):
