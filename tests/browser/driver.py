@@ -114,6 +114,14 @@ class Notebook:
         """Press the toolbar's stop button."""
         self.page.locator(".jp-NotebookPanel-toolbar [data-command='notebook:interrupt-kernel']").click()
 
+    def restart(self) -> None:
+        """Restart the kernel and clear the outputs, from the menu."""
+        self.page.get_by_role("menuitem", name="Kernel", exact=True).click()
+        self.page.get_by_role("menuitem", name="Restart Kernel and Clear Outputs of All Cells").click()
+        self.page.locator(".jp-Dialog .jp-mod-accept").click()
+        expect(self.prompt(0)).to_have_text("[ ]:")
+        self.ready()
+
     def clear(self, place: int) -> None:
         """Clear a cell's output, from the menu."""
         self.prompt(place).click()

@@ -17,6 +17,8 @@ from rekindle import (
     Bench,
     CachedTokens,
     Generation,
+    LocalModel,
+    LocalModels,
     LogitLens,
     SamplingParams,
     Settings,
@@ -93,6 +95,16 @@ def inside() -> tuple[Activations, LogitLens, ImageAttention]:
     return seen, lens, over_images(pattern, ((1, 0),), tokens, count - 1, (image,))
 
 
+def local_models() -> LocalModels:
+    """Return models of two places: one that fits, one too large, and one that does not open."""
+    models = [
+        LocalModel("ollama:qwen3:4b", Path("/x"), "Ollama", 2_497_280_480, "GGUF Q4_K_M", "qwen3", 4_900_000_000, True),
+        LocalModel("ollama:big:70b", Path("/x"), "Ollama", 42 * 10**9, "GGUF Q4_K_M", "llama", 48 * 10**9, False),
+        LocalModel("./bert", Path("/x"), "/home/me", 10**8, "safetensors", "bert", None, None, "it is not supported"),
+    ]
+    return LocalModels(models, "this CPU: 16.8 GB of memory", 8192, ["/root was skipped: Permission denied"])
+
+
 def cards() -> list[markup.Bundle]:
     """Return the displays of objects of each kind: two of some, since names of landmarks must differ in a page."""
     other = TokenLogprob(8, " maybe", -0.7, 1, (), b" maybe")
@@ -128,6 +140,7 @@ def cards() -> list[markup.Bundle]:
             compared,
             *inside(),
             explanation(*TEXTS),
+            local_models(),
         )
         pieces = tuple(
             TokenLogprob(7, word, -0.9, 2, (other,), word.encode()) for word in re.split(r"(?= )", FORMATTED)

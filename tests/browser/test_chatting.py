@@ -34,3 +34,29 @@ def test_enter_sends_the_answer_streams_and_stop_ends_it(opens: Opens) -> None:
         for dark in (False, True):
             notebook.use_theme(dark=dark)
             notebook.picture(SCREENSHOTS / f"chat_{'dark' if dark else 'light'}.png")
+
+
+def test_a_conversation_goes_on_by_a_click_after_a_restart_of_the_kernel(opens: Opens) -> None:
+    with opens(CHAT.replace("60000", "60"), "[message['role'] for message in chat.messages]") as notebook:
+        output = notebook.run(1)
+        for text in ("w3 w4 w5", "w6 w7"):
+            box = output.get_by_label("You")
+            box.fill(text)
+            box.press("Enter")
+            expect(output).to_contain_text(text)
+            expect(output.get_by_role("button", name="Send")).to_be_enabled()
+        notebook.restart()
+        notebook.run(0)
+        output = notebook.run(1)
+        for dark in (False, True):
+            notebook.use_theme(dark=dark)
+            notebook.picture(SCREENSHOTS / f"resume_{'dark' if dark else 'light'}.png")
+        output.get_by_role("button", name="w6 w7").click()
+        expect(output).to_contain_text("w3 w4 w5")
+        expect(output.get_by_role("button", name="w6 w7")).to_have_count(0)
+        box = output.get_by_label("You")
+        box.fill("w8 w9")
+        box.press("Enter")
+        expect(output).to_contain_text(re.compile(r"from the cache.*[1-9]\d* of \d+ tokens"))
+        expect(output.get_by_role("button", name="Send")).to_be_enabled()
+        expect(notebook.run(2)).to_contain_text(str(["user", "assistant"] * 3))

@@ -10,6 +10,7 @@ import rekindle
 from rekindle import Session
 from tests.engine.small import SMOLLM2
 from tests.unit.scripted import HERMES
+from tests.waiting import until_blocking
 
 PAGE = SMOLLM2["page_size"]
 
@@ -38,6 +39,30 @@ def test_a_turn_is_computed_from_its_new_tokens_on(session: Session) -> None:
         assert answer.cached_tokens >= (len(known) - 1) // PAGE * PAGE
         assert session.render(chat.messages[:-1]) == session.decode(answer.prompt_token_ids)
         before = answer
+
+
+def test_a_conversation_that_goes_on_after_a_restart_is_warm(smollm2_path: Path, compilations: list[str]) -> None:
+    """Continue by a click in a new session: its new tokens alone are computed, and nothing is compiled."""
+    options: dict[str, Any] = {"max_tokens": 30, "temperature": 0}
+    with rekindle.open_sync(smollm2_path, progress=False, precompile="all", **SMOLLM2) as session:
+        widget = session.chat(system="Answer in one sentence.", **options).widget()
+        for text in ("What is the capital of France?", "And that of Italy?"):
+            assert widget.send(text)
+            until_blocking(lambda: not widget._is_busy, "the turn had ended")
+        before = widget.answers[4]
+    with rekindle.open_sync(smollm2_path, progress=False, precompile="all", **SMOLLM2) as session:
+        assert session.restored.compiled == 0
+        chat = session.chat(**options)
+        widget = chat.widget()
+        widget._resuming.look()
+        compilations.clear()
+        assert widget._press("resume-0")
+        answer = chat.say_sync("And that of Spain?")
+        known = before.prompt_token_ids + before.token_ids
+        assert answer.prompt_token_ids[: len(known)] == known
+        assert answer.cached_tokens >= (len(known) - 1) // PAGE * PAGE > 0
+        assert answer.cached.disk or answer.cached.host
+        assert compilations == []
 
 
 @pytest.mark.wide

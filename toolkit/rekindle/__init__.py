@@ -76,6 +76,7 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.results.inspection.activations import Activations
         from rekindle.results.inspection.attention import ImageAttention
         from rekindle.results.inspection.lens import LogitLens
+        from rekindle.results.local_models import LocalModel, LocalModels
         from rekindle.results.scores.classes import Classification
         from rekindle.results.scores.decision import Decision, Decisions
         from rekindle.results.scores.options import Scores
@@ -83,6 +84,7 @@ if TYPE_CHECKING or not _is_deferred:
         from rekindle.results.scores.questions import Choice, Score, YesNo
         from rekindle.results.scores.ranking import Ranking
         from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
+        from rekindle.session.models import models
         from rekindle.session.opening import open, open_sync
         from rekindle.session.prefix import Prefix
         from rekindle.session.serving import serve, serve_sync
@@ -126,6 +128,8 @@ __all__ = [
     "InvalidData",
     "InvalidRequest",
     "LaneLoad",
+    "LocalModel",
+    "LocalModels",
     "LogitLens",
     "LogitsNotFinite",
     "LogitsRow",
@@ -175,6 +179,7 @@ __all__ = [
     "Usage",
     "WeightsChanged",
     "YesNo",
+    "models",
     "open",
     "open_sync",
     "serve",
@@ -191,8 +196,12 @@ _CURES = {
     ("Client", "AsyncClient", "OpenAI", "AsyncOpenAI"): (
         "session = await rekindle.open() answers in this process; session.serve() serves clients of OpenAI's API"
     ),
-    ("list", "list_models", "ls", "models"): "the commands `rekindle models` and `rekindle models --local` list models",
-    ("download", "pull", "snapshot_download"): 'await rekindle.open("owner/name") downloads a model',
+    ("list", "list_models", "local_models", "ls"): (
+        "rekindle.models() lists the models of this machine, and the command `rekindle models` those that fit it"
+    ),
+    ("download", "pull", "snapshot_download"): (
+        'await rekindle.open("owner/name") downloads a model; rekindle.models() lists those that are here'
+    ),
     ("delete", "ps", "rm"): "the command `rekindle cache` lists and removes stored files",
     ("version", "VERSION"): "it is rekindle.__version__",
 }  # fmt: skip

@@ -14,16 +14,18 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
+from rekindle.chats import archive
+from rekindle.chats.archive import Archive, Recording
 from rekindle.cli import requirements
 from rekindle.cli.arguments import cache as its_arguments
 from rekindle.cli.cache import stores
 from rekindle.cli.models.planning import Requirements
-from rekindle.cli.units import ago, parse_size
+from rekindle.cli.units import parse_size
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.device.programs.key import CODE, ProgramKey
 from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.store.sources import SOURCES as SOURCE_FILES
-from rekindle.core.words import size_text
+from rekindle.core.words import ago, size_text
 from tests.two_steps import OPTIONS, SETTINGS
 from tests.unit.stored_programs import MODEL, save_as, serialized, some_key
 from tests.unit.stored_snapshots import PATH_PAGES, open_store, path, write
@@ -412,3 +414,26 @@ def test_sizes_are_told_in_three_digits(count: int, words: str) -> None:
 def test_the_arguments_name_the_stores() -> None:
     assert tuple(stores.STORES) == its_arguments.STORES
     assert stores.MODELS == its_arguments.MODELS
+    assert archive.HISTORY == its_arguments.HISTORY
+
+
+def test_conversations_are_listed_pruned_and_cleared_by_name(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = Recording(Archive("owner/name"))
+    for number in range(3):
+        assert (
+            recording.write([{"role": "user", "content": f"{number}"}, {"role": "assistant", "content": "Yes"}]) == ""
+        )
+    (cache / "history" / "chat").write_bytes(bytes(1000))
+    (cache / "history" / "chat-0-damaged.json").write_text("{")
+    output = run_cache(capsys, "ls")
+    assert re.search(r"\n  owner/name: 3 conversations, .* B, the last turn less than a minute ago\n", output)
+    assert "  and 1 kB of typed lines and damaged files" in output
+    assert "others" not in output
+    assert re.search("\n  history +1.* kB", run_cache(capsys, "size"))
+    old = max(cache.glob("history/chat-*-*.json"))
+    os.utime(old, (0, 0))
+    assert re.search("\nhistory: 1 entry removed, .* freed; 4 left", run_cache(capsys, "prune"))
+    run_cache(capsys, "clear", "--yes")
+    assert len(list((cache / "history").iterdir())) == 4, "all means what is computed again"
+    run_cache(capsys, "clear", "history", "--yes")
+    assert list((cache / "history").iterdir()) == []

@@ -366,6 +366,47 @@ def test_the_next_start_offers_the_last_conversation(
     assert "/resume continues" not in typed("/exit")
 
 
+def test_earlier_conversations_are_chosen_by_number(say: Say, own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def typed(*script: Any) -> tuple[str, str]:
+        monkeypatch.setattr(conversing, "open_lines", lambda names, **options: Typed(*script))
+        return say()
+
+    typed("one")
+    typed("two", "/clear", "three")
+    shown, _ = typed("/resume 9", "/resume 3", "/show", "more", "/undo", "/undo", "/show")
+    assert "; /resume continues it, /resume N one of 3\n" in shown
+    assert re.search(
+        r"no conversation '9'; the latest are:\n  1  three  2 messages, less.*\n  2  two .*\n  3  one ", shown
+    )
+    assert "user: one\n" in shown
+    assert shown.endswith("the conversation is empty\n\n"), "as it was before /resume"
+    damaged = min((Path(os.environ["REKINDLE_CACHE"]) / "history").glob("chat-*.json"))
+    damaged.write_text("{")
+    assert f"{damaged.name} was skipped: it has no conversation" in typed("/exit")[1]
+
+
+def test_a_resumed_conversation_has_its_tokens(
+    say: Say, own_cache: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Continue with the tokens of random bytes, which the tokenizer would not make of their text."""
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:")
+    lengths = list[int]()
+    say_turn = Talk.say
+
+    def counted(self: Talk, text: str | None) -> bool:
+        grown = say_turn(self, text)
+        assert self.answer is not None
+        lengths.append(self.answer.usage.prompt_tokens)
+        return grown
+
+    monkeypatch.setattr(Talk, "say", counted)
+    for script in (("one",), ("/resume", "two"), ("one", "two")):
+        monkeypatch.setattr(conversing, "open_lines", lambda names, script=script, **options: Typed(*script))
+        say(arguments=("--max-tokens", "40", "--chat-template", str(template)))
+    assert lengths[1] == lengths[3], "a prompt has as many tokens as without a restart"
+
+
 def test_an_undo_of_the_system_message_names_that_alone() -> None:
     talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     system = [{"role": "system", "content": "Be brief."}]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rekindle.__main__ import main
+from rekindle.assembly import fitting as machines
 from rekindle.assembly.counts import active_parameters, parameters
+from rekindle.assembly.fitting import Machine
 from rekindle.cli.arguments.models import TOKENS
-from rekindle.cli.models import machine as machines
-from rekindle.cli.models.machine import Machine
 from rekindle.cli.models.table import Size, entries, rows
 from rekindle.core.models.config import ExpertsConfig
 from rekindle.core.models.decoder import expected_shapes
@@ -143,12 +143,12 @@ def test_a_size_fits_with_its_context_and_a_sixteenth_of_the_memory_free() -> No
 
 def test_the_largest_that_fits_has_the_most_parameters() -> None:
     row = ROWS["qwen3"]
-    assert MACHINE.largest(row, 8192) is row.sizes[-1]
+    assert MACHINE.largest(row.sizes, 8192) is row.sizes[-1]
     small = Machine("a device", 24 * 10**9)
-    largest = small.largest(row, 8192)
+    largest = small.largest(row.sizes, 8192)
     assert largest is not None
     assert largest.label == "8B"
-    assert Machine("a device", 10**9).largest(row, 8192) is None
+    assert Machine("a device", 10**9).largest(row.sizes, 8192) is None
 
 
 def _printed(machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
@@ -168,7 +168,11 @@ def test_the_lines_fit_a_terminal_and_mark_what_fits(
     details = _printed(machine, capsys, monkeypatch, "a")  # in each architecture
     assert max(map(len, [*summary.splitlines(), *details.splitlines()])) <= 80
     fitting = [size for size in SIZES.values() if machine.fits(size, TOKENS)]
-    assert summary.count("[") == details.count("\n  *") == sum(machine.largest(row, 8192) is not None for row in rows())
+    assert (
+        summary.count("[")
+        == details.count("\n  *")
+        == sum(machine.largest(row.sizes, 8192) is not None for row in rows())
+    )
     assert details.count("\n  *") + details.count("\n  +") == len(fitting)
     assert ('bfloat16"' in summary) == ('bfloat16"' in details) == (machine.dtype == "float32")
     assert ("is not known" in summary) == (machine.memory is None)

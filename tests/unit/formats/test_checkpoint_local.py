@@ -3,20 +3,14 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from huggingface_hub import constants
 
-from rekindle.__main__ import main
 from rekindle.core.errors import CheckpointError, ConfigError, ModelNotFound, UnsupportedModel
-from rekindle.formats.checkpoints.local import ollama
 from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.gguf_models.files import write_model
-
-KIND = "application/vnd.ollama.image."
+from tests.unit.local_files import add_blob, add_manifest, add_to_ollama, cache_snapshot, make_home
 
 
 @pytest.fixture(scope="module")
@@ -26,37 +20,8 @@ def gguf(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a home directory without models, and an empty cache of the hub."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
-    monkeypatch.setattr(ollama, "_SERVICE", tmp_path / "no-service")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", str(tmp_path / "hub"))
-    return tmp_path
-
-
-def add_blob(directory: Path, content: bytes, kind: str) -> dict[str, Any]:
-    """Store a blob as Ollama does, and return its layer."""
-    digest = hashlib.sha256(content).hexdigest()
-    (directory / "blobs").mkdir(parents=True, exist_ok=True)
-    (directory / "blobs" / f"sha256-{digest}").write_bytes(content)
-    return {"mediaType": KIND + kind, "digest": f"sha256:{digest}", "size": len(content)}
-
-
-def add_manifest(directory: Path, path: str, content: Mapping[str, Any]) -> Path:
-    """Store a manifest under `manifests` or `manifests-v2`."""
-    manifest = directory / path
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    manifest.write_text(json.dumps({"schemaVersion": 2, **content}))
-    return manifest
-
-
-def add_to_ollama(directory: Path, path: str, gguf: Path) -> None:
-    """Store a model in Ollama's directory, with a template and parameters beside its GGUF file."""
-    layers = [add_blob(directory, b"{{ .Prompt }}", "template"), add_blob(directory, gguf.read_bytes(), "model")]
-    layers.append(add_blob(directory, b'{"temperature": 0}', "params"))
-    add_manifest(directory, f"manifests/{path}", {"layers": layers})
+    monkeypatch.chdir(tmp_path)
+    return make_home(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -169,23 +134,7 @@ def test_lm_studios_directory_is_that_of_its_settings(gguf: Path, home: Path) ->
     assert open_checkpoint("lmstudio:one/m").source.endswith("tiny.gguf")
 
 
-def cache_snapshot(home: Path, name: str, commit: str, ref: str, source: Path) -> Path:
-    """Lay a model out as the hub's library does."""
-    repository = home / "hub" / f"models--{name.replace('/', '--')}"
-    snapshot = repository / "snapshots" / commit
-    (repository / "refs").mkdir(parents=True, exist_ok=True)
-    (repository / "refs" / ref).write_text(commit)
-    if source.is_dir():
-        shutil.copytree(source, snapshot)
-    else:
-        snapshot.mkdir(parents=True)
-        shutil.copy(source, snapshot)
-    return snapshot
-
-
-def test_snapshots_of_the_hubs_cache_open_without_a_question_to_the_hub(
-    gguf: Path, families: Path, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_snapshots_of_the_hubs_cache_open_without_a_question_to_the_hub(gguf: Path, families: Path, home: Path) -> None:
     main_snapshot = cache_snapshot(home, "one/model", "a" * 40, "main", families / "qwen2")
     cache_snapshot(home, "one/files", "b" * 40, "v2", gguf)
     assert open_checkpoint("huggingface:one/model").source == str(main_snapshot)
@@ -194,28 +143,3 @@ def test_snapshots_of_the_hubs_cache_open_without_a_question_to_the_hub(
         open_checkpoint("huggingface:one/modle")
     with pytest.raises(ConfigError, match="is local: omit it"):
         open_checkpoint("huggingface:one/model", revision="v2")
-    assert main(["models", "--local"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        "huggingface:one/files/tiny.gguf@v2",
-        "huggingface:one/model",
-    ]
-
-
-def test_models_local_lists_sizes_and_whether_each_opens(
-    gguf: Path, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["models", "--local"]) == 0
-    assert capsys.readouterr().out == "no models of Ollama, LM Studio or the hub's cache on this machine\n"
-    directory = home / ".ollama" / "models"
-    add_to_ollama(directory, "registry.ollama.ai/library/tiny/latest", gguf)
-    add_manifest(directory, "manifests/registry.ollama.ai/library/cloud/latest", {"layers": []})
-    assert main(["models", "--local"]) == 0
-    cloud, tiny = capsys.readouterr().out.splitlines()
-    assert cloud.startswith("ollama:cloud:latest  0 B ")
-    assert cloud.endswith("its layers: none, as of a model in the cloud")
-    assert tiny.endswith("opens")
-    assert main(["models", "tiny", "--local", "--json"]) == 0
-    (report,) = json.loads(capsys.readouterr().out)["models"]
-    assert report["model"] == "ollama:tiny:latest"
-    assert report["bytes"] == gguf.stat().st_size
-    assert report["refusal"] is None

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from html import unescape
 from io import BytesIO
 from typing import Any
 from unittest.mock import Mock
@@ -9,8 +10,11 @@ from unittest.mock import Mock
 import pytest
 from PIL import Image
 
+from rekindle.chats import archive
 from rekindle.chats.chat import Chat
 from rekindle.chats.widget import ChatWidget, history_bundle
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.store.directory import cache_dir
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.notebook import face, front_end
 from rekindle.session.session import Session
@@ -174,6 +178,122 @@ def test_in_marimo_the_conversation_is_in_the_widget(chat: Chat) -> None:
     message(widget, {"text": "And more"})
     at_rest(widget)
     assert page(widget).index("And more") < page(widget).index("from the cache")
+    widget.close()
+
+
+def offers(widget: ChatWidget) -> list[str]:
+    """Return the names of the buttons that continue an earlier conversation."""
+    return re.findall(r'data-press="(resume-[^"]*)"', page(widget))
+
+
+@pytest.fixture
+def earlier(session: Session) -> None:
+    """Keep two conversations, as two kernels did."""
+    for texts in (("First of all", "And then"), ("Hello <b>",)):
+        widget = session.chat(max_tokens=4).widget()
+        for text in texts:
+            assert widget.send(text)
+            until_blocking(lambda widget=widget: not widget._is_busy, "the turn had ended")  # type: ignore[misc]
+
+
+def test_an_earlier_conversation_goes_on_by_a_click(session: Session, earlier: None, widget: ChatWidget) -> None:
+    chat: Any = widget._chat
+    assert usable(widget) == ["resume-0", "resume-1", "send"]
+    shown = unescape(page(widget))
+    assert "Hello <b>" not in page(widget)
+    assert "“Hello <b>” · 2 messages · less than a minute ago" in shown
+    assert "“And then” · 4 messages" in shown
+    message(widget, {"press": "resume-1"})
+    assert [each["content"] for each in chat.messages[::2]] == ["First of all", "And then"]
+    assert "First of all" in history(widget).html
+    assert usable(widget) == ["send"]
+    message(widget, {"text": "At last"})
+    at_rest(widget)
+    assert len(chat) == 6
+    answer = widget.answers[5]
+    known = answer.usage.prompt_tokens - len("u:At last;a:") - 16
+    assert answer.cached_tokens > known, "random bytes are no text, and their tokens are known all the same"
+    again = session.chat().widget()
+    again._ipython_display_()
+    assert re.findall("“(.*?)” · . messages", unescape(page(again))) == ["At last", "Hello <b>"]
+    again.close()
+
+
+def test_an_undone_click_leaves_the_earlier_conversation(session: Session, earlier: None, widget: ChatWidget) -> None:
+    chat: Any = widget._chat
+    message(widget, {"press": "resume-0"})
+    chat.undo()
+    assert chat.messages == []
+    message(widget, {"text": "Something else"})
+    at_rest(widget)
+    again = session.chat().widget()
+    again._ipython_display_()
+    assert len(offers(again)) == 3
+    again.close()
+
+
+def test_the_offer_ends_with_the_first_turn_and_waits_for_its_end(
+    session: Session, earlier: None, widget: ChatWidget
+) -> None:
+    session.pause_sync()
+    message(widget, {"text": "New"})
+    message(widget, {"press": "resume-0"})
+    assert len(widget._chat.messages) == 0, "a turn runs"
+    session.resume()
+    at_rest(widget)
+    assert offers(widget) == []
+    message(widget, {"press": "resume-0"})
+    assert len(widget._chat.messages) == 2
+
+
+def test_a_conversation_gone_meanwhile_has_a_line(earlier: None, widget: ChatWidget) -> None:
+    for path in archive.files(cache_dir(archive.HISTORY)):
+        path.unlink()
+    message(widget, {"press": "resume-0"})
+    assert "this conversation cannot be continued: " in page(widget)
+    assert widget._chat.messages == []
+
+
+def test_a_damaged_file_has_a_line_and_no_button(earlier: None, session: Session, widget: ChatWidget) -> None:
+    archive.files(cache_dir(archive.HISTORY))[0].write_text("{")
+    again = session.chat().widget()
+    again._ipython_display_()
+    assert re.search(r"chat-\S+\.json was skipped: it has no conversation", page(again))
+    assert len(offers(again)) == 1
+    again.close()
+
+
+def test_a_conversation_that_is_not_kept_says_so(widget: ChatWidget, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MOST_BYTES", 10)
+    message(widget, {"text": "Hello"})
+    at_rest(widget)
+    assert "not kept for later: it takes " in page(widget)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_keep_decides_about_offer_and_file(
+    keep: bool, earlier: None, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_end, "kernel", object)
+    monkeypatch.setattr(front_end, "CellOutput", Output)
+    Output.instances = []
+    widget = session.chat(max_tokens=4).widget(keep=keep)
+    widget._ipython_display_()
+    assert bool(offers(widget)) == keep
+    message(widget, {"text": "Private"})
+    at_rest(widget)
+    chats, _ = archive.Archive(session.name).latest(9)
+    assert ("Private" in [chat.title for chat in chats]) == keep
+    widget.close()
+    with pytest.raises(InvalidRequest, match="keep must be True or False"):
+        session.chat().widget(keep="no")  # type: ignore[arg-type]
+
+
+def test_in_marimo_the_offer_is_in_the_widget(session: Session, earlier: None) -> None:
+    widget = session.chat().widget()
+    widget._display_()
+    message(widget, {"press": offers(widget)[0]})
+    assert page(widget).index("Hello") < page(widget).index("<textarea")
     widget.close()
 
 

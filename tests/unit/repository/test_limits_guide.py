@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 import rekindle
-from rekindle.cli import serve
 from rekindle.server.common import answer
 from rekindle.server.routing import ANTHROPIC_ANSWERS
+from rekindle.session import serving
 from rekindle.settings.engine import Settings
 from rekindle.settings.server import ServerSettings
 
@@ -24,7 +24,7 @@ def settings() -> set[str]:
 
 
 FEATURES: Final[list[tuple[str, Callable[[], bool], str]]] = [
-    ("several models", lambda: serve.KEEP_ALIVE_SECONDS > 0, r"(has|serves) one model"),
+    ("several models", lambda: serving.KEEP_ALIVE_SECONDS > 0, r"(has|serves) one model"),
     ("TLS", lambda: "ssl_certfile" in settings(), r"no TLS|not? HTTPS"),
     ("kept responses", lambda: "keep_responses" in settings(), r"not (stored|kept)|`previous_response_id` is refused"),
     ("pieces of calls", lambda: hasattr(answer, "CallPiece"), r"streamed tool call arrives in one"),

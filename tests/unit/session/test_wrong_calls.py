@@ -132,7 +132,8 @@ def test_a_directory_without_a_config_has_a_cure(tmp_path: Path, files: tuple[st
 
 
 OF_VLLM = "scripts of vLLM run with `from rekindle.vllm import LLM, SamplingParams`"
-LISTED = "the commands `rekindle models` and `rekindle models --local` list models"
+LISTED = "rekindle.models() lists the models of this machine, and the command `rekindle models` those that fit it"
+DOWNLOADED = 'await rekindle.open("owner/name") downloads a model; rekindle.models() lists those that are here'
 
 
 @pytest.mark.parametrize(
@@ -141,9 +142,9 @@ LISTED = "the commands `rekindle models` and `rekindle models --local` list mode
         ("LLM", f"a model is opened by session = await rekindle.open(model); {OF_VLLM}"),
         ("AsyncLLMEngine", f"a model is opened by session = await rekindle.open(model); {OF_VLLM}"),
         ("version", "it is rekindle.__version__"),
-        ("models", LISTED),
         ("list", LISTED),
-        ("pull", 'await rekindle.open("owner/name") downloads a model'),
+        ("list_models", LISTED),
+        ("pull", DOWNLOADED),
         ("AutoTokenizer", "session.tokenizer is the tokenizer of an open model"),
         ("from_pretrained", "a model is opened by session = await rekindle.open(model)"),
         ("generate", "it belongs to a session: session = await rekindle.open(), then session.generate"),

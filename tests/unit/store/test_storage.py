@@ -9,6 +9,7 @@ import pytest
 from rekindle.assembly.loading.stores import store_directory
 from rekindle.core.errors import ModelNotFound, StorageError
 from rekindle.core.store.directory import atomic_write, cache_dir
+from rekindle.formats.checkpoints.local.listing import Listing
 from rekindle.formats.checkpoints.local.lmstudio import lmstudio_models
 from rekindle.formats.checkpoints.local.model import home_directory
 from rekindle.formats.checkpoints.local.ollama import ollama_models
@@ -94,8 +95,8 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     with pytest.warns(RuntimeWarning, match="nothing is restored, and nothing will be: there is no cache directory"):
         assert store_directory("auto") is None
     assert home_directory() == Path("~")
-    assert list(ollama_models()) == []
-    assert list(lmstudio_models()) == []
+    assert list(ollama_models(Listing())) == []
+    assert list(lmstudio_models(Listing())) == []
     with pytest.raises(ModelNotFound, match="no model '~nobody/x'"):
         open_checkpoint("~nobody/x")
     monkeypatch.setenv("REKINDLE_CACHE", "~/cache")

@@ -7,11 +7,14 @@ from functools import partial
 from typing import Any, Final, Unpack, cast
 
 from rekindle import markup
+from rekindle.chats.archive import Recording, archive_of
 from rekindle.chats.card import chat_html, chat_text
 from rekindle.chats.states import Again, NewMessages, State, before_answer, messages_of, question_of, window_of
+from rekindle.chats.turn_tokens import TurnTokens
 from rekindle.chats.turns import SAY_DEFAULTS, TURN_DEFAULTS, Draw, SayOptions, Turn, TurnOptions, draw_results, drawing
 from rekindle.chats.widget import ChatWidget
 from rekindle.chats.window import FULL, REMEDY, Fit, WhenFull, Words
+from rekindle.client.calls.images import with_sources
 from rekindle.client.calls.options import is_greedy
 from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.handle import Handle, Stream
@@ -96,6 +99,7 @@ class Chat:
         self._states = [State(tuple(messages))]
         self._in_turn = False
         self._streamed: StreamedTurn | None = None
+        self._recording: Recording | None = None
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:
@@ -280,7 +284,7 @@ class Chat:
         html = markup.card("Chat", quantity(len(self), "message"), chat_html(self.messages))
         return markup.bundle(chat_text(self.messages) or repr(self), html)
 
-    def widget(self) -> ChatWidget:
+    def widget(self, *, keep: bool = True) -> ChatWidget:
         """Return a box to talk to the model, for a notebook: `chat.widget()` as the last line of a cell.
 
         Enter, or the button "Send", starts a turn as `say` does, with tools. The answer appears as it arrives, and the
@@ -291,8 +295,36 @@ class Chat:
 
         The turns are those of this object, so other cells can read or continue the conversation. A saved notebook has
         the conversation without the box.
+
+        After each of its turns, the conversation is written to the cache directory, as `rekindle chat` does: readable
+        by this user alone, at most 20 conversations with a model, for 90 days. Before the first turn, the box offers
+        the last five; a click continues one, also after a restart of the kernel, with its cached pages. None are kept
+        with `restore="off"` or `disk_cache_bytes=0` in `open`, and with a `cache_salt`.
+
+        Args:
+            keep: whether to keep this conversation, and to offer earlier ones.
+
+        Raises:
+            InvalidRequest: `keep` is not a bool.
         """
-        return ChatWidget(self)
+        archive = archive_of(self._requests, self._options) if checks.boolean("keep", keep) else None
+        if archive is None:
+            return ChatWidget(self)
+        self._recording = self._recording or Recording(archive, self._requests.tokenizer)
+        return ChatWidget(self, self._recording)
+
+    @property
+    def _turn_tokens(self) -> TurnTokens:
+        return self._now.turn_tokens
+
+    def _resume(self, messages: Sequence[Mapping[str, Any]], turn_tokens: TurnTokens) -> None:
+        """Go on with an earlier conversation and its tokens; `undo` returns to this one."""
+        self._check_idle()
+        self._states.append(State(tuple(with_sources(copy_messages(messages))), turn_tokens))
+
+    def _know(self, turn_tokens: TurnTokens) -> None:
+        """Take the tokens of the conversation."""
+        self._states[-1] = replace(self._states[-1], turn_tokens=turn_tokens)
 
     def _turn(
         self,

@@ -43,6 +43,7 @@ class Inputs:
     Args:
         send: sends a text with its images; returns False if it cannot be sent now.
         stop: stops the answer.
+        press: takes the press of a button above the box; returns False for any other.
         no_images: the reason why the model takes no images; "" if it does.
 
     Attributes:
@@ -52,9 +53,17 @@ class Inputs:
         ImportError: anywidget is not installed.
     """
 
-    def __init__(self, send: Callable[[str, Sequence[ImageFile]], bool], stop: Callable[[], None], *, no_images: str):
+    def __init__(
+        self,
+        send: Callable[[str, Sequence[ImageFile]], bool],
+        stop: Callable[[], None],
+        press: Callable[[str], bool] = lambda name: False,
+        *,
+        no_images: str,
+    ):
         self._lock = threading.RLock()
         self._send, self._stop, self._is_busy = send, stop, False
+        self._press_above, self._above = press, ""
         self._chooser = "" if no_images else _chooser()
         self._parts: list[Part] = []
         self._attachments = Attachments(no_images, self._draw)
@@ -78,6 +87,12 @@ class Inputs:
         self._is_busy = busy
         self._draw()
 
+    def show_above(self, html: str) -> None:
+        """Show HTML above the box, in place of the former."""
+        if html != self._above:
+            self._above = html
+            self._draw()
+
     def close(self) -> None:
         """Remove the input."""
         if self._output is not None:
@@ -93,7 +108,7 @@ class Inputs:
                 f"{button('stop', 'Stop', more=_usable(self._is_busy))}"
             )
             self.face.draw(
-                f'{above}<div class="{ZONE}" style="max-width:72em">'
+                f'{above}{self._above}<div class="{ZONE}" style="max-width:72em">'
                 f'<div style="display:flex;flex-flow:row wrap;align-items:flex-start">{row}</div>'
                 f"{self._attachments.html}</div>"
             )
@@ -101,7 +116,7 @@ class Inputs:
     def _press(self, name: str) -> None:
         if name == "stop":
             self._stop()
-        elif name != "send":  # the script sends the text
+        elif name != "send" and not self._press_above(name):  # the script sends the text
             self._attachments.remove(name)
 
     def _take(self, content: Mapping[str, Any], buffers: Sequence[Any]) -> None:

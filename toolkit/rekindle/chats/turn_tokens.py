@@ -1,5 +1,6 @@
 """Tokens of earlier turns, so that the next turn of a conversation continues exactly the same tokens."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,29 @@ class TurnTokens:
             KnownTokens(longest.token_ids, longest.images) if longest.images else longest.token_ids,
             Illustrated(more, new_images) if new_images else more,
         )
+
+    def as_json(self) -> Mapping[str, Any] | None:
+        """Return the longest prefix without images as JSON; None without one."""
+        texts = [prefix for prefix in self.prefixes if not prefix.images]
+        if not texts:
+            return None
+        longest = max(texts, key=lambda prefix: len(prefix.token_ids))
+        return {"text": longest.text, "token_ids": list(longest.token_ids)}
+
+    @classmethod
+    def of_json(cls, saved: Any, vocabulary: int) -> "TurnTokens":
+        """Return the prefix of `as_json`; none for a damaged one.
+
+        Args:
+            saved: the JSON.
+            vocabulary: the number of tokens.
+        """
+        match saved:
+            case {"text": str(text), "token_ids": [*ids]} if all(
+                type(token) is int and 0 <= token < vocabulary for token in ids
+            ):
+                return cls((Prefix(text, (), tuple(ids)),))
+        return NO_TOKENS
 
     def with_turn(
         self, rendered: str, images: tuple[tuple[Any, Any], ...], answer: Generation, tokenizer: Tokenizer

@@ -7,8 +7,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from rekindle import markup
+from rekindle.chats.archive import Recording
 from rekindle.chats.card import content, message_html
 from rekindle.chats.inputs import Inputs, Part
+from rekindle.chats.resuming import Resuming, is_offer
+from rekindle.chats.turn_tokens import TurnTokens
 from rekindle.chats.turns import Draw, SayOptions
 from rekindle.chats.window import REMEDY, WhenFull, Words, full_text
 from rekindle.client.handle import Handle
@@ -46,9 +49,12 @@ class Conversation(Protocol):
     def _when_full(self) -> WhenFull: ...
     @property
     def _start(self) -> int: ...
+    @property
+    def _turn_tokens(self) -> TurnTokens: ...
     def _turn(
         self, new_messages: str, options: SayOptions, draw: Draw, on_step: Any = ..., words: Words | None = ...
     ) -> Waits[Generation]: ...
+    def _resume(self, messages: Sequence[Mapping[str, Any]], turn_tokens: TurnTokens) -> None: ...
     def _repr_mimebundle_(self) -> markup.Bundle: ...
 
 
@@ -60,13 +66,14 @@ class ChatWidget:
 
     Args:
         chat: the conversation.
+        recording: the file of the conversation, beside the earlier ones to offer; None without files.
 
     Attributes:
         answers: the answers of this widget, by the number of messages before each.
     """
 
-    def __init__(self, chat: Conversation):
-        self._chat = chat
+    def __init__(self, chat: Conversation, recording: Recording | None = None):
+        self._chat, self._resuming = chat, Resuming(chat, recording)
         self.answers: dict[int, Generation] = {}
         self._lock = threading.RLock()
         self._handle: Handle | None = None
@@ -115,7 +122,7 @@ class ChatWidget:
     def _display_(self) -> object:
         """Show the conversation and the input in a cell of marimo: its display protocol."""
         try:
-            inputs = Inputs(self.send, self.stop, no_images=self._chat._no_images)
+            inputs = self._new_inputs()
         except ImportError:
             return marimo_cell.html(self._repr_mimebundle_()["text/html"])
         with self._lock:
@@ -134,7 +141,7 @@ class ChatWidget:
             raise NotImplementedError("a conversation can be typed only in a notebook")
         if self._inputs is None:
             try:
-                inputs = Inputs(self.send, self.stop, no_images=self._chat._no_images)
+                inputs = self._new_inputs()
             except Exception as error:  # of any kind: IPython would print the traceback
                 raise NotImplementedError("an input needs anywidget") from error
         else:
@@ -146,6 +153,24 @@ class ChatWidget:
             inputs.show()
             self._inputs = inputs
         self._show_busy()
+
+    def _new_inputs(self) -> Inputs:
+        """Return a box; raises ImportError without anywidget."""
+        self._resuming.look()
+        inputs = Inputs(self.send, self.stop, self._press, no_images=self._chat._no_images)
+        inputs.show_above(self._resuming.html)
+        return inputs
+
+    def _press(self, name: str) -> bool:
+        """Continue an earlier conversation; return False if the button is none of an offer."""
+        if not is_offer(name):
+            return False
+        with self._lock:
+            if not self._is_busy and self._resuming.press(name):
+                self.answers.clear()
+                self._history.draw(self._history_bundle())
+        self._show_busy()
+        return True
 
     def _run(self, text: str, images: Sequence[ImageSource], user: markup.Bundle) -> None:
         """Run a turn to its end, on a thread of its own; an error is displayed.
@@ -164,6 +189,7 @@ class ChatWidget:
             if ending():  # a kernel at shutdown has no sockets
                 return
             why = f"{type(error).__name__}: {error}"
+        self._resuming.keep()
         self._history.draw(self._history_bundle())
         self._current.draw(_error_bundle(user, why) if len(self._chat.messages) == before and why else front_end.EMPTY)
         with self._lock:
@@ -190,6 +216,7 @@ class ChatWidget:
 
     def _show_busy(self) -> None:
         if self._inputs is not None:
+            self._inputs.show_above(self._resuming.html)
             self._inputs.show_busy(self._is_busy)
 
 

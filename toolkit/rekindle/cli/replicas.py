@@ -4,9 +4,8 @@ import sys
 import time
 from argparse import Namespace
 
-from rekindle.cli.units import ago
 from rekindle.core.errors import ConfigError
-from rekindle.core.words import quantity
+from rekindle.core.words import ago, quantity
 from rekindle.replicas import keeping
 
 

@@ -8,7 +8,7 @@ import textwrap
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
-from rekindle.core.words import bytes_in, quantity
+from rekindle.core.words import bytes_in
 
 
 def parse_size(text: str) -> int:
@@ -21,14 +21,6 @@ def parse_size(text: str) -> int:
     if size is None:
         raise ArgumentTypeError(f"expected a size such as 500M, 2G or 1.5GiB, got {text!r}")
     return size
-
-
-def ago(seconds: float) -> str:
-    """Return an age as text, in its largest unit."""
-    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= length:
-            return f"{quantity(int(seconds // length), unit)} ago"
-    return "less than a minute ago"
 
 
 def columns(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:

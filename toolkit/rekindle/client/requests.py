@@ -84,9 +84,11 @@ class Requests:
         draw: returns the drawer of requests for a function that reports awaited compilations.
         progress: whether calls draw their progress by default.
         repetition: the limit of repetition in free texts; None without a limit.
+        name: the name of the model, as passed to `open`; "" if it has none.
 
     Attributes:
         loaded_engine: the parts of the engine and its model.
+        name: as above.
     """
 
     def __init__(
@@ -98,8 +100,9 @@ class Requests:
         draw: Callable[[Report], Drawer],
         progress: bool,
         repetition: RepetitionLimit | None = None,
+        name: str = "",
     ):
-        self._engine, self.loaded_engine, self._client = engine, loaded_engine, client
+        self._engine, self.loaded_engine, self._client, self.name = engine, loaded_engine, client, name
         self._options, self._draw, self._progress, self._repetition = options, draw, progress, repetition
         self._drawer = draw(loaded_engine.programs.awaited)
         self._notes = Notes(self._drawer.note if progress else None, loaded_engine.tokenizer)
@@ -123,6 +126,10 @@ class Requests:
         requests._options = {**self._options, **self.loaded_engine.chat_defaults}
         requests._repetition = TEXTS
         return requests
+
+    def salt(self, options: Mapping[str, Any]) -> str:
+        """Return the `cache_salt` of a request with these options; "" without one."""
+        return str(options.get("cache_salt") or self._options.get("cache_salt") or "")
 
     @property
     def tokenizer(self) -> Tokenizer | None:

@@ -22,6 +22,14 @@ def seconds(count: float) -> str:
     return f"{count:.{2 if count < 100 else 0}f} s"
 
 
+def ago(count: float) -> str:
+    """Return an age in seconds as text, in its largest unit."""
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if count >= length:
+            return f"{quantity(int(count // length), unit)} ago"
+    return "less than a minute ago"
+
+
 def percent(share: float) -> str:
     """Format a share in percent, with enough digits to differ from 0."""
     return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1e}%"

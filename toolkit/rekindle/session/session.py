@@ -146,7 +146,8 @@ class Session:
         self._name = name or loaded_engine.source
         self._loaded_engine = loaded_engine
         self._client = client
-        self._requests = Requests(engine, loaded_engine, client, loaded_engine.defaults, NotebookDrawer, progress)
+        defaults = loaded_engine.defaults
+        self._requests = Requests(engine, loaded_engine, client, defaults, NotebookDrawer, progress, name=self._name)
         self._operations = Operations(engine, loaded_engine, client)
         self._adapters = AdapterOperations(engine, loaded_engine, client)
         self._inspections = Inspections(engine, loaded_engine, client, self._requests)

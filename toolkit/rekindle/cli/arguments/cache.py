@@ -10,6 +10,7 @@ from rekindle.cli.units import parse_size
 STORES: Final = ("programs", "snapshots", "images")
 """The stores with a bound, in the order of `rekindle.cli.cache.stores.STORES`."""
 MODELS: Final = "models"
+HISTORY: Final = "history"
 ALL: Final = "all"
 EXAMPLES: Final = (
     "rekindle cache ls",
@@ -27,10 +28,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser.set_defaults(run=deferred("rekindle.cli.cache.command", "cache"), command=name)
         return parser
 
-    lists = command("ls", "list the cached models, programs, snapshots and images")
+    lists = command("ls", "list models, programs, snapshots, images, conversations")
     lists.add_argument("--long", action="store_true", help="each program, and whole digests")
     command("size", "print the size of each directory, and of the whole cache")
-    prunes = command("prune", "remove the least recently used entries, and leftovers of killed processes")
+    prunes = command(
+        "prune", "remove the least recently used entries, leftovers of killed processes, and old conversations"
+    )
     prunes.set_defaults(refuse=prunes.error)
     for name, scope in (("max", "of all three together"), *((store, f"of {store}") for store in STORES)):
         prunes.add_argument(
@@ -39,13 +42,14 @@ def add_arguments(parser: ArgumentParser) -> None:
             metavar="SIZE",
             help=f"keep at most this much {scope}, such as 500M, 2G, 1.5GiB",
         )
-    clears = command("clear", "remove all programs, snapshots or images, or all of them")
+    clears = command("clear", "remove all programs, snapshots or images, or all of them; or the history of chats")
     clears.add_argument(
         "what",
         nargs="?",
         default=ALL,
-        choices=(*STORES, ALL, MODELS),
-        help="all (the default) means programs, snapshots and images; downloaded models are removed only by name",
+        choices=(*STORES, ALL, MODELS, HISTORY),
+        help="all (the default) means programs, snapshots and images; downloaded models and the history of chats are "
+        "removed only by name",
     )
     clears.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     explains = command("explain", "list a model's stored programs and pages, and the reasons for missing ones")

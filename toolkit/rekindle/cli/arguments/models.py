@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--context", type=int, default=TOKENS, metavar="N", help=text)
     text = "dtype of weights, keys and values (the default of `open`: float32 on CPUs, else bfloat16)"
     parser.add_argument("--dtype", choices=get_args(Dtype), help=text)
-    text = "list the models of Ollama, LM Studio and the hub's cache here, with sizes, and try which ones open"
+    text = "list the models of Ollama, LM Studio, the hub's cache and this folder, with sizes and memory"
     parser.add_argument("--local", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=deferred("rekindle.cli.models.command", "models"))

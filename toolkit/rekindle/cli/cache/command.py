@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from rekindle.chats import archive
 from rekindle.cli.arguments.cache import ALL
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.explain import explain
@@ -22,7 +23,7 @@ from rekindle.core.words import quantity, size_text
 
 
 def prune(arguments: Namespace) -> int:
-    """Remove the least recently used entries, down to the bounds, and leftovers of killed processes."""
+    """Remove the least recently used entries, down to the bounds, old conversations, and leftovers."""
     bounds: dict[str, int | None] = {name: getattr(arguments, f"{name}_bytes") for name in STORES}
     if arguments.max_bytes is not None:
         if any(bound is not None for bound in bounds.values()):
@@ -30,9 +31,12 @@ def prune(arguments: Namespace) -> int:
         bounds = {**stores.shares(arguments.max_bytes)}
     for name, bound in bounds.items():
         print(_remove(name, partial(stores.catalog(name).prune, sys.maxsize if bound is None else bound)))
+    if stores.entries(archive.HISTORY):
+        print(_remove(archive.HISTORY, archive.prune))
     if all(bound is None for bound in bounds.values()):
         print(
-            "Without a bound, only leftovers of killed processes are removed; --max-bytes 2G keeps the latest entries."
+            "Without a bound, only old conversations and leftovers of killed processes are removed; --max-bytes 2G "
+            "keeps the latest entries."
         )
     return 0
 

@@ -10,12 +10,12 @@ from rekindle.assembly.programs.restore_report import NO_VALUE, part_label
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.listing import content_of
 from rekindle.cli.models.planning import Requirements
-from rekindle.cli.units import ago, columns
+from rekindle.cli.units import columns
 from rekindle.core.device.programs.functions import program_name
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.snapshots import SnapshotCatalog
 from rekindle.core.store.validity import Difference, shorten
-from rekindle.core.words import size_text
+from rekindle.core.words import ago, size_text
 from rekindle.notebook.progress.bars import ProgressBars
 
 

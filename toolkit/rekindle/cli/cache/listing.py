@@ -8,18 +8,22 @@ import time
 from argparse import Namespace
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from rekindle.assembly.loading import identity
 from rekindle.assembly.loading.stores import IMAGES, PROGRAMS, SNAPSHOTS
 from rekindle.assembly.programs.starts import STARTS
+from rekindle.chats import archive
+from rekindle.chats.archive import HISTORY, ArchivedChat
 from rekindle.cli.cache import stores
 from rekindle.cli.cache.stores import MODELS
 from rekindle.cli.chat.wrapping import wrap_for
-from rekindle.cli.units import ago, columns
+from rekindle.cli.units import columns
 from rekindle.core.device.programs import key
 from rekindle.core.device.programs.store import ProgramCatalog
+from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.models.config import LayerConfig
 from rekindle.core.store.catalog import Entry
 from rekindle.core.store.directory import cache_dir
@@ -27,7 +31,7 @@ from rekindle.core.store.file_digests import DIGESTS
 from rekindle.core.store.picture_store import PictureCatalog
 from rekindle.core.store.snapshots import SnapshotCatalog, SnapshotEntry
 from rekindle.core.store.sources import SOURCES
-from rekindle.core.words import quantity, size_text
+from rekindle.core.words import ago, quantity, size_text
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
 STEP: Final = "step of "
@@ -44,6 +48,7 @@ def ls(arguments: Namespace) -> int:
         _section(PROGRAMS, _programs(root, long)),
         _section(SNAPSHOTS, _snapshots(root, long)),
         _section(IMAGES, _images(root)),
+        _section(HISTORY, _history(root)),
     ]
     others = [(path.name, size_text(stores.size_of(path))) for path in _others(root)]
     if others:
@@ -58,7 +63,7 @@ def size(arguments: Namespace) -> int:
     """Print the size of each directory, and of the whole cache."""
     root = cache_dir()
     paths = [
-        *(path for name in (MODELS, *stores.STORES) if (path := stores.path_of(name)).exists()),
+        *(path for name in (MODELS, *stores.STORES, HISTORY) if (path := stores.path_of(name)).exists()),
         *_others(root),
     ]
     sizes = {path.name: stores.size_of(path) for path in paths}
@@ -68,7 +73,9 @@ def size(arguments: Namespace) -> int:
 
 
 def _others(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.name not in (MODELS, *stores.STORES, STARTS, DIGESTS))
+    return sorted(
+        path for path in root.iterdir() if path.name not in (MODELS, *stores.STORES, HISTORY, STARTS, DIGESTS)
+    )
 
 
 def _section(name: str, lines: Iterable[str]) -> list[str]:
@@ -115,6 +122,22 @@ def _images(root: Path) -> Iterator[str]:
         group = [entry for entry in entries if entry.model == model]
         yield f"  {_short(root, model)}: {quantity(len(group), 'image')}, {_size_and_use(group)}"
     yield from _rest(IMAGES, entries)
+
+
+def _history(root: Path) -> Iterator[str]:
+    """Yield the conversations by model, and the lines typed in a terminal."""
+    chats: dict[str, list[ArchivedChat]] = defaultdict(list)
+    for path in archive.files(stores.path_of(HISTORY)):
+        with suppress(OSError, InvalidRequest, ConfigError):
+            chat = archive.read(path)
+            chats[chat.model].append(chat)
+    for model, group in sorted(chats.items()):
+        count, size = quantity(len(group), "conversation"), size_text(sum(chat.stamp[1] for chat in group))
+        last = ago(time.time() - max(chat.time for chat in group))
+        yield f"  {_short(root, model)}: {count}, {size}, the last turn {last}"
+    rest = stores.size_of(stores.path_of(HISTORY)) - sum(chat.stamp[1] for group in chats.values() for chat in group)
+    if rest > 0:
+        yield f"  and {size_text(rest)} of typed lines and damaged files"
 
 
 def _models_of(root: Path, group: Iterable[Entry]) -> str:

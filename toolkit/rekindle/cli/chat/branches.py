@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
+from rekindle.chats.archive import last_said
 from rekindle.chats.card import content
 from rekindle.chats.chat import Chat
 from rekindle.core.errors import InvalidRequest
@@ -88,12 +89,6 @@ class Branches:
             mark = "*" if number == self.number else " "
             lines.append(f"{mark} {number}  {len(branch.now)} messages  {last_said(branch.now.messages):.60}".rstrip())
         return "\n".join(lines)
-
-
-def last_said(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last message of the user in one line; "" if there is none."""
-    texts = [content(message) for message in messages if message["role"] == "user"]
-    return " ".join(texts[-1].split()) if texts else ""
 
 
 def undone_text(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str:

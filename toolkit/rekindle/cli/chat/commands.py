@@ -2,10 +2,13 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from rekindle.chats.archive import ArchivedChat
 from rekindle.chats.card import chat_text
 from rekindle.chats.states import Again
 from rekindle.cli.chat.branches import undone_text
@@ -14,7 +17,7 @@ from rekindle.cli.chat.saved import read_messages
 from rekindle.cli.chat.talk import Talk
 from rekindle.core.errors import InvalidRequest, StorageError
 from rekindle.core.keywords import likely
-from rekindle.core.words import quantity, seconds
+from rekindle.core.words import ago, quantity, seconds
 from rekindle.formats.images.writing import as_json
 from rekindle.formats.rendering.content_form import text_of
 from rekindle.results.generation import Generation
@@ -160,8 +163,20 @@ def _save(talk: Talk, argument: str) -> None:
 def _resume(talk: Talk, argument: str) -> None:
     if not talk.earlier:
         raise InvalidRequest("there is no conversation of an earlier start")
-    talk.branches.now.replace(talk.chat_of(talk.earlier))
-    talk.screen.note(f"{quantity(len(talk.earlier), 'message')}; /show prints the conversation")
+    number = int(argument) if argument.isdecimal() else 0 if argument else 1
+    if not 1 <= number <= len(talk.earlier):
+        chats = enumerate(talk.earlier, 1)
+        raise InvalidRequest(
+            "\n".join([f"no conversation {argument!r}; the latest are:", *starmap(_earlier_text, chats)])
+        )
+    talk.resume(talk.earlier[number - 1])
+    talk.screen.note(f"{quantity(len(talk.chat), 'message')}; /show prints the conversation")
+
+
+def _earlier_text(number: int, chat: ArchivedChat) -> str:
+    """Return a line about a conversation for /resume."""
+    size = quantity(len(chat.messages), "message")
+    return f"  {number}  {chat.title:.60}  {size}, {ago(time.time() - chat.time)}"
 
 
 def _stats(talk: Talk, argument: str) -> None:
@@ -237,7 +252,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "clear": Command(_clear, "", "begin a new conversation"),
     "save": Command(_save, "FILE", "write the conversation to a JSON file"),
     "load": Command(_load, "FILE", "continue the conversation of a file"),
-    "resume": Command(_resume, "", "continue the last conversation of an earlier start"),
+    "resume": Command(_resume, "[N]", "continue the last conversation of an earlier start, or the last but N - 1"),
     "stats": Command(_stats, "", "print the figures of the last answer"),
     "tools": Command(_tools, "", "list the tools of the MCP servers"),
     "exit": Command(_exit, "", "leave"),

@@ -3,12 +3,12 @@
 from argparse import Namespace
 from contextlib import ExitStack, suppress
 
+from rekindle.chats.archive import Archive
 from rekindle.cli import requirements, sampling
 from rekindle.cli.chat import commands
 from rekindle.cli.chat.branches import messages_text
 from rekindle.cli.chat.commands import Leave
 from rekindle.cli.chat.keys import hidden_keys
-from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines, open_lines
 from rekindle.cli.chat.mcp.config import read_servers
 from rekindle.cli.chat.mcp.permission import Permission
@@ -40,14 +40,17 @@ def chat(arguments: Namespace) -> int:
             session = stack.enter_context(sampling.open_session(arguments, model, "background"))
         if session.tokenizer is None or session.tokenizer.chat_template is None:
             raise _no_template(session.name)
-        last_chat = LastChat(session.name) if keeps and lines.interactive else None
-        talk = Talk(session, lines, screen, options, last_chat, sources, arguments.when_full)
+        archive = Archive(session.name) if keeps and lines.interactive else None
+        talk = Talk(session, lines, screen, options, archive, sources, arguments.when_full)
         if lines.interactive:
             screen.show(_ready(session))
         if arguments.load is not None:
             commands.load(talk, *arguments.load)
         elif talk.earlier:
-            screen.show(f"the last conversation: {messages_text(talk.earlier[-2:])}; /resume continues it")
+            more = f", /resume N one of {len(talk.earlier)}" if len(talk.earlier) > 1 else ""
+            screen.show(
+                f"the last conversation: {messages_text(talk.earlier[0].messages[-2:])}; /resume continues it{more}"
+            )
         if arguments.system is not None:
             commands.set_system(talk, arguments.system)
         with suppress(Leave, EOFError):

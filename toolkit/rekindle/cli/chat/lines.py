@@ -4,6 +4,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from rekindle.chats.archive import HISTORY
 from rekindle.core.errors import StorageError
 from rekindle.core.store.directory import cache_dir
 
@@ -13,8 +14,6 @@ COLOUR: Final = "ansicyan bold"
 """The style of typed lines, to tell them from answers."""
 QUOTES: Final = '"""'
 """The mark before and after a message of several lines."""
-HISTORY: Final = "history"
-"""The folder of the cache directory for the history of input lines."""
 
 
 class Lines(Protocol):

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from rekindle.chats.archive import Archive, ArchivedChat, Recording
 from rekindle.chats.chat import ROUNDS, Chat
 from rekindle.chats.states import Again
 from rekindle.chats.turns import SayOptions
 from rekindle.chats.window import Words
 from rekindle.cli.chat.branches import Branches
 from rekindle.cli.chat.keys import hidden_keys
-from rekindle.cli.chat.last import LastChat
 from rekindle.cli.chat.lines import Lines
 from rekindle.cli.chat.screen import Screen
 from rekindle.client.handle import Handle, Stream
@@ -22,6 +22,8 @@ from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.tools.sources import ToolSource
 
+OFFERED: Final = 9
+"""Most earlier conversations for /resume."""
 FULL: Final = (
     "the conversation has filled the context, so its oldest turns are no longer sent to the model; /show and /save "
     "have them"
@@ -35,7 +37,7 @@ class Talk:
 
     Args:
         options: the sampling options of all answers.
-        last_chat: the file of the last conversation; None without one.
+        archive: the conversations of earlier starts; None without them.
         sources: the sources of tools.
         when_full: as in `session.chat`.
 
@@ -45,7 +47,7 @@ class Talk:
         screen: the output.
         branches: the conversations.
         answer: the last answer; None before the first.
-        earlier: the messages of the last conversation of an earlier start.
+        earlier: the last conversations of earlier starts, latest first.
         sources: as above.
     """
 
@@ -55,13 +57,16 @@ class Talk:
         lines: Lines,
         screen: Screen,
         options: SamplingOptions,
-        last_chat: LastChat | None = None,
+        archive: Archive | None = None,
         sources: Sequence[ToolSource] = (),
         when_full: Literal["trim", "stop"] = "trim",
     ):
         self.session, self.lines, self.screen, self._options = session, lines, screen, options
-        self._last_chat, self.sources, self._when_full = last_chat, sources, when_full
-        self.earlier = [] if last_chat is None else last_chat.read()
+        self._recording = None if archive is None else Recording(archive, session.tokenizer)
+        self.sources, self._when_full = sources, when_full
+        self.earlier, damages = ([], []) if archive is None else archive.latest(OFFERED)
+        for damage in damages:
+            screen.note(damage)
         self.branches = Branches(self.chat_of([]))
         self.answer: Generation | None = None
         self._images: list[ImageSource] = []
@@ -79,6 +84,14 @@ class Talk:
         """
         tools = self.sources or None
         return self.session.chat(messages=messages or None, tools=tools, when_full=self._when_full, **self._options)
+
+    def resume(self, earlier: ArchivedChat) -> None:
+        """Replace the conversation by an earlier one."""
+        chat = self.chat_of(earlier.messages)
+        if self._recording is not None:
+            chat._know(self._recording.tokens_of(earlier))
+            self._recording.resume(earlier)
+        self.branches.now.replace(chat)
 
     def add_image(self, name: str) -> None:
         """Send the image of a file with the next message.
@@ -174,5 +187,9 @@ class Talk:
 
     def keep(self) -> None:
         """Write the conversation for the next start, once it has an answer of this one."""
-        if self._last_chat is not None and self.answer is not None and len(self.chat):
-            self._last_chat.write(self.chat.messages)
+        if (
+            self._recording is not None
+            and self.answer is not None
+            and (why := self._recording.write(self.chat.messages, self.chat._turn_tokens))
+        ):
+            self.screen.note(why)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
+from rekindle.assembly import fitting as machines
+from rekindle.assembly.fitting import Machine
 from rekindle.assembly.loading.choosing import AUTO
-from rekindle.cli.models import machine as machines
 from rekindle.cli.models.local import print_local
-from rekindle.cli.models.machine import Machine
 from rekindle.cli.models.table import Row, Size, count_text, rows
 from rekindle.cli.units import columns
 from rekindle.core.errors import ConfigError
@@ -25,13 +25,13 @@ _WIDEST: Final = 100
 def models(arguments: Namespace) -> int:
     """Print one line for each family; with a name, one line for each size of the families with this name.
 
-    With `--local`, print the models that other programs have downloaded instead.
+    With `--local`, print the models in files of this machine instead.
     """
-    if arguments.local:
-        return print_local(arguments.name, as_json=arguments.json)
     tokens = arguments.context
     if tokens < 0:
         raise ConfigError(f"--context must be at least 0, got {tokens}")
+    if arguments.local:
+        return print_local(arguments)
     families, machine = _matching(arguments.name), machines.this_machine(arguments.dtype)
     if arguments.json:
         print(json.dumps(_report(families, machine, tokens)))
@@ -88,7 +88,7 @@ def _summary(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator
 
 
 def _line(row: Row, machine: Machine, tokens: int) -> tuple[str, str, str]:
-    largest = machine.largest(row, tokens)
+    largest = machine.largest(row.sizes, tokens)
     labels = " ".join(f"[{size.label}]" if size is largest else size.label for size in row.sizes)
     if largest is not None:
         return row.name, labels, size_text(machine.bytes_of(largest, tokens))
@@ -115,7 +115,7 @@ def _details(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator
 
 def _cells(row: Row, machine: Machine, tokens: int) -> list[tuple[str, ...]]:
     """Return a table of a family's sizes. Active parameters are only there for experts."""
-    largest, has_experts = machine.largest(row, tokens), any(size.active < size.parameters for size in row.sizes)
+    largest, has_experts = machine.largest(row.sizes, tokens), any(size.active < size.parameters for size in row.sizes)
     table: list[tuple[str, ...]] = [("  size", "params", "active", "weights", f"+{tokens:,}")]
     for size in row.sizes:
         mark = "*" if size is largest else {True: "+", False: "-", None: ""}[machine.fits(size, tokens)]

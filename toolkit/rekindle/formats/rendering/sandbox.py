@@ -52,8 +52,8 @@ def bounded() -> Iterator[None]:
 
 
 @cache
-def environment_class() -> type[jinja2.Environment]:
-    """Return the class of environments with bounds."""
+def environment_class() -> Callable[..., jinja2.Environment]:
+    """Return the class of environments with bounds, to be called with the filters of ours."""
     from jinja2 import TemplateRuntimeError, nodes
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

@@ -6,7 +6,8 @@ second for a vocabulary of 49,000 tokens with its merges.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -31,9 +32,13 @@ _NUMBERS = {code: Struct(f"<{form}") for code, form in enumerate("BbHhIif?")} | 
     code: Struct(f"<{form}") for code, form in zip((10, 11, 12), "Qqd", strict=True)
 }
 _MAX_DIMENSIONS = 4
+_TOKENS = "tokenizer.ggml.tokens"
+"""The first of the long lists in the metadata, behind the numbers of the layers."""
 _BYTE = np.dtype(np.uint8)
 _FIRST_BYTES, _MOST_BYTES = 16 << 20, 1 << 30
 """Bytes of a file read for its header at first, and at most."""
+_BEGINNING_BYTES = 1 << 16
+"""Bytes of a file with its architecture and the numbers of its layers, in the order of llama.cpp's writers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +131,29 @@ def open_gguf_file(path: Path) -> GGUFFile:
         CheckpointError: the file is truncated or corrupt, or newer than the installed gguf library.
         UnsupportedModel: the file is big-endian, or has an unsupported version.
     """
-    try:
+    with _damage(path):
         metadata, tensors = _read_header(WeightFile(path), _FIRST_BYTES)
+    return GGUFFile((path,), metadata, {name: location.shape for name, location in tensors.items()}, tensors)
+
+
+def read_beginning(path: Path) -> dict[str, Any]:
+    """Return the metadata before the tokens, from the first 64 kB.
+
+    Raises:
+        CheckpointError, UnsupportedModel: as `open_gguf_file`, as far as the first bytes show it.
+    """
+    with _damage(path):
+        file = WeightFile(path)
+        header = _Header(file, file.read(0, min(_BEGINNING_BYTES, file.size)).data)
+        _check_version(header.begin(), path)
+        return header.beginning()
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Raise errors of a reader as CheckpointError."""
+    try:
+        yield
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, ArithmeticError, struct_error) as error:
@@ -135,18 +161,20 @@ def open_gguf_file(path: Path) -> GGUFFile:
             f"{path}: the file cannot be read ({error}). It is truncated or corrupt: fetch it again; or it is newer "
             "than the installed gguf library: upgrade gguf"
         ) from error
-    return GGUFFile((path,), metadata, {name: location.shape for name, location in tensors.items()}, tensors)
+
+
+def _check_version(version: int, path: Path) -> None:
+    if not version & 0xFFFF:
+        raise UnsupportedModel(f"{path}: big-endian GGUF files are not supported")
+    if version not in (2, 3):
+        raise UnsupportedModel(f"{path}: GGUF version {version} is not supported, only 2 and 3")
 
 
 def _read_header(file: WeightFile, size: int) -> tuple[dict[str, Any], dict[str, _TensorLocation]]:
     """Return the metadata and the tensors, from the first bytes of a file; of four times as many if these end."""
     header = _Header(file, file.read(0, min(size, file.size)).data)
     try:
-        version = header.begin()
-        if not version & 0xFFFF:
-            raise UnsupportedModel(f"{file.path}: big-endian GGUF files are not supported")
-        if version not in (2, 3):
-            raise UnsupportedModel(f"{file.path}: GGUF version {version} is not supported, only 2 and 3")
+        _check_version(header.begin(), file.path)
         return header.contents()
     except (ValueError, struct_error):
         if size >= min(file.size, _MOST_BYTES):
@@ -180,6 +208,16 @@ class _Header:
             raise ValueError(f"general.alignment must be a positive integer, got {alignment!r}")
         begin = -(-self._place // alignment) * alignment
         return metadata, {name: self._location(name, begin, *place) for name, place in places.items()}
+
+    def beginning(self) -> dict[str, Any]:
+        """Read the metadata up to the tokens, or as far as there are bytes."""
+        _, num_keys, metadata = self._number(_UINT64), self._number(_UINT64), dict[str, Any]()
+        with suppress(ValueError, struct_error):
+            for _ in range(num_keys):
+                if (name := self._string()) == _TOKENS:
+                    break
+                metadata[name] = self._value()
+        return metadata
 
     def _read_named(self, noun: str, count: int, read_item: Callable[[], T]) -> dict[str, T]:
         items: dict[str, T] = {}

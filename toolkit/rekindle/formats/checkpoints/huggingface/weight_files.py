@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,7 +44,7 @@ def open_weight_files(directory: Path) -> list[SafetensorsFile]:
             models[match[1] if (match := _SHARD.fullmatch(name)) else name].append(name)
     if len(models) == 1:
         ((_, shards),) = models.items()
-        _check_complete(directory, shards)
+        check_complete(directory, shards)
         return [open_safetensors(directory / name) for name in shards]
     if models:
         first = ", ".join(shards[0] for shards in models.values())
@@ -72,8 +73,12 @@ def _indexed(directory: Path) -> list[SafetensorsFile]:
     return list(files.values())
 
 
-def _check_complete(directory: Path, shards: list[str]) -> None:
-    """Reject shards whose names count more files than there are."""
+def check_complete(directory: Path, shards: Sequence[str]) -> None:
+    """Reject shards whose names count more files than there are.
+
+    Raises:
+        CheckpointError: a shard is missing.
+    """
     match = _SHARD.fullmatch(shards[0])
     if match is None:
         return

@@ -1,12 +1,15 @@
 """The models of LM Studio: folders publisher/model, with GGUF files or safetensors."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rekindle.formats.checkpoints.local.model import LocalModel, bytes_of, first_parts, home_directory, missing
+from rekindle.formats.checkpoints.local.folders import models_of
+from rekindle.formats.checkpoints.local.listing import Listing, is_folder
+from rekindle.formats.checkpoints.local.model import StoredModel, home_directory, missing
 
 PREFIX: Final = "lmstudio:"
 
@@ -20,17 +23,12 @@ def models_directory() -> Path:
     return home / "models"
 
 
-def lmstudio_models() -> Iterator[LocalModel]:
+def lmstudio_models(listing: Listing) -> Iterator[StoredModel]:
     """Yield LM Studio's models."""
     root = models_directory()
-    for folder in sorted(each for each in root.glob("*/*") if each.is_dir()):
-        name = PREFIX + folder.relative_to(root).as_posix()
-        files = first_parts([each for each in folder.iterdir() if each.suffix.lower() == ".gguf"])
-        paths = {name if len(files) == 1 else f"{name}/{file.name}": file for file in files}
-        if (folder / "config.json").is_file():
-            paths = {**{f"{name}/{file.name}": file for file in files}, name: folder}
-        for each, path in sorted(paths.items()):
-            yield LocalModel(each, path, bytes_of(path))
+    for folder in filter(is_folder, listing.at_depth(root, 2)):
+        path = Path(folder.path)
+        yield from models_of(path, listing.entries(path), PREFIX + path.relative_to(root).as_posix())
 
 
 def find_in_lmstudio(name: str) -> Path:
@@ -39,20 +37,23 @@ def find_in_lmstudio(name: str) -> Path:
     Raises:
         ModelNotFound: LM Studio has no such model, or several files in its folder.
     """
-    models = list(lmstudio_models())
+    listing = Listing()
+    models = list(lmstudio_models(listing))
     target = f"{PREFIX}{name}".casefold()
     for model in models:
         if target in (model.name.casefold(), f"{model.name}/{model.path.name}".casefold()):
             return model.path
     remedy = "`lms get` downloads models into folders of this form: publisher/model/file.gguf"
-    raise missing(PREFIX + name, "LM Studio", [models_directory()], [model.name for model in models], remedy)
+    raise missing(
+        PREFIX + name, "LM Studio", [models_directory()], [model.name for model in models], remedy, listing.skipped
+    )
 
 
 def _home() -> Path:
     """Return LM Studio's home directory: from the pointer file, or else the first existing one."""
     with suppress(OSError, ValueError):
         pointed = (home_directory() / ".lmstudio-home-pointer").read_text(encoding="utf-8").strip()
-        if pointed and Path(pointed).is_dir():
+        if pointed and os.path.isdir(pointed):
             return Path(pointed)
     own, former = home_directory() / ".lmstudio", home_directory() / ".cache" / "lm-studio"
-    return former if former.is_dir() and not own.is_dir() else own
+    return former if os.path.isdir(former) and not os.path.isdir(own) else own

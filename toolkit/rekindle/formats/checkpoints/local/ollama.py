@@ -4,11 +4,14 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from rekindle.core.errors import CheckpointError, ModelNotFound, UnsupportedModel
-from rekindle.formats.checkpoints.local.model import LocalModel, home_directory, missing
+from rekindle.formats.checkpoints.local.listing import Listing, is_file
+from rekindle.formats.checkpoints.local.model import StoredModel, home_directory, missing
+from rekindle.formats.model_file import damage
 
 PREFIX: Final = "ollama:"
 _MANIFESTS: Final = ("manifests-v2", "manifests")
@@ -26,17 +29,30 @@ def model_directories() -> list[Path]:
     if setting := os.environ.get("OLLAMA_MODELS", "").strip().strip("\"'"):
         return [Path(setting).expanduser()]
     own = home_directory() / ".ollama" / "models"
-    return [own, _SERVICE] if _SERVICE.is_dir() else [own]
+    return [own, _SERVICE] if _is_there(_SERVICE) else [own]
 
 
-def ollama_models() -> Iterator[LocalModel]:
-    """Yield Ollama's models; one without a GGUF file has the path of its manifest."""
-    for name, (manifest, directory) in _manifests().items():
-        try:
-            path = _gguf_file(PREFIX + name, manifest, directory)
-            yield LocalModel(PREFIX + name, path, path.stat().st_size)
-        except (CheckpointError, UnsupportedModel, OSError, AttributeError, TypeError):
-            yield LocalModel(PREFIX + name, manifest, 0)
+def ollama_models(listing: Listing) -> Iterator[StoredModel]:
+    """Yield Ollama's models; one without a GGUF file has the path of its manifest, and the reason."""
+    for short, (manifest, directory) in _manifests(listing).items():
+        yield _stored(PREFIX + short, manifest, directory)
+
+
+def _stored(name: str, manifest: Path, directory: Path) -> StoredModel:
+    try:
+        with damage(manifest):
+            path = _gguf_file(name, manifest, directory)
+            return StoredModel(name, path, path.stat().st_size, _numbers(name, manifest, directory))
+    except (CheckpointError, UnsupportedModel) as error:
+        return StoredModel(name, manifest, 0, problem=str(error).partition("\n")[0])
+
+
+def _numbers(name: str, manifest: Path, directory: Path) -> str:
+    """Return the kind of most numbers of a model, which the name of its file does not have; "" if it is unknown."""
+    with suppress(CheckpointError):
+        content = _gguf_manifest(name, _read(name, manifest), directory)
+        return str(_read(name, _blob(name, content.get("config") or {}, directory)).get("file_type") or "")
+    return ""
 
 
 def find_in_ollama(name: str) -> Path:
@@ -64,29 +80,37 @@ def projector_in_ollama(name: str) -> Path | None:
 
 def _manifest_of(name: str) -> tuple[str, Path, Path]:
     """Return the full name of a model, its manifest, and its directory of models."""
-    manifests = _manifests()
-    target = _short_name(name)
+    listing = Listing()
+    manifests, target = _manifests(listing), _short_name(name)
     for each, (manifest, directory) in manifests.items():
         if each.casefold() == target.casefold():
             return PREFIX + each, manifest, directory
-    raise _missing(target, list(manifests))
+    raise _missing(target, list(manifests), listing.skipped)
 
 
-def _missing(name: str, names: list[str]) -> ModelNotFound:
+def _missing(name: str, names: list[str], skipped: list[str]) -> ModelNotFound:
     remedy = f"`ollama pull {name}` downloads it; OLLAMA_MODELS names another directory of models"
-    return missing(PREFIX + name, "Ollama", model_directories(), [PREFIX + each for each in names], remedy)
+    return missing(PREFIX + name, "Ollama", model_directories(), [PREFIX + each for each in names], remedy, skipped)
 
 
-def _manifests() -> dict[str, tuple[Path, Path]]:
+def _manifests(listing: Listing) -> dict[str, tuple[Path, Path]]:
     """Return the manifests by the short names of their models, each with its directory of models."""
     manifests: dict[str, tuple[Path, Path]] = {}
     for directory in model_directories():
         for root in (directory / each for each in _MANIFESTS):
-            for manifest in sorted(root.glob("*/*/*/*")):
+            for entry in filter(is_file, listing.at_depth(root, 4)):  # not a link to a blob that is gone
+                manifest = Path(entry.path)
                 host, namespace, model, tag = manifest.relative_to(root).parts
-                if manifest.is_file():  # not a link to a blob that is gone
-                    manifests.setdefault(_shortest(host, namespace, model, tag), (manifest, directory))
+                manifests.setdefault(_shortest(host, namespace, model, tag), (manifest, directory))
     return dict(sorted(manifests.items()))
+
+
+def _is_there(directory: Path) -> bool:
+    """Return True if a directory exists, also below one that this user may not read."""
+    try:
+        return directory.is_dir()
+    except OSError:
+        return True
 
 
 def _short_name(name: str) -> str:

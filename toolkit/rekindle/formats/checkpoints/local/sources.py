@@ -1,15 +1,16 @@
 """The programs with models for `open`, by the prefix of a name."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from rekindle.formats.checkpoints.local.hub_cache import cached_models, find_in_cache
+from rekindle.formats.checkpoints.local.listing import Listing
 from rekindle.formats.checkpoints.local.lmstudio import find_in_lmstudio, lmstudio_models
-from rekindle.formats.checkpoints.local.model import LocalModel
+from rekindle.formats.checkpoints.local.model import StoredModel
 from rekindle.formats.checkpoints.local.ollama import find_in_ollama, ollama_models, projector_in_ollama
 
-SOURCES: Final[Mapping[str, tuple[Callable[[], Iterable[LocalModel]], Callable[[str], Path]]]] = {
+SOURCES: Final[Mapping[str, tuple[Callable[[Listing], Iterable[StoredModel]], Callable[[str], Path]]]] = {
     "ollama": (ollama_models, find_in_ollama),
     "lmstudio": (lmstudio_models, find_in_lmstudio),
     "huggingface": (cached_models, find_in_cache),
@@ -38,9 +39,3 @@ def local_tower(name: str) -> Path | None:
     """Return the file with the vision tower of a model by a name with a prefix; None if it is found by its name."""
     prefix, _, rest = name.partition(":")
     return projector_in_ollama(rest) if prefix.lower() == "ollama" else None
-
-
-def local_models() -> Iterator[LocalModel]:
-    """Yield the models of all programs."""
-    for models, _ in SOURCES.values():
-        yield from models()
