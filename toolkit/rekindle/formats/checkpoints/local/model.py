@@ -65,7 +65,7 @@ def missing(
     hint = f" Did you mean {folded[close[0]]!r}?" if close else ""
     more = len(models) - _SHOWN
     items = "\n".join(f"- {each}" for each in sorted(models)[:_SHOWN])
-    rest = f"\n- and {more} more: `rekindle models --local` lists all" if more > 0 else ""
+    rest = f"\n- and {more} more: rekindle.models(), or `rekindle models --local`, lists all" if more > 0 else ""
     return ModelNotFound(f"no model {name!r}.{hint} In {where}, {owner} has:\n{items}{rest}{unread}")
 
 
