@@ -181,7 +181,8 @@ class Chat:
     def retry(self, **options: Unpack[TurnOptions]) -> Waits[Generation]:
         """Answer the last message of the user anew, and replace the former answer; `undo` brings it back.
 
-        Calls of tools in that turn are executed anew, too. Without a temperature of 0, the answer differs by its seed.
+        Calls of tools in that turn are executed anew, too. Unless the temperature is 0, the answer is drawn by a
+        fresh seed: with a low temperature, it is often alike.
 
         Args:
             **options: changes of the options of the former answer; without `seed`, it is another one.
