@@ -234,6 +234,8 @@ def test_a_chat_streams_below_its_cell_and_stop_ends_an_answer(notebook: Noteboo
     expect(output).to_contain_text("from the cache")
     expect(output.get_by_role("button", name="Send")).to_be_enabled()
     expect(box).to_have_value("too early")
+    for name in ("Continue", "Retry"):
+        expect(output.get_by_role("button", name=name)).to_have_count(1)
     expect(notebook.run(2)).to_contain_text("assistant")
     notebook.look("chat")
 

@@ -66,6 +66,21 @@ def test_a_conversation_that_goes_on_after_a_restart_is_warm(smollm2_path: Path,
 
 
 @pytest.mark.wide
+def test_a_cut_answer_goes_on_as_if_it_had_not_been_cut(session: Session) -> None:
+    question = "Write a short story about a lighthouse."
+    every: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"temperature": 1, "seed": 5})
+    for options in every:
+        whole = session.chat(max_tokens=24, **options).say_sync(question)
+        chat = session.chat(max_tokens=8, **options)
+        chat.say_sync(question)
+        for _ in range(2):
+            answer = chat.continue_sync()
+        assert answer.token_ids == whole.token_ids
+        assert chat.messages[-1]["content"] == whole.content
+        assert answer.cached_tokens >= (len(answer.prompt_token_ids) + 8) // PAGE * PAGE - PAGE
+
+
+@pytest.mark.wide
 @pytest.mark.parametrize("place", ["template", "system message"])
 def test_a_chosen_call_is_made_and_read(place: str, request: pytest.FixtureRequest) -> None:
     told: Session = request.getfixturevalue("told" if place == "template" else "session")

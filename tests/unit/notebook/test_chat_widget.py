@@ -127,11 +127,129 @@ def test_stop_keeps_what_has_come(
     assert len(chat) == 2
 
 
+def acts(widget: ChatWidget) -> list[str]:
+    """Return the words of the buttons of each message, as the page reads them."""
+    return re.findall('data-acts="([^"]*)"', history(widget).html)
+
+
+def press(widget: ChatWidget, name: str) -> None:
+    """Press a button on a message, and wait for the turn."""
+    message(widget, {"press": name})
+    at_rest(widget)
+
+
+def say(widget: ChatWidget, text: str) -> None:
+    message(widget, {"text": text})
+    at_rest(widget)
+
+
+def test_a_cut_answer_goes_on_by_one_press(session: Session, chat: Chat, widget: ChatWidget) -> None:
+    say(widget, "Hello")
+    assert acts(widget) == ["edit.0", "continue.1 retry.1 edit.1"]
+    press(widget, "continue.1")
+    expected = session.chat(max_tokens=12).say_sync("Hello")
+    assert widget.answers[1].token_ids == expected.token_ids
+    assert [each["role"] for each in chat.messages] == ["user", "assistant"]
+    assert acts(widget) == ["edit.0", "continue.1 retry.1 edit.1"], "a cut answer is no version of its whole"
+    shown = read(history(widget).html, ALLOWED | {"p", "br"}).text
+    assert "after 12 tokens: max_tokens= allows more, and Continue goes on" in shown
+
+
+def test_arrows_lead_from_an_answer_to_the_former_ones_with_their_later_turns(chat: Chat, widget: ChatWidget) -> None:
+    for text in ("Hello", "And?"):
+        say(widget, text)
+    first = chat.messages
+    press(widget, "retry.1")
+    second = chat.messages
+    assert [each["role"] for each in second] == ["user", "assistant"]
+    assert second[1]["content"] != first[1]["content"], "a fresh seed"
+    assert acts(widget) == ["edit.0", "continue.1 retry.1 edit.1 older.1 =2/2"]
+    press(widget, "retry.1")
+    assert acts(widget)[1].endswith("edit.1 older.1 =3/3")
+    press(widget, "older.1")
+    press(widget, "older.1")
+    assert chat.messages == first
+    assert acts(widget) == ["edit.0", "retry.1 edit.1 =1/3 newer.1", "edit.2", "continue.3 retry.3 edit.3"]
+    press(widget, "newer.1")
+    assert chat.messages == second
+    chat.undo()
+    assert chat.messages == first, "undo comes back"
+
+
+def test_an_edit_answers_a_question_anew_or_changes_an_answer(
+    session: Session, chat: Chat, widget: ChatWidget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(widget, "Hello")
+    first, sent = chat.messages, list[Any]()
+    assert widget._inputs is not None
+    monkeypatch.setattr(widget._inputs.face.widget, "send", sent.append)
+    message(widget, {"press": "edit.0"})
+    assert sent == [{"text": "Hello", "edit": True}]
+    assert "an edit of a message" in page(widget)
+    message(widget, {"press": "keep"})
+    assert sent[1:] == [{"text": "", "edit": True}]
+    assert "an edit of a message" not in page(widget)
+    message(widget, {"press": "edit.0"})
+    say(widget, "Good morning")
+    assert chat.messages[0]["content"] == "Good morning"
+    assert len(chat) == 2
+    assert acts(widget)[0] == "edit.0 older.0 =2/2"
+    assert "an edit of a message" not in page(widget)
+    message(widget, {"press": "edit.1"})
+    say(widget, "It was")
+    assert chat.messages[1] == {"role": "assistant", "content": "It was"}
+    press(widget, "continue.1")
+    assert str(chat.messages[1]["content"]).startswith("It was")
+    press(widget, "older.0")
+    assert chat.messages == first
+
+
+def test_a_press_that_fails_is_shown_and_changes_nothing(session: Session, chat: Chat, widget: ChatWidget) -> None:
+    say(widget, "Hello")
+    before = chat.messages
+    press(widget, "retry.7")  # of an earlier page
+    press(widget, "newer.1")
+    assert "version 1 of 1 has no neighbour" in widget._current.html  # type: ignore[union-attr]
+    session.close_sync()
+    message(widget, {"press": "edit.0"})
+    say(widget, "Good morning")
+    assert "the session is closed" in widget._current.html  # type: ignore[union-attr]
+    assert chat.messages == before, "the edit is undone"
+    press(widget, "retry.1")
+    assert chat.messages == before
+
+
+def test_a_press_during_a_turn_does_nothing(session: Session, chat: Chat, widget: ChatWidget) -> None:
+    say(widget, "Hello")
+    session.pause_sync()
+    message(widget, {"text": "And?"})
+    until_blocking(lambda: bool(session.requests), "its request was submitted")
+    for name in ("retry.1", "edit.0", "continue.1", "older.1"):
+        message(widget, {"press": name})
+    assert acts(widget) == ["edit.0", "continue.1 retry.1 edit.1"]
+    session.resume()
+    at_rest(widget)
+    assert len(chat) == 4
+
+
+def test_the_last_message_has_its_buttons_in_the_input_too_for_pages_that_part_outputs(widget: ChatWidget) -> None:
+    assert "data-acts" not in page(widget)
+    say(widget, "Hello")
+    assert '<div data-spare style="font-size:0.85em" data-acts="continue.1 retry.1 edit.1"></div>' in page(widget)
+
+
+def test_a_saved_conversation_has_no_words_of_buttons(widget: ChatWidget) -> None:
+    say(widget, "Hello")
+    shown = read(history(widget).html, ALLOWED | {"p", "br"})
+    assert "Retry" not in shown.text
+    assert "button" not in shown.tags
+
+
 def test_a_line_in_the_conversation_tells_which_turns_are_no_longer_sent(session: Session) -> None:
     messages = [{"role": "user", "content": "Why?" + " " * 290}, {"role": "assistant", "content": "So it is."}]
     chat = session.chat(messages=messages * 16, max_tokens=6)
     chat.say_sync("Hi")
-    shown = history_bundle(chat.messages, {}, chat._start)["text/html"]
+    shown = history_bundle(chat.messages, {}, start=chat._history[-1].window.start)["text/html"]
     above, _, below = str(shown).partition("the turns above this line are no longer sent")
     kept = len(chat.window) // 2 - 1
     assert 0 < kept < 16
@@ -139,7 +257,10 @@ def test_a_line_in_the_conversation_tells_which_turns_are_no_longer_sent(session
 
 
 def test_an_answer_cut_by_the_context_names_the_way_on(session: Session) -> None:
-    for when_full, words in (("trim", "the next turn goes on without the oldest"), ("stop", "chat.undo() takes")):
+    for when_full, words in (
+        ("trim", "Continue, or the next turn, goes on without the oldest"),
+        ("stop", "chat.undo() takes"),
+    ):
         chat = session.chat(max_tokens=None, ignore_eos=True, when_full=when_full)  # type: ignore[arg-type]
         answer = chat.say_sync("Hi " * 1360)
         shown = str(history_bundle(chat.messages, {1: answer}, stops=when_full == "stop")["text/html"])

@@ -154,6 +154,21 @@ async def test_an_answer_that_filled_the_context_goes_on_without_the_oldest_turn
         assert chat.window[0]["content"] != "one"
 
 
+async def test_log_probabilities_of_a_continued_answer_are_those_of_all_its_tokens(session: Session) -> None:
+    chat = session.chat(max_tokens=4)
+    first = await chat.say("Hi", logprobs=1)
+    whole = await chat.continue_()
+    assert first.logprobs
+    assert whole.logprobs
+    assert whole.logprobs[:4] == first.logprobs
+    assert len(whole.logprobs) == len(whole.token_ids) == 8
+    assert (await chat.continue_(logprobs=None)).logprobs is None
+    before = chat.messages
+    with pytest.raises(InvalidRequest, match="they are not known: leave out logprobs"):
+        await chat.continue_(logprobs=1)
+    assert chat.messages == before
+
+
 async def test_options_that_no_answer_takes_are_refused_before_it(session: Session) -> None:
     wrong: Any = {"max_tokens": -1}
     chat = session.chat(max_tokens=4)

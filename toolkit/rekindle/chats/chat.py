@@ -9,7 +9,17 @@ from typing import Any, Final, Unpack, cast
 from rekindle import markup
 from rekindle.chats.archive import Recording, archive_of
 from rekindle.chats.card import chat_html, chat_text
-from rekindle.chats.states import Again, NewMessages, State, before_answer, messages_of, question_of, window_of
+from rekindle.chats.states import (
+    Again,
+    Continue,
+    NewMessages,
+    Retry,
+    State,
+    before_answer,
+    messages_of,
+    question_of,
+    window_of,
+)
 from rekindle.chats.turn_tokens import TurnTokens
 from rekindle.chats.turns import SAY_DEFAULTS, TURN_DEFAULTS, Draw, SayOptions, Turn, TurnOptions, draw_results, drawing
 from rekindle.chats.widget import ChatWidget
@@ -115,9 +125,15 @@ class Chat:
         return copy_messages(self._now.window.of(self._now.messages))
 
     @property
-    def _start(self) -> int:
-        """The index of the message from which on all are sent."""
-        return self._now.window.start
+    def _history(self) -> Sequence[State]:
+        """The states of the conversation, the current one last."""
+        self._settle()
+        return self._states
+
+    def _go(self, state: State) -> None:
+        """Return to a state; `undo` comes back."""
+        self._check_idle()
+        self._states.append(replace(state, extends=False))
 
     @property
     def _no_images(self) -> str:
@@ -169,7 +185,8 @@ class Chat:
     def retry(self, **options: Unpack[TurnOptions]) -> Waits[Generation]:
         """Answer the last message of the user anew, and replace the former answer; `undo` brings it back.
 
-        Calls of tools in that turn are executed anew, too. Without a temperature of 0, the answer differs by its seed.
+        Calls of tools in that turn are executed anew, too. Unless the temperature is 0, the answer is drawn by a
+        fresh seed: with a low temperature, it is often alike.
 
         Args:
             **options: changes of the options of the former answer; without `seed`, it is another one.
@@ -178,7 +195,7 @@ class Chat:
             InvalidRequest: the user has no message yet, or another turn is running, or as in `session.generate`.
             Others: as in `session.generate`. After an error, the conversation is unchanged.
         """
-        return self._turn(Again.RETRY, cast(SayOptions, options), drawing(None))
+        return self._turn(Retry(), cast(SayOptions, options), drawing(None))
 
     retry_sync = blocking(retry)
 
@@ -202,7 +219,7 @@ class Chat:
                 `session.generate`.
             Others: as in `session.generate`. After an error, the conversation is unchanged.
         """
-        return self._turn(Again.CONTINUE, cast(SayOptions, options), drawing(None))
+        return self._turn(Continue(), cast(SayOptions, options), drawing(None))
 
     continue_sync = blocking(continue_)
 
@@ -293,6 +310,10 @@ class Chat:
         its figures, and a bar with the part of its prompt that came from the prefix cache. "Stop" ends an answer and
         keeps its text. An error appears below the conversation, and the reason why a file is not taken below the box.
 
+        "Continue" goes on with a cut answer, and "Retry" answers anew, as `continue_` and `retry` do. "Edit" changes a
+        message: one of the user is answered anew, and an answer may be continued. Arrows lead from one version of a
+        message to the others, each with its later messages.
+
         The turns are those of this object, so other cells can read or continue the conversation. A saved notebook has
         the conversation without the box.
 
@@ -337,17 +358,17 @@ class Chat:
         __tracebackhide__ = True  # hides this frame from notebook tracebacks
         tools = yield from self._toolset.wait_listed()
         messages, turn = self._begin(new_messages, options, tools, words or self._words)
-        rounds = self._rounds(messages, tools, turn, draw, on_step)
+        rounds, extends = self._rounds(messages, tools, turn, draw, on_step), isinstance(new_messages, Continue)
         self._in_turn = True
         try:
             run = yield from rounds.run()
-            self._add(run.messages[:-1], run.answer, turn)
+            self._add(run.messages[:-1], run.answer, turn, extends=extends)
             return run.answer
         except Exception:
             raise
         except BaseException:  # an interrupt, or the end of a timeout's scope
             if (answer := turn.take_interrupted()) is not None:
-                self._add(rounds.messages, answer, turn)
+                self._add(rounds.messages, answer, turn, extends=extends)
             raise
         finally:
             self._in_turn = False
@@ -363,10 +384,10 @@ class Chat:
         self, new_messages: NewMessages | Again, options: SayOptions, tools: Sequence[Tool], words: Words
     ) -> tuple[list[Mapping[str, Any]], Turn]:
         """Return the conversation with the new messages, and the turn that requests its next answer."""
-        check_keywords(options, TURN_DEFAULTS if isinstance(new_messages, Again) else SAY_DEFAULTS)
+        check_keywords(options, TURN_DEFAULTS if isinstance(new_messages, Retry | Continue) else SAY_DEFAULTS)
         self._check_idle()
         state = self._now
-        if isinstance(new_messages, Again):
+        if isinstance(new_messages, Retry | Continue):
             return self._begin_again(new_messages, state, options, tools, words)
         images, options = options.get("images"), cast(SayOptions, {**options, "images": None})
         messages = [*state.messages, *messages_of(new_messages, images)]
@@ -380,10 +401,10 @@ class Chat:
         self, again: Again, state: State, options: TurnOptions, tools: Sequence[Tool], words: Words
     ) -> tuple[list[Mapping[str, Any]], Turn]:
         """Return the conversation before the last answer, and the turn that requests it anew or more of it."""
-        former = self._options if state.options is None else state.options
-        turn_options: Any = {**former, **options}
-        if again is Again.RETRY:
-            messages = question_of(state.messages)
+        place = again.place if isinstance(again, Retry) and again.place is not None else len(state.messages) - 1
+        turn_options: Any = {**self._options_of(state.messages[place : place + 1]), **options}
+        if isinstance(again, Retry):
+            messages = question_of(state.messages[: place + 1])
             if not is_greedy(self._requests.value_of("temperature", turn_options)):
                 turn_options["seed"] = options.get("seed", secrets.randbits(SEED_BITS))
             return messages, self._new_turn(state, messages, turn_options, tools, words)
@@ -399,6 +420,12 @@ class Chat:
         else:
             turn.opening = OutputPrefix(last.token_ids, last.logprobs, last.weights_version)
         return messages, turn
+
+    def _options_of(self, answer: Sequence[Mapping[str, Any]]) -> TurnOptions:
+        """Return the options of the turn with an answer, as a list; those of the chat for an unknown one."""
+        turns = (state for state in self._states if state.options is not None and state.messages[-1:] != ())
+        by_answer = {id(state.messages[-1]): state.options for state in turns}
+        return next((by_answer[id(each)] or {} for each in answer if id(each) in by_answer), self._options)
 
     def _new_turn(
         self,
@@ -424,9 +451,11 @@ class Chat:
             self._told_full = True
             tell()
 
-    def _add(self, messages: Sequence[Mapping[str, Any]], answer: Generation, turn: Turn) -> None:
+    def _add(
+        self, messages: Sequence[Mapping[str, Any]], answer: Generation, turn: Turn, *, extends: bool = False
+    ) -> None:
         message = turn.message(messages, self._message(answer))
-        self._states.append(State((*messages, message), turn.turn_tokens, turn.window, answer, turn.options))
+        self._states.append(State((*messages, message), turn.turn_tokens, turn.window, answer, turn.options, extends))
 
     @property
     def _now(self) -> State:

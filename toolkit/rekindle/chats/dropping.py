@@ -25,7 +25,7 @@ async function deliver(model, file) {
   }
 }
 
-function extend({ model, el }) {
+function drop({ model, el }) {
   const zone = () => el.closest(".jp-OutputArea") ?? el  // in Jupyter, the conversation above too
   const field = () => el.querySelector("textarea")
   const mark = on => el.classList.toggle("ZONE-over", on)
@@ -75,7 +75,10 @@ function extend({ model, el }) {
       if (isHere(event) && hasFiles(event.dataTransfer)) take(event, event.dataTransfer)
     },
   }
-  const giveBack = content => { if (!field().value) field().value = content.text }
+  const giveBack = content => {
+    if (!field().value || content.edit) field().value = content.text
+    if (content.edit) field().focus()
+  }
   model.on("msg:custom", giveBack)
   for (const [name, listener] of Object.entries(local)) el.addEventListener(name, listener)
   for (const [name, listener] of Object.entries(global)) document.addEventListener(name, listener, true)
@@ -86,7 +89,7 @@ function extend({ model, el }) {
   }
 }
 """.replace("ZONE", ZONE).replace("MOST_BYTES", str(MOST_BYTES))
-"""The script of the widget of a chat, for a `Face`."""
+"""The script of the input of a chat; the widget's `extend` calls `drop`."""
 
 
 class Files:

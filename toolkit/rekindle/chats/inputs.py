@@ -2,14 +2,22 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from rekindle.chats.attachments import Attachments
-from rekindle.chats.dropping import SCRIPT, ZONE, Files
+from rekindle import markup
+from rekindle.chats import actions, dropping
+from rekindle.chats.actions import Press
+from rekindle.chats.attachments import REMOVE, Attachments
+from rekindle.chats.dropping import ZONE, Files
+from rekindle.chats.resuming import is_offer
 from rekindle.formats.images.sources import ImageFile
 from rekindle.notebook import front_end
 from rekindle.notebook.face import Face, button
 
+EDITS = "an edit of a message: Enter puts it in place of the old text"
+"""The note above the box during an edit."""
+KEEP = "keep"
+"""The button that ends an edit."""
 HINT = "Say something, and press Enter"
 FIELD = (
     "flex:1 1 12em;min-width:0;min-height:2em;box-sizing:border-box;font:inherit;color:inherit;background:transparent;"
@@ -17,6 +25,13 @@ FIELD = (
     "field-sizing:content;resize:vertical"
 )
 """The style of the box."""
+SCRIPT = f"""{dropping.SCRIPT}{actions.SCRIPT}
+function extend(page) {{
+  const leaves = [drop(page), act(page)]
+  return () => leaves.forEach(leave => leave())
+}}
+"""
+"""The script of the widget's page, for a `Face`."""
 
 
 class Part:
@@ -35,15 +50,32 @@ class Part:
         self._changed()
 
 
+class Talk(Protocol):
+    """Receiver of texts and presses."""
+
+    def send(self, text: str, images: Sequence[ImageFile]) -> bool:
+        """Send a text with its images; return False if it cannot be sent now."""
+
+    def replace(self, place: int, text: str) -> bool:
+        """Replace the text of a message by its index; return False if it cannot be replaced now."""
+
+    def stop(self) -> None:
+        """Stop the answer."""
+
+    def act(self, press: Press) -> None:
+        """Take the press of a button on a message."""
+
+    def resume(self, name: str) -> None:
+        """Take the press of a button of an earlier conversation."""
+
+
 class Inputs:
     """Input box with its buttons.
 
     The page sends a text at Enter, or at a press of "Send", and empties its box. A text that is not taken goes back.
 
     Args:
-        send: sends a text with its images; returns False if it cannot be sent now.
-        stop: stops the answer.
-        press: takes the press of a button above the box; returns False for any other.
+        talk: the receiver.
         no_images: the reason why the model takes no images; "" if it does.
 
     Attributes:
@@ -53,17 +85,11 @@ class Inputs:
         ImportError: anywidget is not installed.
     """
 
-    def __init__(
-        self,
-        send: Callable[[str, Sequence[ImageFile]], bool],
-        stop: Callable[[], None],
-        press: Callable[[str], bool] = lambda name: False,
-        *,
-        no_images: str,
-    ):
+    def __init__(self, talk: Talk, *, no_images: str):
         self._lock = threading.RLock()
-        self._send, self._stop, self._is_busy = send, stop, False
-        self._press_above, self._above = press, ""
+        self._talk, self._is_busy = talk, False
+        self._above, self._spare = "", ""
+        self._place: int | None = None  # of the message in an edit
         self._chooser = "" if no_images else _chooser()
         self._parts: list[Part] = []
         self._attachments = Attachments(no_images, self._draw)
@@ -93,6 +119,17 @@ class Inputs:
             self._above = html
             self._draw()
 
+    def show_acts(self, spare: str) -> None:
+        """Show the buttons of the last message, for pages without them on each message; see `actions.spare`."""
+        self._spare = spare
+        self._draw()
+
+    def edit(self, place: int | None, text: str = "") -> None:
+        """Show the text of a message in the box, for an edit; None ends the edit."""
+        self._place = place
+        self.face.widget.send({"text": text, "edit": True})
+        self._draw()
+
     def close(self) -> None:
         """Remove the input."""
         if self._output is not None:
@@ -102,22 +139,30 @@ class Inputs:
     def _draw(self) -> None:
         with self._lock:
             above = "".join(f"<div>{part.html}</div>" for part in self._parts)
+            note = f"{markup.note(EDITS)}{button(KEEP, 'Keep as it is')}" if self._place is not None else ""
             row = (
                 f'<textarea aria-label="You" rows="1" placeholder="{HINT}" style="{FIELD}"></textarea>{self._chooser}'
                 f"{button('send', 'Send', more=_usable(not self._is_busy))}"
                 f"{button('stop', 'Stop', more=_usable(self._is_busy))}"
             )
-            self.face.draw(
-                f'{above}{self._above}<div class="{ZONE}" style="max-width:72em">'
+            self.face.draw(  # with equally many parts always, so that the box keeps its text
+                f"{above}<div>{self._above}</div>"
+                f'<div class="{ZONE}" style="max-width:72em"><div>{self._spare}</div><div>{note}</div>'
                 f'<div style="display:flex;flex-flow:row wrap;align-items:flex-start">{row}</div>'
                 f"{self._attachments.html}</div>"
             )
 
     def _press(self, name: str) -> None:
         if name == "stop":
-            self._stop()
-        elif name != "send" and not self._press_above(name):  # the script sends the text
+            self._talk.stop()
+        elif name == KEEP:
+            self.edit(None)
+        elif is_offer(name):
+            self._talk.resume(name)
+        elif name.startswith(REMOVE):
             self._attachments.remove(name)
+        elif name != "send":  # the script sends the text
+            self._talk.act(Press.of(name))
 
     def _take(self, content: Mapping[str, Any], buffers: Sequence[Any]) -> None:
         """Take a text, or a part of a file."""
@@ -131,7 +176,8 @@ class Inputs:
         if not text:
             if images:
                 self._attachments.complain("say something about the images, and press Enter")
-        elif self._send(text, images):
+        elif self._talk.send(text, images) if self._place is None else self._talk.replace(self._place, text):
+            self._place = None
             self._attachments.clear()
         else:
             self.face.widget.send({"text": text})

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
@@ -20,16 +19,24 @@ NewMessages = str | Sequence[Mapping[str, Any]] | None
 """New messages of a turn: a user message as a str, a list of messages, or None if the last message awaits an answer."""
 
 
-class Again(Enum):
-    """Turn without a new message.
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Turn with another answer to a message of the user.
 
     Attributes:
-        RETRY: another answer to the last message.
-        CONTINUE: more of the last answer.
+        place: the index of a message in the turn of the former answer; None for the last one.
     """
 
-    RETRY = "retry"
-    CONTINUE = "continue"
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Turn with more of the last answer."""
+
+
+Again = Retry | Continue
+"""Turn without a new message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class State:
         window: the part of the messages for the model.
         answer: the last answer; None before the first, and after an edit.
         options: the options of the last turn; None before the first.
+        extends: whether the last answer has continued that of the state before.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -49,6 +57,7 @@ class State:
     window: Window = WHOLE
     answer: Generation | None = None
     options: TurnOptions | None = None
+    extends: bool = False
 
 
 def window_of(state: State, messages: Messages) -> Window:

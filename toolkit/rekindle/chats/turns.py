@@ -134,12 +134,29 @@ class Turn:
         choice = self._choice
         chat = self._conversation(self.window.of(messages), choice)
         prompt = self._prompt(chat)
-        options, opening = {**self.options, "tool_choice": choice}, self.opening
+        options, opening = {**self.options, "tool_choice": choice}, self._checked_opening()
         if opening.token_ids and self._most is not None:  # which counts them too
             options["max_tokens"] = self._most + len(opening.token_ids)
         self.handle = self._requests.answer(chat, cast(GenerateOptions[Any], options), prompt, opening)
         self._choice, self.opening = "auto", NO_PREFIX
         return self.handle
+
+    def _checked_opening(self) -> OutputPrefix:
+        """Return the first tokens of the next answer, with their log-probabilities if it has some.
+
+        Raises:
+            InvalidRequest: theirs are not known.
+        """
+        opening = self.opening
+        if self._requests.value_of("logprobs", self.options) is None:
+            return replace(opening, logprobs=None)
+        if opening.token_ids and opening.logprobs is None:
+            raise InvalidRequest.of(
+                "logprobs",
+                "a continued answer with logprobs begins with those of its first tokens, and they are not known: leave "
+                "out logprobs",
+            )
+        return opening
 
     def begin_with(self, messages: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> None:
         """Begin the next answer with the text of a message, as the chat template writes it.

@@ -13,6 +13,7 @@ from rekindle.core.request import checks
 from rekindle.core.words import quantity
 from rekindle.formats.rendering.chat import check_messages, copy_messages
 from rekindle.formats.rendering.system_messages import SYSTEM_ROLES
+from rekindle.results.generation import Generation
 from rekindle.tools.calling import FunctionCall
 
 Messages = Sequence[Mapping[str, Any]]
@@ -113,10 +114,16 @@ class Sizes:
         return cls(longest, min(longest, context - room), count, weigh)
 
 
-def full_text(context: int, *, stops: bool) -> str:
-    """Return the reason for an answer cut by a full context, with the way on for code."""
-    way = REMEDY if stops else "the next turn goes on without the oldest ones"
-    return f"the context of {quantity(context, 'token')} is full: {way}"
+def cut_text(answer: Generation, *, stops: bool) -> str | None:
+    """Return the reason for an answer of a widget cut by a limit, with the way on; None for another end.
+
+    Args:
+        stops: whether the chat stops with a full context.
+    """
+    if answer.full_context is not None:
+        way = REMEDY if stops else "Continue, or the next turn, goes on without the oldest turns"
+        return f"the context of {quantity(answer.full_context, 'token')} is full: {way}"
+    return answer.cut_by and f"{answer.cut_by}, and Continue goes on"
 
 
 def check_when_full(value: Any) -> None:

@@ -23,6 +23,7 @@ _ELSEWHERE: Final = {
     "token_ids": ("prompt_token_ids", "input_ids"),
     "system": ("instructions", "system_message", "system_prompt"),
     "messages": ("chat_history", "history"),
+    "when_full": ("context_overflow_policy", "context_shift", "on_full", "overflow", "truncation_strategy"),
     "images": ("image", "multi_modal_data"),
     "tools": ("functions",),
     "tool_choice": ("function_call",),

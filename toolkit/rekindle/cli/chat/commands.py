@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from rekindle.chats.archive import ArchivedChat
 from rekindle.chats.card import chat_text
-from rekindle.chats.states import Again
+from rekindle.chats.states import Continue, Retry
 from rekindle.cli.chat.branches import undone_text
 from rekindle.cli.chat.mcp.listing import tools_text
 from rekindle.cli.chat.saved import read_messages
@@ -122,7 +122,7 @@ def _retry(talk: Talk, argument: str) -> None:
     talk.branches.add()
     is_answered = False
     try:
-        is_answered = talk.say(Again.RETRY)
+        is_answered = talk.say(Retry())
     finally:
         if not is_answered:
             talk.branches.drop(former)
@@ -131,7 +131,7 @@ def _retry(talk: Talk, argument: str) -> None:
 
 
 def _continue(talk: Talk, argument: str) -> None:
-    talk.say(Again.CONTINUE)
+    talk.say(Continue())
 
 
 def _branch(talk: Talk, argument: str) -> None:
