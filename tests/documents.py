@@ -16,7 +16,6 @@ ANSWERS: Final = {
     "And of Italy?": "Rome",
     "In which year did the first human walk on the moon?": "1969",
     "What is a prime number? Answer in one sentence.": "no positive integer divisors other than 1 and itself",
-    "Why is the sky blue?": "scattering",
 }
 """Words of a right answer, by each question for the default model in the README, its film and the tutorials."""
 FENCE: Final = re.compile(

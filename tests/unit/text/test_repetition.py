@@ -173,5 +173,6 @@ async def test_chats_take_the_options_recommended_for_them_and_generate_does_not
 
 def test_the_default_model_has_such_options(smollm2_path: object) -> None:
     checkpoint = open_checkpoint(NAME)
-    assert checkpoint.chat_defaults == {"temperature": 0.2, "top_p": 0.9, "min_p": 0.7, "frequency_penalty": 0.5}
+    sampling = {"temperature": 0.2, "top_p": 0.9, "min_p": 0.7}
+    assert checkpoint.chat_defaults == {**sampling, "frequency_penalty": 0.5, "repetition_penalty": 1.03}
     assert SamplingParams.from_options({}, checkpoint.chat_defaults).temperature == 0.2
