@@ -56,7 +56,7 @@ def test_a_conversation_that_goes_on_after_a_restart_is_warm(smollm2_path: Path,
         widget = chat.widget()
         widget._resuming.look()
         compilations.clear()
-        assert widget._press("resume-0")
+        widget.resume("resume-0")
         answer = chat.say_sync("And that of Spain?")
         known = before.prompt_token_ids + before.token_ids
         assert answer.prompt_token_ids[: len(known)] == known

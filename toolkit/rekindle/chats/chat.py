@@ -4,10 +4,9 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from rekindle import markup
-from rekindle.chats.archive import Recording, archive_of
 from rekindle.chats.card import chat_html, chat_text
 from rekindle.chats.states import (
     Again,
@@ -22,7 +21,6 @@ from rekindle.chats.states import (
 )
 from rekindle.chats.turn_tokens import TurnTokens
 from rekindle.chats.turns import SAY_DEFAULTS, TURN_DEFAULTS, Draw, SayOptions, Turn, TurnOptions, draw_results, drawing
-from rekindle.chats.widget import ChatWidget
 from rekindle.chats.window import FULL, REMEDY, Fit, WhenFull, Words
 from rekindle.client.calls.images import with_sources
 from rekindle.client.calls.options import is_greedy
@@ -42,6 +40,10 @@ from rekindle.results.generation import Generation
 from rekindle.tools.running import OnStep, Rounds
 from rekindle.tools.tool import Tool
 from rekindle.tools.toolset import ChatTool, Toolset
+
+if TYPE_CHECKING:
+    from rekindle.chats.archive import Recording
+    from rekindle.chats.widget import ChatWidget
 
 SEED_BITS = 53
 """Bits of a fresh seed, which survive JSON in any language."""
@@ -301,7 +303,7 @@ class Chat:
         html = markup.card("Chat", quantity(len(self), "message"), chat_html(self.messages))
         return markup.bundle(chat_text(self.messages) or repr(self), html)
 
-    def widget(self, *, keep: bool = True) -> ChatWidget:
+    def widget(self, *, keep: bool = True) -> "ChatWidget":
         """Return a box to talk to the model, for a notebook: `chat.widget()` as the last line of a cell.
 
         Enter, or the button "Send", starts a turn as `say` does, with tools. The answer appears as it arrives, and the
@@ -328,6 +330,9 @@ class Chat:
         Raises:
             InvalidRequest: `keep` is not a bool.
         """
+        from rekindle.chats.archive import Recording, archive_of
+        from rekindle.chats.widget import ChatWidget
+
         archive = archive_of(self._requests, self._options) if checks.boolean("keep", keep) else None
         if archive is None:
             return ChatWidget(self)

@@ -137,11 +137,8 @@ class Loops:
 
     def __init__(self) -> None:
         self.kind: Kind = "prose"
-        self._line, self._line_start, self._characters = (
-            "",
-            0,
-            0,
-        )  # the last line, its index, and its characters in words
+        self._line, self._line_start = "", 0
+        self._characters = 0  # of the line, in words
         self._in_fence, self._depth = False, 0  # the depth of brackets in JSON
         self._lengths = deque[int](maxlen=VERSE_LINES)
         self._items, self._runs, self._same_numbers = Items(), Runs(), Runs()
