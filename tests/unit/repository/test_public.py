@@ -1,5 +1,6 @@
 """Users may rely on the names of the package, and on one order of options wherever they are listed."""
 
+import inspect
 import re
 from dataclasses import fields
 from typing import Any
@@ -43,6 +44,24 @@ def test_every_error_is_public_and_in_the_tree_of_its_module() -> None:
     raised = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert {*tree, "RekindleError", "ParametersIgnored"} == set(raised)
     assert set(raised) <= set(rekindle.__all__)
+
+
+def test_keywords_of_public_methods_are_spelled_out() -> None:
+    """Completion, help and the site's builder read each keyword; `**options: Unpack[...]` ends the builder."""
+    owners = [value for name in rekindle.__all__ if inspect.isclass(value := getattr(rekindle, name))]
+    functions = {
+        f"{owner.__name__}.{name}": value
+        for owner in owners
+        for name, value in inspect.getmembers(owner, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    assert len(functions) > 100
+    bundled = [
+        name
+        for name, function in functions.items()
+        if any("Options" in str(each.annotation) for each in inspect.signature(function).parameters.values())
+    ]
+    assert bundled == []
 
 
 def documented(record: type[Any]) -> list[str]:

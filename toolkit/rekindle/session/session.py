@@ -401,6 +401,7 @@ class Session:
 
     submit_all_sync = blocking(submit_all)
 
+    @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def submit_all_unless(
         self,
         reason: Callable[[], Exception | None],
