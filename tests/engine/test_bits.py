@@ -86,7 +86,7 @@ class InParts:
     scope="module",
     params=[
         pytest.param(("float32", "float32"), marks=pytest.mark.wide),
-        ("bfloat16", "bfloat16"),
+        pytest.param(("bfloat16", "bfloat16"), marks=pytest.mark.wide),
         ("float32", "int8"),
     ],
 )

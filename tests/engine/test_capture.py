@@ -55,6 +55,7 @@ def looks(session: rekindle.Session) -> int:
     return sum(isinstance(key, Look) for key in executables._ready)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("progress", [True, False])
 def test_a_long_wait_for_a_look_has_a_sign_in_a_log(
     session: rekindle.Session, progress: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -41,6 +41,7 @@ def test_a_turn_is_computed_from_its_new_tokens_on(session: Session) -> None:
         before = answer
 
 
+@pytest.mark.wide
 def test_a_conversation_that_goes_on_after_a_restart_is_warm(smollm2_path: Path, compilations: list[str]) -> None:
     """Continue by a click in a new session: its new tokens alone are computed, and nothing is compiled."""
     options: dict[str, Any] = {"max_tokens": 30, "temperature": 0}

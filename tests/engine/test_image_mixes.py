@@ -158,6 +158,7 @@ async def test_a_request_may_be_cancelled_while_its_image_is_decoded(
     assert (after.running, after.waiting) == (0, 0)
 
 
+@pytest.mark.wide
 async def test_a_request_may_be_cancelled_between_two_tiles_of_its_image(session: Session) -> None:
     image = Image.open(IMAGES[0]).transpose(Image.Transpose.ROTATE_180).resize((96, 96))
     expected = await session.generate(question("Tiles?", image.copy()), cache_salt="first", **GREEDY)

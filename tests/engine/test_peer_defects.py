@@ -83,6 +83,7 @@ def test_9_a_greedy_row_beside_sampled_rows_takes_the_likeliest(session: rekindl
         stranger.result(timeout=PATIENCE)
 
 
+@pytest.mark.wide
 def test_10_seed_and_log_probabilities_do_something(session: rekindle.Session) -> None:
     def draw(seed: int) -> rekindle.Generation:
         return session.generate_sync(token_ids=PROMPT, max_tokens=20, temperature=1.5, seed=seed, logprobs=2)

@@ -35,6 +35,7 @@ def prompts() -> list[list[int]]:
     return [rng.integers(0, 512, length).tolist() for length in (1, 15, 16, 17, 63, 64, 65, 130, 200, 31, 90, 5)]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("sampling", [{}, SEEDED, MIXED], ids=["greedy", "seeded", "all of it"])
 def test_tokens_are_the_same_alone_and_beside_others(
     session: rekindle.Session, prompts: list[list[int]], sampling: dict[str, Any]

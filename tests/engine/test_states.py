@@ -86,6 +86,7 @@ def test_hits_and_misses_have_the_bits_of_no_cache(cached: rekindle.Session, pla
     assert stats.prompt_tokens == stats.device_hit_tokens + stats.host_hit_tokens + stats.computed_tokens
 
 
+@pytest.mark.wide
 @FAMILIES
 def test_a_branch_and_a_held_prefix_continue_from_states(cached: rekindle.Session, plain: dict[str, Bits]) -> None:
     async def ask() -> list[rekindle.Generation]:

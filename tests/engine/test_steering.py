@@ -81,6 +81,7 @@ def test_steered_tokens_are_those_of_hooks_and_neighbours_keep_their_bits(family
         assert logprobs(beside) == logprobs(alone), "bit for bit"
 
 
+@pytest.mark.wide
 def test_the_second_steering_compiles_nothing_and_slots_forget_their_steering(session: rekindle.Session) -> None:
     values = golden("llama-tied")
     options, changes = options_of(values), changed(values)

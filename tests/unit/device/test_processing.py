@@ -55,6 +55,7 @@ def test_it_runs_for_the_rows_that_ask_for_it_with_their_own_numbers() -> None:
     assert together[3] == draw_tokens(lambda logits, row: logits * 0, logits, options)[3], "it is not asked for"
 
 
+@pytest.mark.wide
 def test_it_comes_after_the_adjustments_and_before_the_temperature() -> None:
     logits = np.zeros((2, VOCABULARY), np.float32)
     bias: SamplingOptions = {"logit_bias": {5: 8.0}, "processor_args": ()}
@@ -63,6 +64,7 @@ def test_it_comes_after_the_adjustments_and_before_the_temperature() -> None:
     assert tokens == [5, 5], "before the bias, or divided by the temperature, no logit is 8"
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("options", "function"),
     [

@@ -297,7 +297,8 @@ def edit(path: Path, **settings: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param("qwen2-vl", marks=pytest.mark.wide), "qwen2_5-vl", "qwen3-vl", "qwen3_5"]
+    "family",
+    [*(pytest.param(each, marks=pytest.mark.wide) for each in ("qwen2-vl", "qwen2_5-vl", "qwen3-vl")), "qwen3_5"],
 )
 def test_towers_of_qwen_are_the_same_from_llama_cpp(family: str, tmp_path: Path) -> None:
     model = Pictured(family)

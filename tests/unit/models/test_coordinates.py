@@ -22,7 +22,7 @@ from rekindle.formats.families.coordinates import with_coordinates, with_section
 from rekindle.formats.families.registry import parse_config
 
 VISION = Path(__file__).parents[2] / "goldens" / "vision"
-FAMILIES = ("qwen2_5-vl", "qwen3-vl", "qwen3_5")
+FAMILIES = (*(pytest.param(name, marks=pytest.mark.wide) for name in ("qwen2_5-vl", "qwen3-vl")), "qwen3_5")
 IMAGE = 5
 """The id of the token of images."""
 

@@ -63,6 +63,7 @@ def looked(
     return activations[:, :, : len(ids)], np.asarray(patterns)[:, : len(ids), : len(ids)]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.filterwarnings("ignore:.*separate head")
 def test_activations_are_those_of_transformers(family: str, families: Path) -> None:

@@ -23,11 +23,11 @@ from rekindle_kernels.api import Implementation
 from tests.engine.pictured import Pictured
 from tests.vision import SMOLVLM, Array, RunningTower, golden, padded, patches_of
 
-FAMILIES = (
-    *("gemma3", "gemma4-dense", "gemma4-e", "internvl", "lfm2-vl", "mistral3", "paligemma", "pixtral"),
-    *("qwen2_5-vl", "qwen3-vl", "qwen3_5"),
-    *(pytest.param(name, marks=pytest.mark.wide) for name in ("granite-vision", "llava", "llava-next", "ministral3")),
+WIDE = (
+    *("gemma4-dense", "gemma4-e", "granite-vision", "internvl", "llava", "llava-next", "ministral3", "mistral3"),
+    *("paligemma", "pixtral", "qwen2_5-vl", "qwen3_5"),
 )
+FAMILIES = ("gemma3", "lfm2-vl", "qwen3-vl", *(pytest.param(name, marks=pytest.mark.wide) for name in WIDE))
 """Tiny models beside SmolVLM."""
 WITH_KERNELS = pytest.mark.parametrize("implementation", [pytest.param("xla", marks=pytest.mark.wide), "cpu"])
 

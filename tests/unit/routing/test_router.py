@@ -424,9 +424,8 @@ def test_a_held_prefix_in_a_stuck_lane_is_computed_in_another() -> None:
     assert lane_of(router, 2, [*prefix.prompt, 6]) == 0
 
 
-@pytest.mark.parametrize(
-    ("load", "least"), [("system prompts", 0.86), pytest.param("growing chats", 0.76, marks=pytest.mark.wide)]
-)
+@pytest.mark.wide
+@pytest.mark.parametrize(("load", "least"), [("system prompts", 0.86), ("growing chats", 0.76)])
 def test_the_default_finds_prefixes_where_others_do_not_and_nobody_waits_longer(load: str, least: float) -> None:
     results = {route: simulated(route, LOADS[load], 3000) for route in ROUTES}
     hits = {route: round(figures.hit_rate, 2) for route, figures in results.items()}
