@@ -1,6 +1,7 @@
 """Cures for attributes, calls and subscripts of other libraries, typed on an object of this one."""
 
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import Any, NoReturn, TypeVar
 
 from rekindle.core.keywords import likely
@@ -35,7 +36,7 @@ def cured(attributes: Mapping[tuple[str, ...], str], call: str = "", item: str =
             raise with_short_traceback(TypeError(f"{kind.__name__!r} object is not subscriptable; {item}"))
 
         changed: Any = kind
-        changed.__getattr__ = unknown
+        changed.__getattr__ = _OfObjects(unknown)
         if call:
             changed.__call__ = called
         if item:
@@ -44,6 +45,18 @@ def cured(attributes: Mapping[tuple[str, ...], str], call: str = "", item: str =
         return kind
 
     return decorate
+
+
+class _OfObjects:
+    """Method of objects alone: IPython completes no call of an object whose class shows a `__getattr__`."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+
+    def __get__(self, instance: object, owner: type) -> MethodType:
+        if instance is None:
+            raise AttributeError(f"type object {owner.__name__!r} has no attribute {self._function.__name__!r}")
+        return MethodType(self._function, instance)
 
 
 def _public(kind: type) -> list[str]:
