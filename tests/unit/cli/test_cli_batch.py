@@ -271,9 +271,8 @@ def test_the_server_that_is_not_installed_is_told(
 
 
 @pytest.mark.wide
-def test_a_killed_batch_goes_on_where_it_was(
-    families: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_batch_goes_on_where_it_was(families: Path, tmp_path: Path) -> None:
+    """Run each command in a process of its own: tests have settings of JAX that are part of the fingerprint."""
     model = writing_model(families, tmp_path / "tiny")
     bodies = [{"prompt": f"Hi {place}", "max_tokens": 60, "ignore_eos": True, "temperature": 0} for place in range(40)]
     lines = [line(str(place), {**body, "model": model}, "/v1/completions") for place, body in enumerate(bodies)]
@@ -285,10 +284,13 @@ def test_a_killed_batch_goes_on_where_it_was(
     kept = part.read_bytes().count(b"\n")
     assert 3 < kept < 40
     assert not output.exists()
-    assert main(["batch", source, str(output), *SMALL]) == 0
-    assert f"40 lines in {output}" in (said := capsys.readouterr().err)
-    assert f"{kept} answered by an earlier run" in said
-    assert main(["batch", source, str(tmp_path / "whole"), *SMALL, "--quiet"]) == 0
+    with running("batch", source, str(output), *SMALL) as process:
+        _, notes = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert f"40 lines in {output}" in notes
+    assert f"{kept} answered by an earlier run" in notes
+    with running("batch", source, str(tmp_path / "whole"), *SMALL, "--quiet") as process:
+        assert process.wait(PATIENCE) == 0
     assert constant(read(output)) == constant(read(tmp_path / "whole"))
     assert not part.exists()
 
