@@ -55,26 +55,6 @@ def looks(session: rekindle.Session) -> int:
     return sum(isinstance(key, Look) for key in executables._ready)
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize("progress", [True, False])
-def test_a_long_wait_for_a_look_has_a_sign_in_a_log(
-    session: rekindle.Session, progress: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Take every wait for long."""
-    monkeypatch.setattr(awaited_programs, "DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(session._requests, "_progress", progress)
-    caplog.set_level(logging.INFO, LOG.name)
-    signs = []
-    for call in (
-        lambda: session.look_sync(token_ids=PROMPTS[0]),
-        lambda: session.explain_sync(token_ids=PROMPTS[1], max_tokens=2),
-    ):
-        caplog.clear()
-        call()
-        signs.append(any(re.match("looking into|waiting for a program", line) for line in caplog.messages))
-    assert signs == [progress] * 2
-
-
 def same_as_a_look(session: rekindle.Session, answer: rekindle.Generation, **changes: Any) -> None:
     """Compare captured activations with a look at prompt and answer, bit for bit."""
     captured = answer.activations
@@ -313,3 +293,23 @@ async def test_captures_over_http_are_bounded(
     error = json.loads(reply.body)["error"]
     assert error["param"] == "capture"
     assert words in error["message"]
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_long_wait_for_a_look_has_a_sign_in_a_log(
+    session: rekindle.Session, progress: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Take every wait for long."""
+    monkeypatch.setattr(awaited_programs, "DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(session._requests, "_progress", progress)
+    caplog.set_level(logging.INFO, LOG.name)
+    signs = []
+    for call in (
+        lambda: session.look_sync(token_ids=PROMPTS[0]),
+        lambda: session.explain_sync(token_ids=PROMPTS[1], max_tokens=2),
+    ):
+        caplog.clear()
+        call()
+        signs.append(any(re.match("looking into|waiting for a program", line) for line in caplog.messages))
+    assert signs == [progress] * 2
