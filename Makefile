@@ -40,7 +40,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-harness test-tunix test-tools test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server device clean
+.PHONY: help demo test test-unit test-engine test-images test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-harness test-tunix test-tools test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server device clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -50,6 +50,7 @@ help:
 	@echo "Tiers of further tests, of which .ci/run takes those that a change calls for (tests/tiers.py):"
 	@echo "make test-unit     units on trio too; more examples and child processes"
 	@echo "make test-engine   the engine: more families, settings of JAX, restarts, ends"
+	@echo "make test-images   the engine with images: towers of all families, mixtures, ways, videos"
 	@echo "make test-mesh     a session over several devices, and over several processes"
 	@echo "make test-kernels  the Pallas kernels, in JAX's interpreters; more cases of the others"
 	@echo "make test-native   the C++ kernels under sanitizers, and for another instruction set of this CPU's architecture"
@@ -90,7 +91,7 @@ test: $(VENV)/.dev
 	@$(BIN)/python $(PYTEST) $(TOGETHER)
 	$(PASSED)
 
-test-unit test-engine test-mesh test-kernels test-notebook: test-%: $(VENV)/.dev
+test-unit test-engine test-images test-mesh test-kernels test-notebook: test-%: $(VENV)/.dev
 	$(BEGINS)
 	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/$*
 	$(PASSED)

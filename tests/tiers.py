@@ -115,6 +115,7 @@ SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "te
 TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-unit": (*CORE, "toolkit/rekindle/cli/", "toolkit/rekindle/server/", "tests/unit/"),
     "test-engine": (*CORE, "kernels/rekindle_kernels/", "tests/engine/"),
+    "test-images": (*CORE, "kernels/rekindle_kernels/", "tests/engine/", "tests/goldens/vision/", "tests/images/"),
     "test-mesh": (
         *STEP,
         "toolkit/rekindle/assembly/",
@@ -199,7 +200,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     "docs": ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "toolkit/rekindle/__init__.py", "tutorials/"),
 }
 """The inputs of each tier, files and folders, by its target in the Makefile."""
-FOLDERS: Final = ("test-unit", "test-engine", "test-mesh", "test-kernels", "test-notebook")
+FOLDERS: Final = ("test-unit", "test-engine", "test-images", "test-mesh", "test-kernels", "test-notebook")
 """The tiers with the wider tests of a folder."""
 DEEP: Final = (
     "test-all",

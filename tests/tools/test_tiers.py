@@ -83,7 +83,7 @@ def test_one_tier_is_called_in_turn_where_all_passed() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("toolkit/rekindle/core/scheduler/planner.py", {"test-engine", "test-unit"}),
+        ("toolkit/rekindle/core/scheduler/planner.py", {"test-engine", "test-images", "test-unit"}),
         ("toolkit/rekindle/server/writing.py", {"test-clients", "test-unit"}),
         ("README.md", {"docs", "tutorials"}),
     ],

@@ -12,7 +12,7 @@ from rekindle.formats.images.sources import image_source
 from rekindle.formats.images.writing import data_url
 from rekindle.server import app
 from tests.engine.pictured import VISION
-from tests.engine.test_image_ranking import SETTINGS, _with_yes
+from tests.images.test_image_ranking import SETTINGS, _with_yes
 from tests.sentence_models import SYSTEM_PROMPT, illustrated_embedder, illustrated_ranker, square_images
 from tests.unit.asgi import ask
 
