@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sys
+import warnings
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import Any, cast
@@ -337,6 +338,8 @@ def refusal(model: Path, tensor: int, data: int = 1) -> str:
 
 
 if __name__ == "__main__":
+    # Pages of another number of devices have other bits, and are not used: right, and told at each open here.
+    warnings.filterwarnings("ignore", "the stored prefixes of", RuntimeWarning)
     for name, *arguments in json.loads(sys.argv[1]):
         arguments[0] = Path(arguments[0])
         sys.stdout.write(json.dumps(globals()[name](*arguments)) + "\n")
