@@ -1,27 +1,17 @@
 """Looks at prompts with images, on a tiny SmolVLM: the numbers of transformers, and attention over each image."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-import rekindle
 from rekindle import InvalidRequest, Session
 from tests.engine.pictured import GOLDEN, GREEDY, NUMBERS, messages_of
 from tests.unit.cards import ALLOWED, DRAWN, Page
 
 pytestmark = pytest.mark.anyio
 HEADS = [(0, 0), (1, 3)]
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    """Return a session with the settings of `test_images.py`, whose programs are in the store of the run."""
-    settings: Any = {"page_size": 16, "max_prefill_tokens": 64, "restore": "off", "progress": False}
-    with rekindle.open_sync(GOLDEN, dtype="float32", max_running=4, **settings) as session:
-        yield session
 
 
 @pytest.mark.wide

@@ -2,6 +2,9 @@
 
 import threading
 
+import anyio
+
+from rekindle.chats.chat import Chat
 from rekindle.client.handle import Handle
 from rekindle.core.concurrency.threads import Work
 from rekindle.core.errors import BatchFailed
@@ -35,6 +38,17 @@ async def assert_all_ends_free(session: Session) -> None:
     """Wait until the engine has freed the resources of the last request, and check that every page is free."""
     await ended(session)
     assert_all_is_free(session)
+
+
+async def interrupt(session: Session, chat: Chat, pieces: int) -> None:
+    """Begin a turn with "Hi", and leave its wait once the answer has more than so many pieces."""
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(chat.say, "Hi")
+            await until(
+                lambda: any(len(each.record.pieces.items) > pieces for each in session.requests.values()), "text came"
+            )
+            scope.cancel()
 
 
 async def submitted(session: Session, count: int = 1) -> list[Handle]:

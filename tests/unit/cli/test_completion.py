@@ -42,6 +42,7 @@ COMPLETED = {
     "session.submit('hi', logp": "logprobs=",
     "session.show('hi', contin": "continue_final_message=",
     "session.prefix('hi', tok": "token_ids=",
+    "chat.say('hi', max_t": "max_tokens=",
     "rekindle.open('x', pre": "precompile=",
     "rekindle.open_sync('x', max_r": "max_running=",
 }
@@ -56,7 +57,7 @@ jedi.settings.cache_directory = sys.argv[1]
 shell, found = InteractiveShell.instance(), []
 warnings.simplefilter("ignore")  # its completions are provisional
 with fake_session() as session:
-    shell.Completer.namespace = {"session": session, "rekindle": rekindle}
+    shell.Completer.namespace = {"session": session, "chat": session.chat(), "rekindle": rekindle}
     for shell.Completer.use_jedi in (True, False):
         found.append({code: [c.text for c in shell.Completer.completions(code, len(code))] for code in sys.argv[2:]})
 print(json.dumps(found))

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle import SamplingParams, ServerSettings, Settings
+from rekindle import Chat, SamplingParams, ServerSettings, Settings
 from rekindle.core import errors
 from rekindle.core.request.accepted import CHECKS
 from rekindle.core.request.params import SamplingOptions
 from rekindle.settings.engine import SettingsOptions
 from rekindle.settings.server import ServerOptions
+from rekindle.vllm import LLM
 
 PUBLIC = """
 Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Choice
@@ -44,6 +45,14 @@ def test_every_error_is_public_and_in_the_tree_of_its_module() -> None:
     raised = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert {*tree, "RekindleError", "ParametersIgnored"} == set(raised)
     assert set(raised) <= set(rekindle.__all__)
+
+
+def test_classes_show_no_hook_of_attributes() -> None:
+    """IPython completes no keyword of an object whose class shows a `__getattr__`; those of cures are on objects."""
+    kinds = [value for name in rekindle.__all__ if inspect.isclass(value := getattr(rekindle, name))]
+    assert [kind for kind in (*kinds, LLM) if getattr(kind, "__getattr__", None) is not None] == []
+    with pytest.raises(AttributeError, match="'Chat' object has no attribute 'clear'; "):
+        Chat.__new__(Chat).clear  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_keywords_of_public_methods_are_spelled_out() -> None:

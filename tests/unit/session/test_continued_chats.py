@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-import anyio
 import pytest
 
 from rekindle import InvalidRequest
 from rekindle.session.session import Session
 from tests.unit.scripted import FORGETFUL, HERMES, call, dictated, scripted_session
 from tests.unit.session.test_session_tools import weather
-from tests.waiting import until
+from tests.unit.sessions import interrupt
 
 pytestmark = pytest.mark.anyio
 
@@ -124,13 +123,7 @@ async def test_a_retry_differs_by_its_seed_and_keeps_the_options(session: Sessio
 
 async def test_a_stopped_answer_goes_on(session: Session) -> None:
     chat = session.chat(ignore_eos=True, max_tokens=900)
-    with anyio.CancelScope() as scope:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(chat.say, "Hi")
-            await until(
-                lambda: any(len(each.record.pieces.items) > 20 for each in session.requests.values()), "text came"
-            )
-            scope.cancel()
+    await interrupt(session, chat, 20)
     stopped = chat.messages[-1]
     answer = await chat.continue_(ignore_eos=False, max_tokens=90)
     assert answer.begun > 20

@@ -12,6 +12,7 @@ from rekindle.core.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from tests.unit.scripted import FORGETFUL, call, dictated, scripted_session
 from tests.unit.session.test_session_tools import weather
+from tests.unit.sessions import interrupt
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -221,13 +222,7 @@ async def test_an_interrupted_turn_without_tools_speaks_of_no_steps(session: Ses
 
 async def test_an_interrupted_turn_keeps_the_text_so_far_and_continues_from_its_tokens(session: Session) -> None:
     chat = session.chat(ignore_eos=True, max_tokens=900)
-    with anyio.CancelScope() as scope:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(chat.say, "Hi")
-            await until(
-                lambda: any(len(each.record.pieces.items) > 40 for each in session.requests.values()), "text came"
-            )
-            scope.cancel()
+    await interrupt(session, chat, 40)
     question, answer = chat.messages
     assert question == {"role": "user", "content": "Hi"}
     assert answer["role"] == "assistant"

@@ -36,7 +36,7 @@ def cured(attributes: Mapping[tuple[str, ...], str], call: str = "", item: str =
             raise with_short_traceback(TypeError(f"{kind.__name__!r} object is not subscriptable; {item}"))
 
         changed: Any = kind
-        changed.__getattr__ = _OfObjects(unknown)
+        changed.__getattr__ = OfObjects(unknown)
         if call:
             changed.__call__ = called
         if item:
@@ -47,7 +47,7 @@ def cured(attributes: Mapping[tuple[str, ...], str], call: str = "", item: str =
     return decorate
 
 
-class _OfObjects:
+class OfObjects:
     """Method of objects alone: IPython completes no call of an object whose class shows a `__getattr__`."""
 
     def __init__(self, function: Callable[..., Any]):

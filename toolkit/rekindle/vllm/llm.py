@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 from uuid import uuid4
 
+from rekindle.core.cures import OfObjects
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.accepted import LogprobsOf
 from rekindle.session.opening import open_sync
@@ -115,6 +116,7 @@ class LLM:
     def __repr__(self) -> str:
         return f"LLM(model={self.session.name!r})"
 
+    @OfObjects
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError, with the equivalent of a member of vLLM."""
         remedy = f": {ABSENT[name]}" if name in ABSENT else ""
