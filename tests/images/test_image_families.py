@@ -65,7 +65,7 @@ async def test_answers_are_those_of_transformers(
         assert [list(each.token_ids) for each in again] == [family.tokens(number, "greedy_new") for number in (0, 1)]
         stats = session.stats
         assert (stats.compilations, stats.unexpected_compilations) == (0, 0)
-        assert stats.scheduler.embedded_pictures == (0 if is_cached else 3)
+        assert stats.scheduler.embedded_pictures == 0, "embeddings are on disk, also of prompts that are not"
         assert (stats.scheduler.disk_hit_tokens > 0) == is_cached
 
 

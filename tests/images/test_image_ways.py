@@ -5,7 +5,6 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from anyio import to_thread
 from PIL import Image
 
-import rekindle
 from rekindle import Generation, InvalidRequest, Session
 from rekindle.cli.chat import commands
 from rekindle.cli.chat.screen import Screen
@@ -45,14 +43,6 @@ def question(*parts: Any) -> list[Any]:
 def repr_of(generation: Generation) -> str:
     """Return the plain text of a generation in a cell."""
     return generation._repr_mimebundle_()["text/plain"]
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    """Return a session with the settings of `test_images.py`, whose programs are in the store of the run."""
-    settings: Any = {"page_size": 16, "max_prefill_tokens": 64, "restore": "off", "progress": False}
-    with rekindle.open_sync(GOLDEN, dtype="float32", max_running=4, **settings) as session:
-        yield session
 
 
 @pytest.mark.wide

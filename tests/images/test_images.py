@@ -1,6 +1,5 @@
 """Images in prompts, on a tiny SmolVLM: one tower run for each image, raw prompts, samples and prefixes."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,6 @@ from rekindle import InvalidRequest, Session
 from tests.engine.pictured import GOLDEN, GREEDY, messages_of
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    """Return a session whose tower and buffer are those of the golden, in chunks of three blocks."""
-    settings: Any = {"page_size": 16, "max_prefill_tokens": 64, "restore": "off", "progress": False}
-    with rekindle.open_sync(GOLDEN, dtype="float32", max_running=4, **settings) as session:
-        yield session
 
 
 @pytest.mark.wide
