@@ -1,7 +1,7 @@
 """Run `generate` and a streamed chat over HTTP on the fake device, and print the extent of the code run.
 
 A trace of all threads counts functions, files and lines by phase. The printed JSON also has the number of our modules
-loaded by the imports. `test_trace.py` runs this module in a child process.
+by the end of `generate`. `test_trace.py` runs this module in a child process.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Trace:
     """Lines and functions of Rekindle run in each phase."""
 
     def __init__(self) -> None:
-        self.phase = ""
+        self.phase, self.modules = "", 0
         self._ours: dict[CodeType, bool] = {}
         self._lines: dict[str, set[tuple[str, int]]] = defaultdict(set)
         self._functions: dict[str, set[tuple[str, int]]] = defaultdict(set)
@@ -51,6 +51,12 @@ class Trace:
         return {"functions": len(functions), "files": len(files), "lines": len(lines)}
 
 
+def loaded_modules() -> int:
+    """Return the number of Rekindle's modules in this process, without those of tests and fake devices."""
+    ours = [name.split(".") for name in list(sys.modules)]
+    return sum(name[0] in ("rekindle", "rekindle_kernels") and "testing" not in name for name in ours)
+
+
 def byte_tokenizer() -> Tokenizer:
     """Make a tokenizer with the 256 bytes as tokens."""
     from tokenizers import Tokenizer as Backend
@@ -72,6 +78,7 @@ async def main(trace: Trace) -> None:
             await session.generate("hello", max_tokens=4)
             trace.phase = ""
             await asyncio.sleep(0.1)
+        trace.modules = loaded_modules()
         server = await session.serve(port=0)
         body = {"model": session.name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "stream": True}
         url = f"{server.url.removesuffix('/v1').rstrip('/')}/v1/chat/completions"
@@ -85,10 +92,6 @@ async def main(trace: Trace) -> None:
         await server.close()
 
 
-MODULES = sum(name.partition(".")[0] in ("rekindle", "rekindle_kernels") for name in list(sys.modules))
-"""The number of our modules loaded by the imports above."""
-
-
 if __name__ == "__main__":
     trace = Trace()
     threading.settrace(trace.call)
@@ -96,4 +99,6 @@ if __name__ == "__main__":
     asyncio.run(main(trace))
     sys.settrace(None)
     threading.settrace(None)
-    sys.stdout.write(json.dumps({phase: trace.counts(phase) for phase in ("generate", "chat")} | {"modules": MODULES}))
+    sys.stdout.write(
+        json.dumps({phase: trace.counts(phase) for phase in ("generate", "chat")} | {"modules": trace.modules})
+    )

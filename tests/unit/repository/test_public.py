@@ -1,8 +1,10 @@
 """Users may rely on the names of the package, and on one order of options wherever they are listed."""
 
+import ast
 import inspect
 import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +40,18 @@ def test_these_names_are_public() -> None:
 def test_other_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="module 'rekindle' has no attribute 'Handed'"):
         rekindle.Handed  # noqa: B018
+
+
+def test_each_public_name_has_one_home() -> None:
+    """Type checkers read the imports of `rekindle`, and its table of homes is used at run time."""
+    tree = ast.parse(Path(rekindle.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.name: node.module for node in ast.walk(block) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert typed == rekindle._HOME_OF
+    assert sorted(typed) == sorted(rekindle.__all__)
+    assert all(hasattr(rekindle, name) for name in rekindle.__all__)
 
 
 def test_every_error_is_public_and_in_the_tree_of_its_module() -> None:

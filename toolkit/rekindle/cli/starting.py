@@ -18,8 +18,6 @@ CELL_PATIENCE_SECONDS: Final = 2.5
 """The time without a word in a notebook, longer because the removed line leaves an empty output."""
 LINE: Final = "starting …"
 ERASE: Final = "\r\x1b[K"
-PLUGIN_HOSTS: Final = ("inspect",)
-"""Programs with an entry point of this package."""
 INTERRUPTED: Final = 128 + 2
 """The exit status of a command after Ctrl-C."""
 
@@ -36,11 +34,18 @@ def deferred(module: str, name: str) -> Callable[[Any], int]:
     """
 
     def run(arguments: Any) -> int:
-        with announced(), collector_paused():
-            function: Callable[[Any], int] = getattr(import_module(module), name)
+        function: Callable[[Any], int] = getattr(imported(module), name)
         return function(arguments)
 
     return run
+
+
+def imported(module: str) -> Any:
+    """Return a module by its full name; a line appears if its first import takes long."""
+    if module in sys.modules:
+        return import_module(module)  # which waits for an import in another thread
+    with announced(), collector_paused():
+        return import_module(module)
 
 
 @contextmanager
@@ -87,11 +92,6 @@ def is_command() -> bool:
     # The name of a module that is run is known only after the imports of its package.
     is_module = sys.argv[:1] == ["-m"] and "rekindle" in sys.orig_argv
     return is_module or Path(sys.argv[0] if sys.argv else "").stem == "rekindle"
-
-
-def loads_plugins() -> bool:
-    """Return True for a program that imports this package as one of its plugins, for a model of another one or not."""
-    return Path(sys.argv[0] if sys.argv else "").stem in PLUGIN_HOSTS
 
 
 def _write(text: str) -> None:

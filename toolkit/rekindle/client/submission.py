@@ -15,7 +15,6 @@ from rekindle.core.request.request import AdapterUse, Pooling, Turn
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.response import Reading
 from rekindle.formats.responses.formats import format_of
-from rekindle.formats.responses.reading.reader import TemplateReading
 from rekindle.results.generation import Origin
 
 Reader = Callable[[tuple[int, ...]], Reading]
@@ -41,6 +40,8 @@ def reader_of(
         return None
     if answers.is_plain and not tools:
         return None
+    from rekindle.formats.responses.reading.reader import TemplateReading
+
     return partial(
         TemplateReading,
         answers,

@@ -1,7 +1,7 @@
 """Drawing of pending requests in the output of a cell or in a terminal."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rekindle import markup
 from rekindle.client.batches.batch import Batch
@@ -12,12 +12,12 @@ from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.waits import Waits, way
-from rekindle.notebook import live_table, live_text
-from rekindle.notebook.live_text import Cell
 from rekindle.notebook.log import tell_line
 from rekindle.notebook.progress import awaited_programs
-from rekindle.notebook.progress.batch_progress import BatchPace, draw_progress
 from rekindle.results.generation import Generation
+
+if TYPE_CHECKING:
+    from rekindle.notebook.live_text import Cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class NotebookDrawer:
         return awaited_programs.wait_for_look(answers, self.report)
 
     def batch(self, longest: int | None) -> Watch:
+        from rekindle.notebook.progress.batch_progress import BatchPace, draw_progress
+
         def watch(run: BatchRun) -> Waits[None]:
             return draw_progress(run.ends, BatchPace(run, longest, self.report).report, enabled=True)
 
@@ -46,6 +48,8 @@ class NotebookDrawer:
         tell_line(line)
 
     def display(self, handle: Handle) -> None:
+        from rekindle.notebook import live_text
+
         live_text.display(handle)
 
 
@@ -58,16 +62,21 @@ def show(requests: Requests, prompt: Any, ask: GenerateOptions[Any], errors: Err
     return (yield from _show_batch(pending, cell, requests.loaded_engine.programs.awaited))
 
 
-def show_one(handle: Handle, cell: Cell) -> Waits[Generation]:
+def show_one(handle: Handle, cell: "Cell") -> Waits[Generation]:
     """Draw a request to its end; return its generation, or the partial generation of a cancelled request."""
     __tracebackhide__ = True
+    from rekindle.notebook import live_text
+
     yield from live_text.show(handle, cell)
     return replace(handle.record.so_far(), drawn_in=markup.cell())
 
 
-def _show_batch(batch: Batch, cell: Cell, awaited: Report) -> Waits[Any]:
+def _show_batch(batch: Batch, cell: "Cell", awaited: Report) -> Waits[Any]:
     """Draw a batch to its end, and return its answers; a cancelled request has its partial generation as answer."""
     __tracebackhide__ = True
+
+    from rekindle.notebook import live_table
+    from rekindle.notebook.progress.batch_progress import BatchPace
 
     def watch(run: BatchRun) -> Waits[None]:
         return live_table.show(run, cell, BatchPace(run, batch.variants[0].max_tokens, awaited).line)

@@ -2,17 +2,17 @@
 
 from collections import Counter
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rekindle import markup
-from rekindle.assembly.counts import parameters
 from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.assembly.stats import cached_suffix
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.words import quantity, size_text
-from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.results.facts.stats import prompt_shares
-from rekindle.results.facts.traffic import Wire
+
+if TYPE_CHECKING:
+    from rekindle.formats.checkpoints.model_facts import ModelFacts
 
 OPTIONAL: Final = ("states", "adapters")
 """Memory left out of a repr while there is none."""
@@ -106,8 +106,11 @@ class Memory:
         return "\n".join(f"{name:10}  {value}" for name, value in rows.items())
 
 
-def facts_of(loaded_engine: LoadedEngine) -> ModelFacts:
+def facts_of(loaded_engine: LoadedEngine) -> "ModelFacts":
     """Return the facts about the model of an engine, and about its weight files as they were opened."""
+    from rekindle.assembly.counts import parameters
+    from rekindle.formats.checkpoints.model_facts import ModelFacts
+
     checkpoint, form = loaded_engine.checkpoint, loaded_engine.deployment.form
     kinds = Counter(kind for _, kind in form.kinds).most_common(1)
     stamps = checkpoint.stamps.values()
@@ -191,6 +194,8 @@ class SessionCard:
 
     def _model(self) -> dict[str, str | None]:
         """Return the devices, dtype, limits and programs as text, by label."""
+        from rekindle.results.facts.traffic import Wire
+
         loaded_engine = self.loaded_engine
         limits = loaded_engine.limits
         programs, wire = (

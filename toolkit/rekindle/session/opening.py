@@ -6,7 +6,7 @@ from dataclasses import fields
 from functools import partial
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, TypeGuard, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, Unpack, cast
 
 from rekindle.assembly.building import build
 from rekindle.assembly.loaded_engine import LoadedEngine
@@ -28,7 +28,6 @@ from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.formats.families.reading import Family
 from rekindle.formats.rendering.named_templates import names, remedy, source_of
 from rekindle.formats.rendering.template import template_variables
-from rekindle.hosts.hosts import Hosts
 from rekindle.notebook import marimo_cell
 from rekindle.notebook.log import tell_line, tell_restored
 from rekindle.notebook.progress.bars import ProgressBars, draw_reports
@@ -38,6 +37,9 @@ from rekindle.session.operations.idle_settings import idle_settings
 from rekindle.session.operations.origin import Origin, variables
 from rekindle.session.session import Session
 from rekindle.settings.engine import Settings, SettingsOptions
+
+if TYPE_CHECKING:
+    from rekindle.hosts.hosts import Hosts
 
 PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."
 """Message below the progress bars of `open` while programs are still being compiled."""
@@ -56,7 +58,7 @@ def open(
     family: Family | None = None,
     revision: str | None = None,
     chat_template: str | None = None,
-    hosts: Hosts | None = None,
+    hosts: "Hosts | None" = None,
     adapters: Mapping[str, AdapterSource] = MappingProxyType({}),
     **settings: Unpack[SettingsOptions],
 ) -> "Opening":
@@ -164,8 +166,11 @@ def _check_arguments(
             'model="auto" chooses a model of a list, for one process: leave out family, revision and hosts, or name a '
             "model"
         )
-    if hosts is not None and not isinstance(hosts, Hosts):
-        raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
+    if hosts is not None:
+        from rekindle.hosts.hosts import Hosts
+
+        if not isinstance(hosts, Hosts):
+            raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
 
 
 def _check_adapters(adapters: object, settings: Settings, *, in_one_process: bool) -> None:

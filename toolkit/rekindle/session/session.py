@@ -4,7 +4,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Unpack, overload
 
 import jax
@@ -13,7 +13,6 @@ from rekindle import markup
 from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.assembly.replicas import LaneState
 from rekindle.assembly.thread import EngineThread
-from rekindle.chats import conversations
 from rekindle.client.adapters import AdapterInfo
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Outcome
@@ -33,7 +32,7 @@ from rekindle.client.calls.options import (
     ReturningMany,
     TokenIds,
 )
-from rekindle.client.concurrency.twins import awaitable, blocking
+from rekindle.client.concurrency.twins import awaitable, blocking, later
 from rekindle.client.engine_client import EngineClient
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
@@ -50,42 +49,50 @@ from rekindle.core.request.checks import preview
 from rekindle.core.request.params import check_keywords
 from rekindle.core.scheduler.stats import SchedulerStats
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.formats.checkpoints.weights import Weights
-from rekindle.formats.saving.saving import SavedFormat, SavedModel
-from rekindle.mapping import pending as maps
-from rekindle.notebook.board.dashboard import Dashboard
-from rekindle.notebook.explorer import Explorer
 from rekindle.notebook.showing import NotebookDrawer, show
 from rekindle.results.answers import Answers
 from rekindle.results.facts.restored import RestoreReport
 from rekindle.results.facts.settings import SamplingParams, Settings
 from rekindle.results.facts.stats import Stats
 from rekindle.results.generation import Generation
-from rekindle.results.inspection.activations import Activations
-from rekindle.results.inspection.lens import LogitLens
-from rekindle.scoring import classifying, deciding, embedding, likelihood, ranking
-from rekindle.session import bench as benching
-from rekindle.session import comparing
-from rekindle.session import prefix as prefixes
 from rekindle.session.about import ASLEEP, Memory, SessionCard, facts_of
-from rekindle.session.engine_view import EngineView
 from rekindle.session.fingerprint import base_of, fingerprint_of
-from rekindle.session.operations import explaining
 from rekindle.session.operations.adapters import AdapterOperations, AdapterSource
 from rekindle.session.operations.engine import Operations
-from rekindle.session.operations.inspecting import Inspections
 from rekindle.session.operations.origin import Origin
-from rekindle.session.operations.saving import save_quantized
 from rekindle.settings.server import SERVER_DEFAULTS, ServerOptions, ServerSettings
 from rekindle.tools.tool import AnyTool
-from rekindle.views.cache.view import CacheView, merge_lanes, view
 from rekindle.views.tick_log import TickLog
-from rekindle.views.trace import Trace
-from rekindle.views.watching import Watching
 
 if TYPE_CHECKING:
+    from rekindle.chats import conversations
+    from rekindle.formats.checkpoints.model_facts import ModelFacts
+    from rekindle.formats.saving.saving import SavedFormat, SavedModel
+    from rekindle.mapping import pending as maps
+    from rekindle.notebook.board.dashboard import Dashboard
+    from rekindle.notebook.explorer import Explorer
+    from rekindle.results.inspection.activations import Activations
+    from rekindle.results.inspection.lens import LogitLens
+    from rekindle.scoring import classifying, deciding, embedding, likelihood, ranking
     from rekindle.server.listening.running import PendingServer
+    from rekindle.session import bench as benching
+    from rekindle.session import comparing
+    from rekindle.session import prefix as prefixes
+    from rekindle.session.engine_view import EngineView
+    from rekindle.session.operations import explaining
+    from rekindle.session.operations.inspecting import Inspections
+    from rekindle.views.cache.view import CacheView
+    from rekindle.views.trace import Trace
+    from rekindle.views.watching import Watching
+
+    def _first() -> tuple[object, ...]:
+        """Import modules for mypy, which reads the imports of functions before those of `if TYPE_CHECKING`."""
+        from rekindle.chats import conversations
+        from rekindle.session import comparing, prefix
+        from rekindle.session.operations import explaining
+
+        return conversations, comparing, prefix, explaining
 
 
 _UNLISTED: Final = {"asleep", "check_room", "enqueue", "enqueue_sync", "error", "metrics_text", "view"}
@@ -150,7 +157,6 @@ class Session:
         self._requests = Requests(engine, loaded_engine, client, defaults, NotebookDrawer, progress, name=self._name)
         self._operations = Operations(engine, loaded_engine, client)
         self._adapters = AdapterOperations(engine, loaded_engine, client)
-        self._inspections = Inspections(engine, loaded_engine, client, self._requests)
         self._dashboard: Dashboard | None = None
         self._fingerprint_base = ""
         client.weights.version = loaded_engine.weights_version
@@ -286,9 +292,6 @@ class Session:
             Others: as in `generate` for a list, raised by the loop.
         """
         return self._requests.as_completed(prompt, options, errors)
-
-    map = maps.map
-    map_sync = blocking(map)  # noqa: A003
 
     @overload
     def stream(self, prompt: OnePrompt = None, **options: Unpack[OnePromptOptions]) -> Stream: ...
@@ -448,40 +451,46 @@ class Session:
 
     enqueue_sync = blocking(enqueue)
 
-    bench = awaitable("await session.bench()")(benching.bench)
-    bench_sync = blocking(bench)
-
-    compare = awaitable("await session.compare(...)")(comparing.compare)
-    compare_sync = blocking(compare)
-
-    explain = awaitable("await session.explain(...)")(explaining.explain)
-    explain_sync = blocking(explain)
-
-    run_tools = awaitable("await session.run_tools(...)")(conversations.run_tools)
-    run_tools_sync = blocking(run_tools)
-
-    chat = conversations.chat
-
-    prefix = prefixes.prefix
-    prefix_sync = blocking(prefix)
-
-    embed = awaitable("await session.embed(...)")(embedding.embed)
-    embed_sync = blocking(embed)
-
-    score = awaitable("await session.score(...)")(likelihood.score)
-    score_sync = blocking(score)
-
-    perplexity = awaitable("await session.perplexity(...)")(likelihood.perplexity)
-    perplexity_sync = blocking(perplexity)
-
-    classify = awaitable("await session.classify(...)")(classifying.classify)
-    classify_sync = blocking(classify)
-
-    rerank = awaitable("await session.rerank(...)")(ranking.rerank)
-    rerank_sync = blocking(rerank)
-
-    decide = awaitable("await session.decide(...)")(deciding.decide)
-    decide_sync = blocking(decide)
+    if TYPE_CHECKING:
+        map = maps.map
+        map_sync = blocking(map)  # noqa: A003
+        bench = awaitable("await session.bench()")(benching.bench)
+        bench_sync = blocking(bench)
+        compare = awaitable("await session.compare(...)")(comparing.compare)
+        compare_sync = blocking(compare)
+        explain = awaitable("await session.explain(...)")(explaining.explain)
+        explain_sync = blocking(explain)
+        run_tools = awaitable("await session.run_tools(...)")(conversations.run_tools)
+        run_tools_sync = blocking(run_tools)
+        chat = conversations.chat
+        prefix = prefixes.prefix
+        prefix_sync = blocking(prefix)
+        embed = awaitable("await session.embed(...)")(embedding.embed)
+        embed_sync = blocking(embed)
+        score = awaitable("await session.score(...)")(likelihood.score)
+        score_sync = blocking(score)
+        perplexity = awaitable("await session.perplexity(...)")(likelihood.perplexity)
+        perplexity_sync = blocking(perplexity)
+        classify = awaitable("await session.classify(...)")(classifying.classify)
+        classify_sync = blocking(classify)
+        rerank = awaitable("await session.rerank(...)")(ranking.rerank)
+        rerank_sync = blocking(rerank)
+        decide = awaitable("await session.decide(...)")(deciding.decide)
+        decide_sync = blocking(decide)
+    else:  # their rooms are imported at the first use
+        map, map_sync = later("rekindle.mapping.pending.map")
+        bench, bench_sync = later("rekindle.session.bench.bench", "await session.bench()")
+        compare, compare_sync = later("rekindle.session.comparing.compare", "await session.compare(...)")
+        explain, explain_sync = later("rekindle.session.operations.explaining.explain", "await session.explain(...)")
+        run_tools, run_tools_sync = later("rekindle.chats.conversations.run_tools", "await session.run_tools(...)")
+        chat, _ = later("rekindle.chats.conversations.chat")
+        prefix, prefix_sync = later("rekindle.session.prefix.prefix")
+        embed, embed_sync = later("rekindle.scoring.embedding.embed", "await session.embed(...)")
+        score, score_sync = later("rekindle.scoring.likelihood.score", "await session.score(...)")
+        perplexity, perplexity_sync = later("rekindle.scoring.likelihood.perplexity", "await session.perplexity(...)")
+        classify, classify_sync = later("rekindle.scoring.classifying.classify", "await session.classify(...)")
+        rerank, rerank_sync = later("rekindle.scoring.ranking.rerank", "await session.rerank(...)")
+        decide, decide_sync = later("rekindle.scoring.deciding.decide", "await session.decide(...)")
 
     @awaitable("await session.update_weights(...)")
     def update_weights(
@@ -614,6 +623,12 @@ class Session:
         """The adapters by name, each with its source, rank, digest and number of unfinished requests."""
         return self._client.adapters.infos
 
+    @cached_property
+    def _inspections(self) -> "Inspections":
+        from rekindle.session.operations.inspecting import Inspections
+
+        return Inspections(self._engine, self._loaded_engine, self._client, self._requests)
+
     @awaitable("await session.look(...)")
     def look(
         self,
@@ -626,7 +641,7 @@ class Session:
         patch: Patch | Sequence[Patch] = (),
         token_ids: TokenIds | None = None,
         images: Sequence[Any] | None = None,
-    ) -> Waits[Activations]:
+    ) -> Waits["Activations"]:
         """Compute a prompt, and return activations of the model for each of its tokens.
 
         The prompt is computed anew and alone, between two ticks of the engine: cached prefixes are neither read nor
@@ -657,7 +672,7 @@ class Session:
     look_sync = blocking(look)
 
     @awaitable("await session.logit_lens(...)")
-    def logit_lens(self, activations: Activations, *, top: int = 5) -> Waits[LogitLens]:
+    def logit_lens(self, activations: "Activations", *, top: int = 5) -> Waits["LogitLens"]:
         """Compute the logit lens of a look: predictions by the last norm and the head over the residual of each layer.
 
         The method is from nostalgebraist, "interpreting GPT: the logit lens" (2020).
@@ -700,10 +715,10 @@ class Session:
         self,
         path: str | os.PathLike[str],
         *,
-        format: SavedFormat | None = None,  # noqa: A002
+        format: "SavedFormat | None" = None,  # noqa: A002
         overwrite: bool = False,
         progress: bool = True,
-    ) -> Waits[SavedModel]:
+    ) -> Waits["SavedModel"]:
         """Write the model with the codes of `quantize=` as a file of other programs, and wait until it is complete.
 
         A GGUF file is for llama.cpp, and opens as a session with equal logits. A directory of safetensors in the format
@@ -728,6 +743,8 @@ class Session:
             CheckpointError: the files of the model have changed since they were opened.
             StorageError: the path exists, cannot be written, or the disk is full.
         """
+        from rekindle.session.operations.saving import save_quantized
+
         return save_quantized(self._loaded_engine, self._client, path, format, overwrite, progress)
 
     save_quantized_sync = blocking(save_quantized)
@@ -807,7 +824,7 @@ class Session:
         """
         return self._engine.pending
 
-    def watch(self, see: Observer) -> Watching:
+    def watch(self, see: Observer) -> "Watching":
         """Call a function with the record of each message handled by an actor: `with session.watch(see): ...`.
 
         The function runs on the engine's thread between two messages, so it must be quick. After an error, the function
@@ -820,9 +837,11 @@ class Session:
             ConfigError: `see` is not a function.
             SessionError: the session is closed or its engine failed (raised by the `with`).
         """
+        from rekindle.views.watching import Watching
+
         return Watching(self._engine, see)
 
-    def trace(self, *, most: int = 100_000) -> Trace:
+    def trace(self, *, most: int = 100_000) -> "Trace":
         """Record the engine's messages: `with session.trace() as t: ...`, then `t.timeline()` or `t.to_perfetto(path)`.
 
         Args:
@@ -831,26 +850,32 @@ class Session:
         Raises:
             SessionError: the session is closed or its engine failed (raised by the `with`).
         """
+        from rekindle.views.trace import Trace
+
         return Trace(self._engine, most)
 
-    def dashboard(self) -> Dashboard:
+    def dashboard(self) -> "Dashboard":
         """Show a live dashboard of speed, slots, pages and requests. Call it on the last line of a cell.
 
         The dashboard updates while cells run and while the kernel is idle. It has buttons that pause the engine and
         cancel requests. It stops when its output is cleared, when the session ends, or on `stop()`. A session has one
         dashboard: another call stops the previous one.
         """
+        from rekindle.notebook.board.dashboard import Dashboard
+
         if self._dashboard is not None:
             self._dashboard.stop()
         self._dashboard = Dashboard(self.view)
         return self._dashboard
 
     @property
-    def view(self) -> EngineView:
+    def view(self) -> "EngineView":
         """The source of a dashboard: the current facts about the engine."""
+        from rekindle.session.engine_view import EngineView
+
         return EngineView(self._engine, self._loaded_engine, self._client, self._name)
 
-    def explore(self, generation: Generation) -> Explorer:
+    def explore(self, generation: Generation) -> "Explorer":
         """Show a generation with a button for each token. Call it on the last line of a cell.
 
         Pressing a token shows its alternatives from `logprobs`. Pressing an alternative branches there, as
@@ -859,6 +884,8 @@ class Session:
         Raises:
             InvalidRequest: the generation has no `logprobs`.
         """
+        from rekindle.notebook.explorer import Explorer
+
         return Explorer(generation)
 
     @property
@@ -950,6 +977,8 @@ class Session:
     @property
     def text_prefix(self) -> str:
         """The text that `embed` puts before each text by default, from the model's files; empty for none."""
+        from rekindle.scoring import embedding
+
         return embedding.prompt_prefix(self._loaded_engine.checkpoint.uses.embedding, None)
 
     def embedding_chat(
@@ -959,6 +988,8 @@ class Session:
 
         None for a model whose files have no form of messages: its texts have `text_prefix`.
         """
+        from rekindle.scoring import embedding
+
         return embedding.chat_by_default(self._loaded_engine.checkpoint.uses.embedding, prompt)
 
     @property
@@ -972,8 +1003,10 @@ class Session:
         return self._engine.error
 
     @property
-    def cache(self) -> CacheView:
+    def cache(self) -> "CacheView":
         """Current content of the prefix cache. Pages of ended requests and released prefixes are not held."""
+        from rekindle.views.cache.view import merge_lanes, view
+
         self._engine.await_releases()
         tokenizer, pool = self._loaded_engine.tokenizer, self._loaded_engine.limits.pool
         images = self._loaded_engine.preparer.prompts.images
@@ -1009,7 +1042,7 @@ class Session:
         return Settings.of(self._loaded_engine.settings)
 
     @property
-    def model(self) -> ModelFacts:
+    def model(self) -> "ModelFacts":
         """Facts about the model: its family, number of parameters, and files as they were opened.
 
         They are those of `open`, after `update_weights` too.

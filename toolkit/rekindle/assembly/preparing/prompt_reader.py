@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Continued, Conversation, Illustrated, KnownTokens, PicturedTokens, Prompt, Verbatim
@@ -12,10 +12,12 @@ from rekindle.core.request.request import check_count, check_token_ids
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.images.parts import images_in
-from rekindle.formats.images.prompts import CutText, Encode, ImagePrompts
 from rekindle.formats.images.room import Ended, never
 from rekindle.formats.rendering.chat import render
 from rekindle.formats.rendering.named_templates import remedy
+
+if TYPE_CHECKING:
+    from rekindle.formats.images.prompts import CutText, Encode, ImagePrompts
 
 ROOM = 256
 """Tokens of output beside a cut prompt, for output without a limit."""
@@ -43,7 +45,7 @@ class _Layout:
         adds_special: whether the tokenizer adds its special tokens.
     """
 
-    text: CutText
+    text: "CutText"
     images: Sequence[Any]
     name: str
     adds_special: bool
@@ -65,7 +67,7 @@ class PromptReader:
     tokenizer: Tokenizer | None
     vocab_size: int
     capacity: int
-    images: ImagePrompts | None = None
+    images: "ImagePrompts | None" = None
     picture_rows: int = 0
     no_images: str = NO_IMAGES
 
@@ -74,6 +76,8 @@ class PromptReader:
         """Return the reader of a model's prompts."""
         images = None
         if picture_rows and model.images is not None and model.tokenizer is not None:
+            from rekindle.formats.images.prompts import ImagePrompts
+
             images = ImagePrompts(model.images, model.tokenizer)
         no_images = _reason(model)
         return cls(model.tokenizer, model.config.vocab_size, capacity, images, picture_rows, no_images)
@@ -225,7 +229,7 @@ class PromptReader:
         text = self.images.cut_at_places(prompt.text, len(prompt.images))
         return _Layout(text, prompt.images, "prompt", not isinstance(prompt.text, Verbatim))
 
-    def _encoder(self, layout: "_Layout", params: SamplingParams | None) -> Encode:
+    def _encoder(self, layout: "_Layout", params: SamplingParams | None) -> "Encode":
         return lambda tokenizer, whole: self._encoded(whole, layout.adds_special, params, tokenizer)
 
     def _span(self, picture: Picture) -> tuple[int, int]:
@@ -257,7 +261,7 @@ class PromptReader:
             )
         return PicturedTokens(ids, ())
 
-    def _cut_text(self, chat: Conversation) -> CutText:
+    def _cut_text(self, chat: Conversation) -> "CutText":
         """Return a conversation rendered by the chat template, cut at the places of images."""
         assert self.images is not None, "the model takes images"
         return self.images.rendered(

@@ -10,7 +10,6 @@ from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request.constraint import Constraint, Kind, calls
 from rekindle.core.text.constraints.parser import parse_bytes
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.responses.tool_choice import tool_choice_grammar
 
 
 def with_tool_grammar(
@@ -57,6 +56,8 @@ def with_tool_grammar(
     unknown = set(inputs) - set(names_of(chat.tools))
     if unknown:
         raise InvalidRequest(f"tool_grammars names no tool of the call: {', '.join(sorted(unknown))}")
+    from rekindle.formats.responses.tool_choice import tool_choice_grammar
+
     rendered = render(chat)
     answer = constraint_of(options) if choice == "auto" else None
     if answer is not None:  # errors are about its own parameter

@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import wraps
+from functools import cache, wraps
+from importlib import import_module
 from typing import Any, ParamSpec, TypeVar, cast, get_args
 
 from rekindle.core.concurrency.waits import Waits, awaited, blocked
@@ -62,6 +63,37 @@ def blocking(method: Callable[P, Awaitable[T]]) -> Callable[P, T]:
     described.__qualname__ = f"{method.__qualname__.rstrip('_')}_sync"
     described.__doc__ = f"Run `{name}`, and block until it has ended."
     return call
+
+
+def later(path: str, how: str = "") -> tuple[Any, Any]:
+    """Return a method and its blocking twin, whose module is imported at the first use of one of them.
+
+    Args:
+        path: the full name of a function.
+        how: the correct call for `awaitable`; empty for a function that returns no operation.
+    """
+
+    @cache
+    def method() -> Any:
+        module, _, name = path.rpartition(".")
+        function = getattr(import_module(module), name)
+        return awaitable(how)(function) if how else function
+
+    @cache
+    def twin() -> Any:
+        return blocking(method())
+
+    return _Later(method), _Later(twin)
+
+
+class _Later:
+    """Method of a class, loaded at its first use."""
+
+    def __init__(self, load: Callable[[], Any]):
+        self._load = load
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return self._load().__get__(instance, owner)
 
 
 def _described(call: F, function: Callable[..., Any], returned: Any) -> F:

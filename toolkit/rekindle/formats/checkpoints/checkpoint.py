@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rekindle.core.errors import CheckpointError, ConfigError
 from rekindle.core.models.config import ExpertsConfig, ModelConfig
@@ -13,9 +13,11 @@ from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.weights.requests import Shapes
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.uses import Uses
-from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.weight_file import Stamp
 from rekindle_kernels.blocks import Tensor
+
+if TYPE_CHECKING:
+    from rekindle.formats.images.processors.processor import ImageProcessor
 
 
 class LazyTensors(Mapping[str, Tensor]):
@@ -91,7 +93,7 @@ class Checkpoint:
     chat_defaults: Mapping[str, Any] = field(default_factory=dict)
     stamps: Mapping[Path, Stamp] = field(default_factory=dict)
     configs: str = ""
-    images: ImageProcessor | None = None
+    images: "ImageProcessor | None" = None
     vision: TowerFiles | None = None
     draft_head: tuple[ModelConfig, Mapping[str, Tensor]] | None = None
 

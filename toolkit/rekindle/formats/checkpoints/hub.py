@@ -11,7 +11,6 @@ from typing import Any, Final
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.errors import ConfigError, ModelNotFound
 from rekindle.formats.checkpoints.embedded import NAME
-from rekindle.formats.checkpoints.huggingface.foreign import advice_for
 from rekindle.formats.checkpoints.name_hints import WEIGHT_SUFFIXES
 
 _NAME: Final = r"(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+)"
@@ -178,6 +177,8 @@ def _requested_path(model: HubModel, directory: Path) -> Path:
     """
     path = directory / (model.file or "config.json")
     if not path.is_file():
+        from rekindle.formats.checkpoints.huggingface.foreign import advice_for
+
         if model.file is None and (advice := advice_for(directory)):
             raise ModelNotFound(f"{model} has no config.json; {advice}")
         files = ", ".join(_gguf_files(model)) or "none that can be listed now"

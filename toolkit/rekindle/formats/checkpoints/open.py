@@ -12,10 +12,7 @@ from rekindle.core.errors import ConfigError, ModelNotFound, UnsupportedModel
 from rekindle.core.store.file_digests import file_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
-from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
 from rekindle.formats.checkpoints.hub import HubModel, download
-from rekindle.formats.checkpoints.huggingface.directory import open_directory
-from rekindle.formats.checkpoints.huggingface.weight_files import PICKLED, is_pickled
 from rekindle.formats.checkpoints.local.sources import find_local, has_prefix, local_tower
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family
@@ -163,6 +160,8 @@ def _hint_for_file(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix == ".safetensors" or path.name == "config.json":
         return "; pass its directory instead"
+    from rekindle.formats.checkpoints.huggingface.weight_files import PICKLED, is_pickled
+
     if is_pickled(path):
         return f"; {PICKLED}"
     with damage(path), path.open("rb") as file:
@@ -171,6 +170,8 @@ def _hint_for_file(path: Path) -> str:
 
 
 def _open_directory(path: Path, family: Family | None) -> Checkpoint:
+    from rekindle.formats.checkpoints.huggingface.directory import open_directory
+
     with damage(path, own_code=family is not None):
         return open_directory(path, family)
 
@@ -178,5 +179,7 @@ def _open_directory(path: Path, family: Family | None) -> Checkpoint:
 def _open_gguf(path: Path, family: Family | None, tower: Path | None, beside: Path | None = None) -> Checkpoint:
     if family is not None:
         raise UnsupportedModel(f"{path} is a GGUF file, which declares its architecture: leave out family")
+    from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
+
     with damage(path), collector_paused():  # a tokenizer consists of a hundred thousand objects
         return open_gguf(path, tower, beside)

@@ -17,10 +17,8 @@ from rekindle.core.models.weights.form import WeightForm, kinds_in
 from rekindle.core.store.snapshot_key import content_fingerprint
 from rekindle.formats.array_digests import arrays_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint, TowerFiles, check_shapes
-from rekindle.formats.checkpoints.huggingface.names import stored_names
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.tied import has_separate_head
-from rekindle.formats.checkpoints.vision.tensors import own_names, tower_files
 from rekindle.formats.families.reading import Family
 
 Weights = str | PathLike[str] | Mapping[str, Any]
@@ -55,6 +53,8 @@ def tensors_of(weights: Checkpoint | Mapping[str, Any], config: ModelConfig, for
         CheckpointError: a tensor is missing or has a wrong shape.
     """
     if isinstance(weights, Mapping):
+        from rekindle.formats.checkpoints.huggingface.names import stored_names
+
         by_name = stored_names(weights, config.names).by_name
         weights = {name: weights[stored_name] for name, stored_name in by_name.items()}
         remedy = "Give all of them"
@@ -102,6 +102,8 @@ def tower_of(weights: Checkpoint | Mapping[str, Any], tower: TowerFiles | None) 
                 "the open model's. Open that model instead"
             )
         return weights.vision
+    from rekindle.formats.checkpoints.vision.tensors import own_names, tower_files
+
     names = own_names(tower.config, weights)
     arrays = {name: weights[name] for name in names.values() if name in weights}
     if not arrays:

@@ -7,7 +7,6 @@ from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, HeadNo
 from rekindle.formats.families.experts import SHARED, corrected_router
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.reading import (
-    Family,
     activation_of,
     read_attention,
     read_llama,
@@ -62,6 +61,3 @@ def _with_experts(keys: Keys, layers: tuple[LayerConfig, ...]) -> tuple[LayerCon
     experts = ExpertsConfig(keys.size("num_experts", 64), each, router, common)
     first = keys.get("num_dense_layers", 1)
     return tuple(layer if i < first else replace(layer, feed_forward=experts) for i, layer in enumerate(layers))
-
-
-AFMOE = Family("AfmoeForCausalLM", read, "afmoe")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import FeedForwardConfig, HeadNorm, ModelConfig, Names
 from rekindle.core.models.config.scaling import Llama3Scaling
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, activation_of, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import activation_of, read_attention, read_llama, read_norm
 
 NAMES = Names(gate_up=("mlp.up_proj",), before_attention="attention_layernorm", before_mlp="feedforward_layernorm")
 THETA = 12_000_000.0
@@ -26,6 +26,3 @@ def read(keys: Keys) -> ModelConfig:
     activation = "xielu" if learned else activation_of(keys)
     feed_forward = FeedForwardConfig(keys.size("intermediate_size"), activation, gated=False)
     return replace(read_llama(keys, attention=attention, feed_forward=feed_forward), norm=norm, names=NAMES)
-
-
-APERTUS = Family("ApertusForCausalLM", read, "apertus")

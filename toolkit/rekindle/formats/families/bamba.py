@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.formats.families.hybrid import kinds_of, read_mamba, with_states
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, read_norm
 
 NAMES = Names(
     norm="model.final_layernorm",
@@ -29,6 +29,3 @@ def read(keys: Keys) -> ModelConfig:
     kinds = kinds_of(keys, model.num_layers, lambda i: i in full, "layers_block_type")
     state = read_mamba(keys, norm)
     return replace(model, layers=with_states(model.layers, kinds, state), norm=norm, names=NAMES)
-
-
-BAMBA = Family("BambaForCausalLM", read, "bamba")

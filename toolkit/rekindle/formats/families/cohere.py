@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import HeadNorm, ModelConfig, Names, Norm
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -35,6 +35,3 @@ def read_cohere(keys: Keys, head_norm: HeadNorm | None = None, head_dim: int | N
 
 def _norm(keys: Keys) -> Norm:
     return replace(read_norm(keys, "layer_norm_eps"), centred=True)
-
-
-COHERE = Family("CohereForCausalLM", read, "cohere")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.families.cohere import read_cohere
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, with_windows, without_positions
+from rekindle.formats.families.reading import with_windows, without_positions
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -20,6 +20,3 @@ def read(keys: Keys) -> ModelConfig:
     rope, without_rope = model.attentions[0].rope, tuple(without_positions(layer) for layer in model.layers)
     layers = with_windows(keys, without_rope, lambda i: (i + 1) % pattern > 0, rope=rope, default_size=4096)
     return replace(model, layers=layers)
-
-
-COHERE2 = Family("Cohere2ForCausalLM", read, "cohere2")

@@ -6,7 +6,7 @@ from rekindle.core.models.config import ExpertsConfig, LayerConfig, ModelConfig,
 from rekindle.formats.families.cohere import read_cohere
 from rekindle.formats.families.experts import SHARED, dense_first
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, layer_types, read_feed_forward, read_norm, without_positions
+from rekindle.formats.families.reading import layer_types, read_feed_forward, read_norm, without_positions
 
 NAMES = replace(SHARED, before_mlp=None)
 
@@ -58,6 +58,3 @@ def _with_windows(keys: Keys, layers: tuple[LayerConfig, ...]) -> tuple[LayerCon
 def _windowed(layer: LayerConfig, size: int) -> LayerConfig:
     assert layer.attention is not None
     return replace(layer, attention=replace(layer.attention, window=size))
-
-
-COHERE2_MOE = Family("Cohere2MoeForCausalLM", read, "cohere2_moe")

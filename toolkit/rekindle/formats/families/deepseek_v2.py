@@ -13,7 +13,7 @@ from rekindle.core.models.config import (
 )
 from rekindle.formats.families.experts import SHARED, dense_first, routed_experts
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, activation_of
+from rekindle.formats.families.reading import activation_of
 from rekindle.formats.families.rope import mscale, rope_of
 
 
@@ -102,6 +102,3 @@ def _attention(keys: Keys, interleaved: bool, of_rope: Keys) -> AttentionConfig:
     heads = keys.size("num_attention_heads")
     rope = replace(rope_of(of_rope, rotary), interleaved=interleaved)
     return AttentionConfig(heads, 1, latent.rank + rotary, scale, rope, latent=latent)
-
-
-DEEPSEEK_V2 = Family("DeepseekV2ForCausalLM", read, "deepseek_v2")

@@ -4,7 +4,6 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.formats.families.deepseek_v2 import read_latent
 from rekindle.formats.families.experts import corrected_router
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -20,7 +19,3 @@ def read_glm4_moe_lite(keys: Keys) -> ModelConfig:
     router = corrected_router(keys, per_token=4, scale=1.8)
     interleaved = keys.flag("rope_interleave", True)
     return read_latent(keys, router, interleaved=interleaved, dense=1, eps=1e-5, shared=1)
-
-
-DEEPSEEK_V3 = Family("DeepseekV3ForCausalLM", read, "deepseek_v3")
-GLM4_MOE_LITE = Family("Glm4MoeLiteForCausalLM", read_glm4_moe_lite, "glm4_moe_lite")

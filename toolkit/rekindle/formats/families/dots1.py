@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import FeedForwardConfig, HeadNorm, ModelConfig
 from rekindle.formats.families.experts import SHARED, corrected_router, dense_first, routed_experts
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm, with_windows
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -29,7 +29,3 @@ def read_solar_open(keys: Keys) -> ModelConfig:
     model = read_llama(keys, attention=attention, feed_forward=none)
     layers = tuple(replace(layer, feed_forward=experts) for layer in model.layers)
     return replace(model, layers=layers, norm=read_norm(keys, default=1e-5), names=SHARED)
-
-
-DOTS1 = Family("Dots1ForCausalLM", read, "dots1")
-SOLAR_OPEN = Family("SolarOpenForCausalLM", read_solar_open, "solar_open")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -20,6 +20,3 @@ def read(keys: Keys) -> ModelConfig:
         model,
         tied_embeddings=keys.flag("tie_word_embeddings", True),
     )
-
-
-ERNIE4_5 = Family("Ernie4_5ForCausalLM", read, "ernie4_5")

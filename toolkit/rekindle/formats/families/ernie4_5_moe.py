@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig, RouterConfig
 from rekindle.formats.families.experts import SHARED, routed_experts
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm
 
 NAMES = replace(SHARED, correction="mlp.moe_statics.e_score_correction_bias", correction_is_row=True)
 
@@ -28,6 +28,3 @@ def read(keys: Keys) -> ModelConfig:
     )
     tied = keys.flag("tie_word_embeddings", True)
     return replace(model, layers=layers, norm=read_norm(keys, default=1e-5), tied_embeddings=tied, names=NAMES)
-
-
-ERNIE4_5_MOE = Family("Ernie4_5_MoeForCausalLM", read, "ernie4_5_moe")

@@ -6,7 +6,6 @@ from rekindle.core.models.config import HeadNorm, LayerConfig, ModelConfig
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.olmo2 import NAMES
 from rekindle.formats.families.reading import (
-    Family,
     read_attention,
     read_llama,
     read_norm,
@@ -37,6 +36,3 @@ def hybrid_layers(keys: Keys, layers: tuple[LayerConfig, ...]) -> tuple[LayerCon
     assert layers[0].attention is not None
     rope, plain = layers[0].attention.rope, tuple(without_positions(layer) for layer in layers)
     return with_windows(keys, plain, lambda i: pattern[i % len(pattern)] == "L", rope=rope, default_size=WINDOW)
-
-
-EXAONE4 = Family("Exaone4ForCausalLM", read, "exaone4")

@@ -6,7 +6,7 @@ from rekindle.core.models.config import HeadNorm, ModelConfig
 from rekindle.formats.families.exaone4 import hybrid_layers
 from rekindle.formats.families.experts import SHARED, corrected_router, dense_first, routed_experts
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm
 
 NAMES = replace(SHARED, correction="mlp.e_score_correction_bias")
 
@@ -21,6 +21,3 @@ def read(keys: Keys) -> ModelConfig:
     )
     layers = dense_first(keys, hybrid_layers(keys, model.layers), experts)
     return replace(model, layers=layers, norm=norm, names=NAMES)
-
-
-EXAONE_MOE = Family("ExaoneMoeForCausalLM", read, "exaone_moe")

@@ -6,7 +6,7 @@ from rekindle.core.models.config import AttentionConfig, LayerConfig, Mamba2, Mo
 from rekindle.formats.families.bamba import NAMES
 from rekindle.formats.families.hybrid import read_mamba
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, read_norm
 
 UNUSED = (
     "layer_types",
@@ -72,6 +72,3 @@ def _multipliers(keys: Keys, key: str, count: int) -> tuple[float, ...]:
     if len(numbers) != count:
         raise keys.wrong(key, f"must have {count} numbers", list(numbers))
     return numbers
-
-
-FALCON_H1 = Family("FalconH1ForCausalLM", read, "falcon_h1")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import AttentionConfig, FeedForwardConfig, ModelConfig, Norm
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, activation_of, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import activation_of, read_attention, read_llama, read_norm
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -39,6 +39,3 @@ def read_gemma(keys: Keys, attention: AttentionConfig) -> ModelConfig:
 def gemma_norm(keys: Keys) -> Norm:
     """Return the norm of the first three generations; their weights are stored without 1."""
     return replace(read_norm(keys), offset=1.0)
-
-
-GEMMA = Family("GemmaForCausalLM", read, "gemma")

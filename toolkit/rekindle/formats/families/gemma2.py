@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.formats.families.gemma import read_gemma
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, with_windows
+from rekindle.formats.families.reading import read_attention, with_windows
 
 NAMES = Names(
     after_attention="post_attention_layernorm",
@@ -28,6 +28,3 @@ def read(keys: Keys) -> ModelConfig:
         logit_cap=keys.number_or_none("final_logit_softcapping"),
         names=NAMES,
     )
-
-
-GEMMA2 = Family("Gemma2ForCausalLM", read, "gemma2")

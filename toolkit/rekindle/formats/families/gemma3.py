@@ -6,7 +6,7 @@ from rekindle.core.models.config import HeadNorm, ModelConfig
 from rekindle.formats.families.gemma import gemma_norm, read_gemma
 from rekindle.formats.families.gemma2 import NAMES
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_heads, with_windows
+from rekindle.formats.families.reading import read_heads, with_windows
 from rekindle.formats.families.rope import ropes_of
 
 
@@ -25,6 +25,3 @@ def read(keys: Keys) -> ModelConfig:
         logit_cap=keys.number_or_none("final_logit_softcapping"),
         names=NAMES,
     )
-
-
-GEMMA3 = Family("Gemma3ForCausalLM", read, "gemma3_text")

@@ -16,7 +16,7 @@ from rekindle.core.models.config import (
 from rekindle.formats.families.gemma2 import NAMES
 from rekindle.formats.families.gemma4 import page_owners
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, activation_of, layer_types, read_heads, read_norm
+from rekindle.formats.families.reading import activation_of, layer_types, read_heads, read_norm
 from rekindle.formats.families.rope import ropes_of
 
 SPARSE_LAYERS = 10
@@ -95,6 +95,3 @@ def _feed_forwards(keys: Keys, count: int) -> list[FeedForwardConfig]:
 def _cutoff(sparsity: float) -> float:
     """Return the bound of a normal distribution with this share below, in standard deviations, rounded to float32."""
     return float(np.float32(NormalDist().inv_cdf(sparsity)))
-
-
-GEMMA3N = Family("Gemma3nForCausalLM", read, "gemma3n_text")

@@ -18,7 +18,7 @@ from rekindle.core.models.config import (
 )
 from rekindle.formats.families.gemma2 import NAMES as GEMMA2_NAMES
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, activation_of, layer_types, read_heads, read_norm
+from rekindle.formats.families.reading import activation_of, layer_types, read_heads, read_norm
 from rekindle.formats.families.rope import proportional_rope, ropes_of
 
 NAMES = replace(
@@ -150,6 +150,3 @@ def _features(keys: Keys) -> TokenFeatures | None:
         return None
     activation = activation_of(keys, "hidden_activation", "gelu_pytorch_tanh")
     return TokenFeatures(keys.size("hidden_size_per_layer_input", 256), rows, activation, keys.get("pad_token_id", 0))
-
-
-GEMMA4 = Family("Gemma4ForCausalLM", read, "gemma4_text")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -13,6 +13,3 @@ def read(keys: Keys) -> ModelConfig:
     attention = replace(attention, qkv_bias=keys.flag("attention_bias", True))
     model = read_llama(keys, attention=attention)
     return replace(model, norm=read_norm(keys, default=1.5625e-7), names=Names(gate_up=("mlp.gate_up_proj",)))
-
-
-GLM = Family("GlmForCausalLM", read, "glm")

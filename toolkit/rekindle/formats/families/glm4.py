@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama
+from rekindle.formats.families.reading import read_attention, read_llama
 
 NAMES = Names(gate_up=("mlp.gate_up_proj",), after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm")
 
@@ -14,6 +14,3 @@ def read(keys: Keys) -> ModelConfig:
     attention = read_attention(keys, share=0.5, interleaved=True)
     attention = replace(attention, qkv_bias=keys.flag("attention_bias", True))
     return replace(read_llama(keys, attention=attention), names=NAMES)
-
-
-GLM4 = Family("Glm4ForCausalLM", read, "glm4")

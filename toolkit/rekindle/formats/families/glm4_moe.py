@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import HeadNorm, ModelConfig
 from rekindle.formats.families.experts import SHARED, corrected_router, dense_first, routed_experts
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -17,6 +17,3 @@ def read(keys: Keys) -> ModelConfig:
     model = read_llama(keys, attention=attention)
     layers = dense_first(keys, model.layers, routed_experts(keys, corrected_router(keys), 1))
     return replace(model, layers=layers, norm=norm, names=SHARED)
-
-
-GLM4_MOE = Family("Glm4MoeForCausalLM", read, "glm4_moe")

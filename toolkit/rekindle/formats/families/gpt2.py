@@ -12,7 +12,7 @@ from rekindle.core.models.config import (
     Norm,
 )
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, activation_of
+from rekindle.formats.families.reading import activation_of
 
 NAMES = Names(
     embedding="transformer.wte",
@@ -77,5 +77,3 @@ _OTHERWISE = {
     "n_layer": "num_hidden_layers",
     "n_positions": "max_position_embeddings",
 }
-
-GPT2 = Family("GPT2LMHeadModel", read, "gpt2")

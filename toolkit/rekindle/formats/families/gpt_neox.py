@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, read_norm
 
 NAMES = Names(
     embedding="gpt_neox.embed_in",
@@ -31,6 +31,3 @@ def read(keys: Keys) -> ModelConfig:
         parallel=keys.flag("use_parallel_residual", True),
         names=NAMES,
     )
-
-
-GPT_NEOX = Family("GPTNeoXForCausalLM", read, "gpt_neox")

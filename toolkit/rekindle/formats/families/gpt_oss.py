@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig, Names, RouterConfig
 from rekindle.core.models.config.scaling import YarnScaling
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, with_windows
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, with_windows
 from rekindle.formats.families.rope import mscale
 
 NAMES = Names(
@@ -38,6 +38,3 @@ def read(keys: Keys) -> ModelConfig:
         layers=tuple(replace(layer, feed_forward=experts) for layer in layers),
         names=NAMES,
     )
-
-
-GPT_OSS = Family("GptOssForCausalLM", read, "gpt_oss")

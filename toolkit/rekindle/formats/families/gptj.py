@@ -3,7 +3,6 @@
 from rekindle.core.models.config import AttentionConfig, LayerConfig, ModelConfig, Names, Norm, Rope
 from rekindle.formats.families.gpt2 import read_feed_forward, read_layers, read_size
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family
 
 NAMES = Names(
     embedding="transformer.wte",
@@ -37,6 +36,3 @@ def read(keys: Keys) -> ModelConfig:
         head_bias=True,
         names=NAMES,
     )
-
-
-GPTJ = Family("GPTJForCausalLM", read, "gptj")

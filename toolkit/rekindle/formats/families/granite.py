@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -18,6 +18,3 @@ def read(keys: Keys) -> ModelConfig:
         residual_multiplier=keys.number("residual_multiplier", 1.0),
         logit_multiplier=1 / keys.number("logits_scaling", 1.0),
     )
-
-
-GRANITE = Family("GraniteForCausalLM", read, "granite")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ExpertsConfig, ModelConfig, Names, RouterConfig
 from rekindle.formats.families import granite
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_feed_forward
+from rekindle.formats.families.reading import read_feed_forward
 
 NAMES = Names(
     router="block_sparse_moe.router.layer",
@@ -35,7 +35,3 @@ def read_shared(keys: Keys) -> ModelConfig:
         if isinstance(layer.feed_forward, ExpertsConfig)
     )
     return replace(model, layers=layers)
-
-
-GRANITEMOE_SHARED = Family("GraniteMoeSharedForCausalLM", read_shared, "granitemoeshared")
-GRANITEMOE = Family("GraniteMoeForCausalLM", read, "granitemoe")

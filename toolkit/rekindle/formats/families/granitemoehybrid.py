@@ -6,7 +6,7 @@ from rekindle.core.models.config import AttentionConfig, ExpertsConfig, FeedForw
 from rekindle.formats.families import granite, granitemoe
 from rekindle.formats.families.hybrid import kinds_of, read_mamba, with_states
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_feed_forward
+from rekindle.formats.families.reading import read_feed_forward
 
 NAMES = replace(granitemoe.NAMES, gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear")
 """A model without experts names its feed-forward layer as a shared one."""
@@ -44,6 +44,3 @@ def _feed_forward(keys: Keys) -> FeedForwardConfig | ExpertsConfig:
     if not count:
         return replace(shared, bias=keys.flag("mlp_bias"))
     return ExpertsConfig(count, each, RouterConfig(per_token, scores="chosen"), shared)
-
-
-GRANITEMOE_HYBRID = Family("GraniteMoeHybridForCausalLM", read, "granitemoehybrid")

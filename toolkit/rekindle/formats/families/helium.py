@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, read_norm
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -14,6 +14,3 @@ def read(keys: Keys) -> ModelConfig:
     feed_forward = replace(read_feed_forward(keys), bias=keys.flag("mlp_bias"))
     model = read_llama(keys, attention=attention, feed_forward=feed_forward)
     return replace(model, norm=read_norm(keys, default=1e-8))
-
-
-HELIUM = Family("HeliumForCausalLM", read, "helium")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import HeadNorm, ModelConfig, Names
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm
 
 NAMES = Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
 
@@ -16,6 +16,3 @@ def read(keys: Keys) -> ModelConfig:
     head_norm = HeadNorm(read_norm(keys), after_rope=True)
     attention = replace(read_attention(keys), qkv_bias=bias, out_bias=bias, head_norm=head_norm)
     return replace(read_llama(keys, attention=attention), names=NAMES)
-
-
-HUNYUAN = Family("HunYuanDenseV1ForCausalLM", read, "hunyuan_v1_dense")

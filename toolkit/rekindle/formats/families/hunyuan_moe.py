@@ -6,7 +6,7 @@ from typing import Any
 from rekindle.core.models.config import ExpertsConfig, ModelConfig, RouterConfig
 from rekindle.formats.families import hunyuan
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_feed_forward
+from rekindle.formats.families.reading import read_feed_forward
 
 NAMES = replace(
     hunyuan.NAMES,
@@ -41,6 +41,3 @@ def _over_layers(keys: Keys, key: str, default: int, layers: int) -> list[int]:
     if isinstance(value, list) and len(value) == layers and all(isinstance(each, int) for each in value):
         return value
     return [keys.size(key, default)] * layers
-
-
-HUNYUAN_MOE = Family("HunYuanMoEV1ForCausalLM", read, "hunyuan_v1_moe")

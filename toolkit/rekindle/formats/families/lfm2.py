@@ -14,7 +14,7 @@ from rekindle.core.models.config import (
 )
 from rekindle.formats.families.hybrid import kinds_of, with_states
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm
 
 NAMES = Names(
     norm="model.embedding_norm",
@@ -100,7 +100,3 @@ def _layers(keys: Keys, layers: tuple[LayerConfig, ...], state: ShortConvolution
     full = keys.get("full_attn_idxs")
     kinds = kinds_of(keys, len(layers), lambda i: full is None or i in full)
     return with_states(layers, kinds, state)
-
-
-LFM2 = Family("Lfm2ForCausalLM", read, "lfm2")
-LFM2_MOE = Family("Lfm2MoeForCausalLM", read_moe, "lfm2_moe")

@@ -15,7 +15,7 @@ from rekindle.core.models.config import (
     RouterConfig,
 )
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, activation_of, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import activation_of, read_attention, read_llama, read_norm
 
 NAMES = Names(
     gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"),
@@ -94,6 +94,3 @@ def _experts(keys: Keys) -> ExpertsConfig:
     each = FeedForwardConfig(keys.size("intermediate_size", 8192), activation_of(keys))
     router = RouterConfig(keys.size("num_experts_per_tok", 1), scores="sigmoid")
     return ExpertsConfig(keys.size("num_local_experts", 16), each, router, shared=each, weighted_inputs=True)
-
-
-LLAMA4 = Family("Llama4ForCausalLM", read, "llama4_text")

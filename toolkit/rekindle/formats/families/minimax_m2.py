@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ExpertsConfig, HeadNorm, ModelConfig, RouterConfig
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.mixtral import NAMES as MIXTRAL_NAMES
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, read_norm
 
 NAMES = replace(MIXTRAL_NAMES, correction="block_sparse_moe.e_score_correction_bias")
 ONLY = {
@@ -40,6 +40,3 @@ def read(keys: Keys) -> ModelConfig:
     model = read_llama(keys, attention=attention)
     experts = ExpertsConfig(count, read_feed_forward(keys), router)
     return replace(model, layers=tuple(replace(each, feed_forward=experts) for each in model.layers), names=NAMES)
-
-
-MINIMAX_M2 = Family("MiniMaxM2ForCausalLM", read, "minimax_m2")

@@ -6,7 +6,7 @@ from typing import Any, Final
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.families.growth import GROWTH, rope_with_growth
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_heads, read_llama, with_windows
+from rekindle.formats.families.reading import read_heads, read_llama, with_windows
 from rekindle.formats.families.rope import rope_of
 
 DEFAULT_ROPE: Final[dict[str, Any]] = {
@@ -28,6 +28,3 @@ def read(keys: Keys) -> ModelConfig:
     attention = replace(attention, rope=rope_of(rope, attention.head_dim), growth=growth)
     model = read_llama(keys, attention=attention)
     return replace(model, layers=with_windows(keys, model.layers))
-
-
-MINISTRAL3 = Family("Ministral3ForCausalLM", read, "ministral3")

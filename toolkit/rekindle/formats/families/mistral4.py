@@ -8,7 +8,6 @@ from rekindle.formats.families.deepseek_v2 import read_latent
 from rekindle.formats.families.experts import SHARED
 from rekindle.formats.families.growth import GROWTH, rope_with_growth
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family
 
 NAMES = replace(SHARED, expert_gate_up=("mlp.experts.gate_up_proj",), expert_down="mlp.experts.down_proj")
 RATE: Final = 0.1
@@ -53,6 +52,3 @@ def _of_latents(keys: Keys, rope: Keys) -> Keys:
 def _growing(layer: LayerConfig, growth: QueryGrowth | None) -> LayerConfig:
     assert layer.attention is not None
     return replace(layer, attention=replace(layer.attention, growth=growth))
-
-
-MISTRAL4 = Family("Mistral4ForCausalLM", read, "mistral4")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ExpertsConfig, ModelConfig, Names, RouterConfig
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, with_windows
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, with_windows
 
 NAMES = Names(
     router="block_sparse_moe.gate",
@@ -20,6 +20,3 @@ def read(keys: Keys) -> ModelConfig:
     experts = ExpertsConfig(keys.size("num_local_experts", 8), read_feed_forward(keys), router)
     layers = tuple(replace(layer, feed_forward=experts) for layer in with_windows(keys, model.layers))
     return replace(model, layers=layers, names=NAMES)
-
-
-MIXTRAL = Family("MixtralForCausalLM", read, "mixtral")

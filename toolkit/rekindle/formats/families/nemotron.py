@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig, Names, Norm
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, read_norm
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -17,6 +17,3 @@ def read(keys: Keys) -> ModelConfig:
         norm=Norm(read_norm(keys, "norm_eps").eps, centred=True, offset=1.0, bias=True),
         names=Names(gate_up=("mlp.up_proj",)),
     )
-
-
-NEMOTRON = Family("NemotronForCausalLM", read, "nemotron")

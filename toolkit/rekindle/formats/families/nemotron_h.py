@@ -16,7 +16,7 @@ from rekindle.core.models.config import (
 from rekindle.formats.families.experts import corrected_router
 from rekindle.formats.families.hybrid import checked_mamba, read_steps
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, activation_of, read_heads, read_norm
+from rekindle.formats.families.reading import activation_of, read_heads, read_norm
 
 NAMES: Final = Names(
     embedding="backbone.embeddings",
@@ -146,6 +146,3 @@ def _experts(keys: Keys, dense: FeedForwardConfig) -> ExpertsConfig:
     each = replace(dense, width=keys.size("moe_intermediate_size", 7688), bias=False)
     shared = replace(dense, width=keys.size("moe_shared_expert_intermediate_size", 7688))
     return ExpertsConfig(count, each, corrected_router(keys, per_token=2), shared, latent=latent)
-
-
-NEMOTRON_H = Family("NemotronHForCausalLM", read, "nemotron_h")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import AttentionConfig, HeadNorm, ModelConfig, Names
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm
 
 NAMES = Names(
     before_attention=None,
@@ -29,6 +29,3 @@ def read_olmo(keys: Keys, attention: AttentionConfig) -> ModelConfig:
     bias, head_norm = keys.flag("attention_bias"), HeadNorm(read_norm(keys), over="all")
     attention = replace(attention, qkv_bias=bias, out_bias=bias, head_norm=head_norm)
     return replace(read_llama(keys, attention=attention), names=NAMES)
-
-
-OLMO2 = Family("Olmo2ForCausalLM", read, "olmo2")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.olmo2 import read_olmo
-from rekindle.formats.families.reading import Family, read_heads, with_windows
+from rekindle.formats.families.reading import read_heads, with_windows
 from rekindle.formats.families.rope import rope_of, ropes_by_kind, without_scaling
 
 THETA = 500_000.0
@@ -18,6 +18,3 @@ def read(keys: Keys) -> ModelConfig:
     full, local = both or (rope := rope_of(keys, heads.head_dim, THETA), without_scaling(rope))
     model = read_olmo(keys, replace(heads, rope=full))
     return replace(model, layers=with_windows(keys, model.layers, lambda i: (i + 1) % 4 > 0, rope=local))
-
-
-OLMO3 = Family("Olmo3ForCausalLM", read, "olmo3")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ExpertsConfig, HeadNorm, ModelConfig, RouterConfig
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, read_norm
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -27,6 +27,3 @@ def read_experts(keys: Keys, *, count: int, per_token: int) -> ExpertsConfig:
     router = RouterConfig(keys.size("num_experts_per_tok", per_token), normalised=keys.flag("norm_topk_prob"))
     number = keys.size("num_experts", keys.get("num_local_experts", count))
     return ExpertsConfig(number, read_feed_forward(keys), router)
-
-
-OLMOE = Family("OlmoeForCausalLM", read, "olmoe")

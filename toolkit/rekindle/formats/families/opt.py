@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import FeedForwardConfig, LayerConfig, LearnedPositions, ModelConfig, Names, Norm
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, activation_of, read_heads
+from rekindle.formats.families.reading import activation_of, read_heads
 
 NAMES = Names(
     embedding="model.decoder.embed_tokens",
@@ -53,6 +53,3 @@ def read(keys: Keys) -> ModelConfig:
         tied_embeddings=keys.flag("tie_word_embeddings", True),
         names=replace(names, norm=None) if keys.flag("_remove_final_layer_norm") else names,
     )
-
-
-OPT = Family("OPTForCausalLM", read, "opt")

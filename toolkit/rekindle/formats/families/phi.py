@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, read_norm
 
 NAMES = Names(
     norm="model.final_layernorm",
@@ -22,6 +22,3 @@ def read(keys: Keys) -> ModelConfig:
     feed_forward = replace(read_feed_forward(keys, "gelu_new"), gated=False, bias=True)
     model = read_llama(keys, attention=attention, feed_forward=feed_forward)
     return replace(model, norm=norm, parallel=True, head_bias=True, names=NAMES)
-
-
-PHI = Family("PhiForCausalLM", read, "phi")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_llama, with_windows
+from rekindle.formats.families.reading import read_llama, with_windows
 
 NAMES = Names(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 
@@ -14,6 +14,3 @@ def read(keys: Keys) -> ModelConfig:
     model = read_llama(keys)
     keys.get("original_max_position_embeddings")  # used by "longrope" only
     return replace(model, layers=with_windows(keys, model.layers), names=NAMES)
-
-
-PHI3 = Family("Phi3ForCausalLM", read, "phi3")

@@ -6,7 +6,6 @@ from rekindle.core.models.config import ExpertsConfig, ModelConfig, RouterConfig
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.mixtral import NAMES
 from rekindle.formats.families.reading import (
-    Family,
     read_attention,
     read_feed_forward,
     read_llama,
@@ -27,6 +26,3 @@ def read(keys: Keys) -> ModelConfig:
     layers = tuple(replace(layer, feed_forward=experts) for layer in with_windows(keys, model.layers))
     norm = replace(read_norm(keys, default=1e-5), centred=True, bias=True)
     return replace(model, layers=layers, norm=norm, head_bias=keys.flag("lm_head_bias"), names=NAMES)
-
-
-PHIMOE = Family("PhimoeForCausalLM", read, "phimoe")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, with_windows
+from rekindle.formats.families.reading import read_attention, read_llama, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -13,6 +13,3 @@ def read(keys: Keys) -> ModelConfig:
     first = keys.get("max_window_layers", 28)
     keys.get("attention_bias")  # without effect: queries, keys and values always have biases
     return replace(model, layers=with_windows(keys, model.layers, lambda i: i >= first, default_on=False))
-
-
-QWEN2 = Family("Qwen2ForCausalLM", read, "qwen2")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ExpertsConfig, FeedForwardConfig, LayerConfig, ModelConfig, RouterConfig
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, activation_of, read_attention, read_llama, with_windows
+from rekindle.formats.families.reading import activation_of, read_attention, read_llama, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -35,6 +35,3 @@ def with_experts(keys: Keys, layers: tuple[LayerConfig, ...], experts: ExpertsCo
         layer if i in dense or (i + 1) % step else replace(layer, feed_forward=experts)
         for i, layer in enumerate(layers)
     )
-
-
-QWEN2_MOE = Family("Qwen2MoeForCausalLM", read, "qwen2_moe")

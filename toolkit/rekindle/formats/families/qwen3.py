@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import HeadNorm, ModelConfig
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm, with_windows
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm, with_windows
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -14,6 +14,3 @@ def read(keys: Keys) -> ModelConfig:
     attention = replace(read_attention(keys), qkv_bias=bias, out_bias=bias, head_norm=head_norm)
     model = read_llama(keys, attention=attention)
     return replace(model, layers=with_windows(keys, model.layers, lambda i: i >= first, default_on=False))
-
-
-QWEN3 = Family("Qwen3ForCausalLM", read, "qwen3")

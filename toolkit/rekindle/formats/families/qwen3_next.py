@@ -17,7 +17,6 @@ from rekindle.formats.families.hybrid import kinds_of, with_states
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.qwen2_moe import with_experts
 from rekindle.formats.families.reading import (
-    Family,
     activation_of,
     read_attention,
     read_feed_forward,
@@ -92,8 +91,3 @@ def _experts(keys: Keys, normalised: bool) -> ExpertsConfig:
     keys.get("num_local_experts")
     shared = replace(each, width=keys.size("shared_expert_intermediate_size", 512))
     return ExpertsConfig(count, each, RouterConfig(per_token, normalised=normalised), shared, shared_gate=True)
-
-
-QWEN3_NEXT = Family("Qwen3NextForCausalLM", read_next, "qwen3_next")
-QWEN3_5 = Family("Qwen3_5ForCausalLM", read, "qwen3_5_text")
-QWEN3_5_MOE = Family("Qwen3_5MoeForCausalLM", read_moe, "qwen3_5_moe_text")

@@ -5,7 +5,6 @@ from dataclasses import replace
 from rekindle.core.models.config import ExpertsConfig, LayerConfig, ModelConfig
 from rekindle.formats.families import qwen3_moe
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -20,6 +19,3 @@ def _normalised(layer: LayerConfig) -> LayerConfig:
     if not isinstance(experts, ExpertsConfig):
         return layer
     return replace(layer, feed_forward=replace(experts, router=replace(experts.router, normalised=True)))
-
-
-QWEN3_VL_MOE = Family("Qwen3VLMoeForCausalLM", read, "qwen3_vl_moe_text")

@@ -1,156 +1,110 @@
 """Registry of the supported model families, and the reader of `config.json`."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, Final
 
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, RekindleError, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
-from rekindle.formats.families.afmoe import AFMOE
-from rekindle.formats.families.apertus import APERTUS
-from rekindle.formats.families.arcee import ARCEE
-from rekindle.formats.families.bamba import BAMBA
-from rekindle.formats.families.cohere import COHERE
-from rekindle.formats.families.cohere2 import COHERE2
-from rekindle.formats.families.cohere2_moe import COHERE2_MOE
-from rekindle.formats.families.deepseek_v2 import DEEPSEEK_V2
-from rekindle.formats.families.deepseek_v3 import DEEPSEEK_V3, GLM4_MOE_LITE
 from rekindle.formats.families.directions import in_its_directions, with_whole_prompts
-from rekindle.formats.families.dots1 import DOTS1, SOLAR_OPEN
-from rekindle.formats.families.ernie4_5 import ERNIE4_5
-from rekindle.formats.families.ernie4_5_moe import ERNIE4_5_MOE
-from rekindle.formats.families.exaone4 import EXAONE4
-from rekindle.formats.families.exaone_moe import EXAONE_MOE
-from rekindle.formats.families.falcon_h1 import FALCON_H1
-from rekindle.formats.families.flex_olmo import FLEX_OLMO
-from rekindle.formats.families.gemma import GEMMA
-from rekindle.formats.families.gemma2 import GEMMA2
-from rekindle.formats.families.gemma3 import GEMMA3
-from rekindle.formats.families.gemma3n import GEMMA3N
-from rekindle.formats.families.gemma4 import GEMMA4
-from rekindle.formats.families.glm import GLM
-from rekindle.formats.families.glm4 import GLM4
-from rekindle.formats.families.glm4_moe import GLM4_MOE
-from rekindle.formats.families.gpt2 import GPT2
-from rekindle.formats.families.gpt_neox import GPT_NEOX
-from rekindle.formats.families.gpt_oss import GPT_OSS
-from rekindle.formats.families.gptj import GPTJ
-from rekindle.formats.families.granite import GRANITE
-from rekindle.formats.families.granitemoe import GRANITEMOE, GRANITEMOE_SHARED
-from rekindle.formats.families.granitemoehybrid import GRANITEMOE_HYBRID
-from rekindle.formats.families.helium import HELIUM
-from rekindle.formats.families.hunyuan import HUNYUAN
-from rekindle.formats.families.hunyuan_moe import HUNYUAN_MOE
 from rekindle.formats.families.keys import WITHOUT_EFFECT, Keys
-from rekindle.formats.families.lfm2 import LFM2, LFM2_MOE
-from rekindle.formats.families.llama import LLAMA
-from rekindle.formats.families.llama4 import LLAMA4
-from rekindle.formats.families.minimax_m2 import MINIMAX_M2
-from rekindle.formats.families.ministral3 import MINISTRAL3
-from rekindle.formats.families.mistral import MISTRAL
-from rekindle.formats.families.mistral4 import MISTRAL4
-from rekindle.formats.families.mixtral import MIXTRAL
-from rekindle.formats.families.nemotron import NEMOTRON
-from rekindle.formats.families.nemotron_h import NEMOTRON_H
-from rekindle.formats.families.olmo import OLMO
-from rekindle.formats.families.olmo2 import OLMO2
-from rekindle.formats.families.olmo3 import OLMO3
-from rekindle.formats.families.olmoe import OLMOE
-from rekindle.formats.families.opt import OPT
-from rekindle.formats.families.phi import PHI
-from rekindle.formats.families.phi3 import PHI3
-from rekindle.formats.families.phimoe import PHIMOE
 from rekindle.formats.families.quantization import KEYS as QUANTIZATION_KEYS
 from rekindle.formats.families.quantization import check_method
-from rekindle.formats.families.qwen2 import QWEN2
-from rekindle.formats.families.qwen2_moe import QWEN2_MOE
-from rekindle.formats.families.qwen3 import QWEN3
-from rekindle.formats.families.qwen3_moe import QWEN3_MOE
-from rekindle.formats.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
-from rekindle.formats.families.qwen3_vl_moe import QWEN3_VL_MOE
 from rekindle.formats.families.reading import Family
 from rekindle.formats.families.refusals import architecture_refusal
-from rekindle.formats.families.seed_oss import SEED_OSS
-from rekindle.formats.families.smollm3 import SMOLLM3
-from rekindle.formats.families.stablelm import STABLELM
-from rekindle.formats.families.starcoder2 import STARCODER2
 from rekindle.formats.families.wrapped import PREFIX_ATTENTION, TextConfig, text_config_of
 
-FAMILIES: Final[Mapping[str, Family]] = {
-    family.model_type: family
-    for family in (
-        AFMOE,
-        APERTUS,
-        ARCEE,
-        BAMBA,
-        COHERE,
-        COHERE2,
-        COHERE2_MOE,
-        DEEPSEEK_V2,
-        DEEPSEEK_V3,
-        DOTS1,
-        ERNIE4_5,
-        ERNIE4_5_MOE,
-        EXAONE4,
-        EXAONE_MOE,
-        FALCON_H1,
-        FLEX_OLMO,
-        GEMMA,
-        GEMMA2,
-        GEMMA3,
-        GEMMA3N,
-        GEMMA4,
-        GLM,
-        GLM4,
-        GLM4_MOE,
-        GLM4_MOE_LITE,
-        GPT2,
-        GPTJ,
-        GPT_NEOX,
-        GPT_OSS,
-        GRANITE,
-        GRANITEMOE,
-        GRANITEMOE_HYBRID,
-        GRANITEMOE_SHARED,
-        HELIUM,
-        HUNYUAN,
-        HUNYUAN_MOE,
-        LFM2,
-        LFM2_MOE,
-        LLAMA,
-        LLAMA4,
-        MINIMAX_M2,
-        MINISTRAL3,
-        MISTRAL,
-        MISTRAL4,
-        MIXTRAL,
-        NEMOTRON,
-        NEMOTRON_H,
-        OLMO,
-        OLMO2,
-        OLMO3,
-        OLMOE,
-        OPT,
-        PHI,
-        PHI3,
-        PHIMOE,
-        QWEN2,
-        QWEN2_MOE,
-        QWEN3,
-        QWEN3_5,
-        QWEN3_5_MOE,
-        QWEN3_MOE,
-        QWEN3_NEXT,
-        QWEN3_VL_MOE,
-        SEED_OSS,
-        SMOLLM3,
-        SOLAR_OPEN,
-        STABLELM,
-        STARCODER2,
-    )
+_READERS: Final[Mapping[str, tuple[str, str]]] = {
+    "afmoe": ("AfmoeForCausalLM", "afmoe.read"),
+    "apertus": ("ApertusForCausalLM", "apertus.read"),
+    "arcee": ("ArceeForCausalLM", "arcee.read"),
+    "bamba": ("BambaForCausalLM", "bamba.read"),
+    "cohere": ("CohereForCausalLM", "cohere.read"),
+    "cohere2": ("Cohere2ForCausalLM", "cohere2.read"),
+    "cohere2_moe": ("Cohere2MoeForCausalLM", "cohere2_moe.read"),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", "deepseek_v2.read"),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", "deepseek_v3.read"),
+    "dots1": ("Dots1ForCausalLM", "dots1.read"),
+    "ernie4_5": ("Ernie4_5ForCausalLM", "ernie4_5.read"),
+    "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", "ernie4_5_moe.read"),
+    "exaone4": ("Exaone4ForCausalLM", "exaone4.read"),
+    "exaone_moe": ("ExaoneMoeForCausalLM", "exaone_moe.read"),
+    "falcon_h1": ("FalconH1ForCausalLM", "falcon_h1.read"),
+    "flex_olmo": ("FlexOlmoForCausalLM", "flex_olmo.read"),
+    "gemma": ("GemmaForCausalLM", "gemma.read"),
+    "gemma2": ("Gemma2ForCausalLM", "gemma2.read"),
+    "gemma3_text": ("Gemma3ForCausalLM", "gemma3.read"),
+    "gemma3n_text": ("Gemma3nForCausalLM", "gemma3n.read"),
+    "gemma4_text": ("Gemma4ForCausalLM", "gemma4.read"),
+    "glm": ("GlmForCausalLM", "glm.read"),
+    "glm4": ("Glm4ForCausalLM", "glm4.read"),
+    "glm4_moe": ("Glm4MoeForCausalLM", "glm4_moe.read"),
+    "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", "deepseek_v3.read_glm4_moe_lite"),
+    "gpt2": ("GPT2LMHeadModel", "gpt2.read"),
+    "gptj": ("GPTJForCausalLM", "gptj.read"),
+    "gpt_neox": ("GPTNeoXForCausalLM", "gpt_neox.read"),
+    "gpt_oss": ("GptOssForCausalLM", "gpt_oss.read"),
+    "granite": ("GraniteForCausalLM", "granite.read"),
+    "granitemoe": ("GraniteMoeForCausalLM", "granitemoe.read"),
+    "granitemoehybrid": ("GraniteMoeHybridForCausalLM", "granitemoehybrid.read"),
+    "granitemoeshared": ("GraniteMoeSharedForCausalLM", "granitemoe.read_shared"),
+    "helium": ("HeliumForCausalLM", "helium.read"),
+    "hunyuan_v1_dense": ("HunYuanDenseV1ForCausalLM", "hunyuan.read"),
+    "hunyuan_v1_moe": ("HunYuanMoEV1ForCausalLM", "hunyuan_moe.read"),
+    "lfm2": ("Lfm2ForCausalLM", "lfm2.read"),
+    "lfm2_moe": ("Lfm2MoeForCausalLM", "lfm2.read_moe"),
+    "llama": ("LlamaForCausalLM", "llama.read"),
+    "llama4_text": ("Llama4ForCausalLM", "llama4.read"),
+    "minimax_m2": ("MiniMaxM2ForCausalLM", "minimax_m2.read"),
+    "ministral3": ("Ministral3ForCausalLM", "ministral3.read"),
+    "mistral": ("MistralForCausalLM", "mistral.read"),
+    "mistral4": ("Mistral4ForCausalLM", "mistral4.read"),
+    "mixtral": ("MixtralForCausalLM", "mixtral.read"),
+    "nemotron": ("NemotronForCausalLM", "nemotron.read"),
+    "nemotron_h": ("NemotronHForCausalLM", "nemotron_h.read"),
+    "olmo": ("OlmoForCausalLM", "olmo.read"),
+    "olmo2": ("Olmo2ForCausalLM", "olmo2.read"),
+    "olmo3": ("Olmo3ForCausalLM", "olmo3.read"),
+    "olmoe": ("OlmoeForCausalLM", "olmoe.read"),
+    "opt": ("OPTForCausalLM", "opt.read"),
+    "phi": ("PhiForCausalLM", "phi.read"),
+    "phi3": ("Phi3ForCausalLM", "phi3.read"),
+    "phimoe": ("PhimoeForCausalLM", "phimoe.read"),
+    "qwen2": ("Qwen2ForCausalLM", "qwen2.read"),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", "qwen2_moe.read"),
+    "qwen3": ("Qwen3ForCausalLM", "qwen3.read"),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", "qwen3_next.read"),
+    "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM", "qwen3_next.read_moe"),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", "qwen3_moe.read"),
+    "qwen3_next": ("Qwen3NextForCausalLM", "qwen3_next.read_next"),
+    "qwen3_vl_moe_text": ("Qwen3VLMoeForCausalLM", "qwen3_vl_moe.read"),
+    "seed_oss": ("SeedOssForCausalLM", "seed_oss.read"),
+    "smollm3": ("SmolLM3ForCausalLM", "smollm3.read"),
+    "solar_open": ("SolarOpenForCausalLM", "dots1.read_solar_open"),
+    "stablelm": ("StableLmForCausalLM", "stablelm.read"),
+    "starcoder2": ("Starcoder2ForCausalLM", "starcoder2.read"),
 }
+"""The architecture and the reader of each family, by "model_type"; a reader as its module and its function."""
 
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reader of a family's config, whose module is imported at its first use."""
+
+    place: str
+
+    def __call__(self, keys: Keys) -> ModelConfig:
+        module, _, name = self.place.partition(".")
+        config: ModelConfig = getattr(import_module(f"rekindle.formats.families.{module}"), name)(keys)
+        return config
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    name: Family(architecture, _Reader(place), name) for name, (architecture, place) in _READERS.items()
+}
+"""The supported families by "model_type"."""
 NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "attention_bias": (False,),
     "attention_multiplier": (),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama
 
 
 def read(keys: Keys) -> ModelConfig:
@@ -16,6 +16,3 @@ def read(keys: Keys) -> ModelConfig:
     )
     feed_forward = replace(read_feed_forward(keys), bias=keys.flag("mlp_bias"))
     return read_llama(keys, attention=attention, feed_forward=feed_forward)
-
-
-SEED_OSS = Family("SeedOssForCausalLM", read, "seed_oss")

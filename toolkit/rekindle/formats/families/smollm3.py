@@ -5,7 +5,6 @@ from dataclasses import replace
 from rekindle.core.models.config import ModelConfig
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.reading import (
-    Family,
     read_attention,
     read_feed_forward,
     read_llama,
@@ -30,6 +29,3 @@ def read(keys: Keys) -> ModelConfig:
         layers=with_windows(keys, layers, lambda i: not rotary[i], default_on=False),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
     )
-
-
-SMOLLM3 = Family("SmolLM3ForCausalLM", read, "smollm3")

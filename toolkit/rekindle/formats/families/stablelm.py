@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import HeadNorm, ModelConfig, Names, Norm
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_llama, read_norm
+from rekindle.formats.families.reading import read_attention, read_llama, read_norm
 
 NAMES = Names(q_norm="self_attn.q_layernorm.norms.{head}", k_norm="self_attn.k_layernorm.norms.{head}")
 
@@ -20,6 +20,3 @@ def read(keys: Keys) -> ModelConfig:
         parallel=parallel,
         names=replace(NAMES, before_mlp=None) if parallel else NAMES,
     )
-
-
-STABLELM = Family("StableLmForCausalLM", read, "stablelm")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rekindle.core.models.config import ModelConfig, Names
 from rekindle.formats.families.keys import Keys
-from rekindle.formats.families.reading import Family, read_attention, read_feed_forward, read_llama, with_windows
+from rekindle.formats.families.reading import read_attention, read_feed_forward, read_llama, with_windows
 
 NAMES = Names(gate_up=("mlp.c_fc",), down="mlp.c_proj")
 
@@ -26,6 +26,3 @@ def read(keys: Keys) -> ModelConfig:
         tied_embeddings=keys.flag("tie_word_embeddings", True),
         names=NAMES,
     )
-
-
-STARCODER2 = Family("Starcoder2ForCausalLM", read, "starcoder2")

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.formats.images.sizing import Sizing, wishes_in
-from rekindle.formats.images.sources import ImageSource, image_source
-from rekindle.formats.images.videos import Video, video_source
+
+if TYPE_CHECKING:
+    from rekindle.formats.images.sizing import Sizing
+    from rekindle.formats.images.sources import ImageSource
+    from rekindle.formats.images.videos import Video
 
 SOURCES: Final = ("image", "path", "url")
 """Keys of a part for the image, as in messages for transformers; the first one counts."""
@@ -41,6 +43,9 @@ def image_part(image: Any, detail: str = "auto", beside: Mapping[str, Any] = _NO
         InvalidRequest: the image, the detail or a wish is none.
         ConfigError: Pillow is not installed.
     """
+    from rekindle.formats.images.sizing import Sizing, wishes_in
+    from rekindle.formats.images.sources import image_source
+
     wishes = {**wishes_in(beside), **({} if detail == "auto" else {"detail": detail})}
     Sizing.of(wishes)
     return {"type": "image", "image": image_source(image), **wishes}
@@ -48,6 +53,8 @@ def image_part(image: Any, detail: str = "auto", beside: Mapping[str, Any] = _NO
 
 def video_part(frames: Any, times: Any = None, fps: Any = None) -> dict[str, Any]:
     """Return the part of a message for a video; arguments and errors as of `video_source`."""
+    from rekindle.formats.images.videos import video_source
+
     return {"type": "video", "video": video_source(frames, times, fps)}
 
 
@@ -86,6 +93,8 @@ def check_video(part: Mapping[str, Any]) -> None:
     Raises:
         InvalidRequest: there is a wish for the pixels of an image.
     """
+    from rekindle.formats.images.sizing import wishes_in
+
     if wishes := wishes_in(part):
         raise InvalidRequest.of(
             "prompt", f"a video takes no {' or '.join(wishes)}, which are for images; resize its frames first"
@@ -97,15 +106,24 @@ def _value(part: Mapping[str, Any]) -> Any:
     return next((part[key] for key in SOURCES if part.get(key) is not None), None)
 
 
-def images_in(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ImageSource | Video, str | Sizing]]:
+def images_in(messages: Sequence[Mapping[str, Any]]) -> "Iterator[tuple[ImageSource | Video, str | Sizing]]":
     """Yield each image and each video of messages, in order, with its detail or its whole sizing."""
     for message in messages:
         content = message.get("content")
         for part in content if isinstance(content, list | tuple) else ():
-            if is_image(part):
-                yield image_source(_value(part)), Sizing.of(part) if wishes_in(part) else part.get("detail", "auto")
-            elif is_video(part):
-                yield video_source(part.get("video"), part.get("times"), part.get("fps")), "auto"
+            if is_pictured(part):
+                yield _sized(part)
+
+
+def _sized(part: Mapping[str, Any]) -> "tuple[ImageSource | Video, str | Sizing]":
+    """Return the image or the video of a part, with its detail or its whole sizing."""
+    from rekindle.formats.images.sizing import Sizing, wishes_in
+    from rekindle.formats.images.sources import image_source
+    from rekindle.formats.images.videos import video_source
+
+    if is_video(part):
+        return video_source(part.get("video"), part.get("times"), part.get("fps")), "auto"
+    return image_source(_value(part)), Sizing.of(part) if wishes_in(part) else part.get("detail", "auto")
 
 
 def with_places(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -17,9 +17,10 @@ from rekindle.core.messages import PutAdapter
 from rekindle.core.request import checks
 from rekindle.core.request.accepted import LONGEST_NAME
 from rekindle.core.scheduler.limits import DEFAULT_ADAPTERS, DEFAULT_RANK
-from rekindle.formats.checkpoints.peft import config_of, given_adapter, rank_of, read_adapter
-from rekindle.formats.lora import Lora
 from rekindle.settings.engine import Settings
+
+if TYPE_CHECKING:
+    from rekindle.formats.lora import Lora
 
 AdapterSource = str | PathLike[str]
 """The directory of an adapter."""
@@ -61,8 +62,10 @@ class AdapterOperations:
 
     def _reader(
         self, source: AdapterSource | None, tensors: Mapping[str, Any] | None, config: Mapping[str, Any] | None
-    ) -> Callable[[], Lora]:
+    ) -> "Callable[[], Lora]":
         """Return the function to read an adapter and check it against the model."""
+        from rekindle.formats.checkpoints.peft import given_adapter, read_adapter
+
         model = self._loaded_engine.model
         if source is None and isinstance(tensors, Mapping) and isinstance(config, Mapping):
             return lambda: self._loaded_engine.check_adapter(given_adapter(tensors, config, model))
@@ -81,7 +84,7 @@ class AdapterOperations:
             yield Wait(freed, timeout=1.0)  # the engine may end meanwhile
             self._require_engine()
 
-    def _put(self, lora: Lora, slot: int) -> Waits[None]:
+    def _put(self, lora: "Lora", slot: int) -> Waits[None]:
         """Put an adapter into a slot on all devices; at the first one, make room for all and prepare the programs."""
         is_first = not self.bytes
         content, empty = yield from in_a_thread(
@@ -109,6 +112,8 @@ def with_room_for(adapters: Mapping[str, AdapterSource], settings: Settings) -> 
     """
     if not adapters:
         return settings
+    from rekindle.formats.checkpoints.peft import config_of, rank_of
+
     ranks = {name: rank_of(config_of(source), str(source)) for name, source in adapters.items()}
     most, rank = max(DEFAULT_ADAPTERS, len(adapters)), max(DEFAULT_RANK, *ranks.values())
     most, rank = settings.max_adapters or most, settings.max_adapter_rank or rank

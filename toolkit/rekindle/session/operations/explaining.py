@@ -30,7 +30,9 @@ class Explained(Protocol):
     """Interface of a session for `explain`."""
 
     _requests: Requests
-    _inspections: Inspections
+
+    @property
+    def _inspections(self) -> Inspections: ...
 
     def trace(self) -> Trace: ...
 

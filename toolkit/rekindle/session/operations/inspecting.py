@@ -25,8 +25,6 @@ from rekindle.core.request.checks import integer, preview
 from rekindle.core.request.picture import Picture, coordinates_of
 from rekindle.core.request.request import check_length
 from rekindle.core.scheduler.gallery import segment_of
-from rekindle.formats.images.sources import decoded
-from rekindle.formats.images.writing import thumbnails
 from rekindle.results.inspection.activations import Activations
 from rekindle.results.inspection.attention import LookedImage
 from rekindle.results.inspection.lens import LogitLens
@@ -210,6 +208,9 @@ class Inspections:
 
 def _looked_image(picture: Picture) -> tuple[Patches, LookedImage]:
     """Return the patches of an image, and its layout."""
+    from rekindle.formats.images.sources import decoded
+    from rekindle.formats.images.writing import thumbnails
+
     source: Any = picture.source
     ((url, description),) = thumbnails([source.image], LONGEST)
     with decoded([source.image]) as (pixels,):

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.request.request import Pooling
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, check_counts, check_layers, check_shapes
-from rekindle.formats.checkpoints.gguf.architecture import read_metadata, settings_of
+from rekindle.formats.checkpoints.gguf.architecture import Architecture, FileMetadata, read_metadata, settings_of
 from rekindle.formats.checkpoints.gguf.architectures.table import ARCHITECTURES
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
 from rekindle.formats.checkpoints.gguf.places import find_places, loaders
@@ -19,13 +19,11 @@ from rekindle.formats.checkpoints.gguf.rope import rope_parameters
 from rekindle.formats.checkpoints.gguf.split import open_gguf_files
 from rekindle.formats.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
 from rekindle.formats.checkpoints.uses import Dense, Embedding, Uses
-from rekindle.formats.checkpoints.vision.mmproj import ARCHITECTURE as TOWER
-from rekindle.formats.checkpoints.vision.mmproj import OpenedTower, open_tower
-from rekindle.formats.checkpoints.vision.names import find_mmproj
-from rekindle.formats.families.coordinates import with_sections
-from rekindle.formats.families.refusals import gguf_refusal
+from rekindle.formats.checkpoints.vision.names import TOWER, find_mmproj
 from rekindle.formats.families.registry import parse_config
-from rekindle.formats.images.chat_templates import with_places
+
+if TYPE_CHECKING:
+    from rekindle.formats.checkpoints.vision.mmproj import OpenedTower
 
 
 def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None) -> Checkpoint:
@@ -47,6 +45,8 @@ def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None
         raise UnsupportedModel(f"{source} is a vision tower: open the file of its model, and pass this one as mmproj")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if architecture is None:
+        from rekindle.formats.families.refusals import gguf_refusal
+
         raise UnsupportedModel(gguf_refusal(source, name))
     blocks = file.metadata.get(f"{architecture.name}.block_count")
     check_layers(blocks if isinstance(blocks, int) else 0, file.shapes, source)
@@ -62,36 +62,45 @@ def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None
     embedding = replace(_embedding(file.metadata.get(f"{name}.pooling_type")), dense=_dense(file))
     uses = Uses(embedding=embedding, both_ways=config.both_ways)
     ends, formats = eos_ids(file.metadata), file.formats()
+    model = Checkpoint(source, config, LazyTensors(tensors), ends, tokenizer, {}, file.paths, uses, formats, str(name))
     tower = _tower(path, config, tokenizer, mmproj, beside)
-    paths = file.paths if tower is None else (*file.paths, tower.path)
-    if tower is not None and (sections := metadata.keys.get("rope.dimension_sections")):
-        config = with_sections(config, sections, source, interleaved=architecture.interleaved_sections)
-    return Checkpoint(
-        source,
-        config,
-        LazyTensors(tensors),
-        ends,
-        tokenizer if tower is None else with_places(tokenizer, tower.images),
-        {},
-        paths,
-        uses,
-        formats,
-        str(name),
-        images=None if tower is None else tower.images,
-        vision=None if tower is None else tower.files,
+    return model if tower is None else _with_tower(model, tower, metadata, architecture)
+
+
+def _with_tower(
+    model: Checkpoint, tower: "OpenedTower", metadata: FileMetadata, architecture: Architecture
+) -> Checkpoint:
+    """Return a model with its vision tower, and with positions in rows and columns if it has such."""
+    from rekindle.formats.families.coordinates import with_sections
+    from rekindle.formats.images.chat_templates import with_places
+
+    config = model.config
+    if sections := metadata.keys.get("rope.dimension_sections"):
+        config = with_sections(config, sections, model.source, interleaved=architecture.interleaved_sections)
+    return replace(
+        model,
+        config=config,
+        tokenizer=with_places(model.tokenizer, tower.images),
+        files=(*model.files, tower.path),
+        images=tower.images,
+        vision=tower.files,
     )
 
 
 def _tower(
     path: Path, config: ModelConfig, tokenizer: Tokenizer | None, mmproj: Path | None, beside: Path | None
-) -> OpenedTower | None:
+) -> "OpenedTower | None":
     """Return the vision tower of a model; None if there is no supported one beside it, and none is required."""
-    if mmproj is not None:
-        return open_tower(mmproj, config, tokenizer)
-    place = beside or find_mmproj(path)
+    place = mmproj or beside or find_mmproj(path)
+    if place is None:
+        return None
+    from rekindle.formats.checkpoints.vision.mmproj import open_tower
+
     try:
-        return None if place is None else open_tower(place, config, tokenizer)
+        return open_tower(place, config, tokenizer)
     except UnsupportedModel:
+        if mmproj is not None:
+            raise
         return None
 
 

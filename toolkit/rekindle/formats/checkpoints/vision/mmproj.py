@@ -14,6 +14,7 @@ from rekindle.core.models.vision.config import Scaling, VisionConfig
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import TowerFiles, check_counts, check_layers
 from rekindle.formats.checkpoints.gguf.file import GGUFFile, open_gguf_file
+from rekindle.formats.checkpoints.vision.names import TOWER
 from rekindle.formats.checkpoints.vision.projector_type import ProjectorType
 from rekindle.formats.checkpoints.vision.projectors import PROJECTORS
 from rekindle.formats.checkpoints.vision.tensors import Loader, all_names, tower_files
@@ -22,8 +23,6 @@ from rekindle.formats.images.processors.families import IMAGE_SETTINGS, image_pr
 from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle_kernels.blocks import Tensor
 
-ARCHITECTURE: Final = "clip"
-"""The architecture in the metadata of towers."""
 _PATCHES: Final = "v.patch_embd.weight", "v.patch_embd.weight.1"
 """The weights of a patch, in each of two frames."""
 
@@ -90,7 +89,7 @@ def projector_type(metadata: Mapping[str, Any], source: str) -> ProjectorType:
     Raises:
         UnsupportedModel: the metadata describe no tower, or one without support.
     """
-    if metadata.get("general.architecture") != ARCHITECTURE:
+    if metadata.get("general.architecture") != TOWER:
         raise UnsupportedModel(f"{source} is no vision tower: pass a file such as mmproj-MODEL-f16.gguf as mmproj")
     kind = str(metadata.get("clip.vision.projector_type") or metadata.get("clip.projector_type"))
     if kind not in PROJECTORS:

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+TOWER: Final = "clip"
+"""The architecture in the metadata of a tower's file."""
 _PRECISION: Final = re.compile(r"[-_.](?:ud[-_])?(?:i?q\d\w*|b?f16|fp16|f32|mxfp4\w*)$")
 """The end of a file's name with the kind of the numbers, in lower case."""
 _PART: Final = re.compile(r"-\d{5}-of-\d{5}$")
