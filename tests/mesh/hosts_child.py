@@ -124,6 +124,8 @@ def broken_off(model: Path, hosts: rekindle.Hosts) -> dict[str, Any]:
 
 def main(address: str, model: Path) -> None:
     """Do one thing after the other."""
+    # Pages of other devices and types are stored beside, and the parent makes warnings errors.
+    warnings.filterwarnings("ignore", "the stored prefixes of", RuntimeWarning)
     hosts = rekindle.Hosts(listen=address)
     for line in sys.stdin:
         match line.strip():
@@ -134,9 +136,7 @@ def main(address: str, model: Path) -> None:
             case "hosts":
                 say(serve(model, hosts))
             case "int8":
-                with warnings.catch_warnings():  # float32 pages are stored beside, and the parent makes warnings errors
-                    warnings.filterwarnings("ignore", "the stored prefixes of", RuntimeWarning)
-                    say([serve(model, each, "int8") for each in (None, hosts, hosts)])
+                say([serve(model, each, "int8") for each in (None, hosts, hosts)])
             case "drafts":
                 say([with_drafts(model, each) for each in (hosts, None)])
             case "warm":

@@ -112,13 +112,13 @@ def exchanged(model: Path, replicas: int) -> dict[str, Any]:
 
 
 def apart(model: Path, prefill: int, decode: int, kv_dtype: KvDtype | None = None) -> dict[str, Any]:
-    """Answer with prompts computed by so many devices, and all else by others; then restart, and answer again."""
+    """Answer with prompts computed by so many devices, and all else by others, in four starts."""
     names = [f"cpu:{place}" for place in range(prefill + decode)]
     sets: dict[str, Any] = {"prefill": names[:prefill], "decode": names[prefill:], "prefill_from": 16}
     settings: Any = {**FEW_PAGES, "num_pages": 16, "kv_dtype": kv_dtype, **(sets if prefill else {})}
     prompts = [[place + 3] * size for place, size in enumerate((40, 20, 5, 33))]
     tokens, moved = [], []
-    for restore in ("off", "auto", "auto"):
+    for restore in ("off", "auto", "auto", "auto"):
         with rekindle.open_sync(model, progress=False, restore=restore, **settings) as session:
             answers = session.generate_sync(token_ids=prompts, max_tokens=12, ignore_eos=True)
             sampled = session.generate_sync(token_ids=prompts[0], max_tokens=12, ignore_eos=True, **DRAWN)
@@ -195,7 +195,7 @@ def drafting(model: Path, options: dict[str, Any]) -> dict[str, Any]:
     """
     ids, tokens = np.load(model / "golden.npz")["input_ids"][0].tolist()[:40], []
     prompts = [ids, ids[3:], ids[:5], [7, 8, 9] * 5]
-    for restore in ("off", "auto", "auto"):
+    for restore in ("off", "auto", "auto", "auto"):
         settings: Any = {
             **FEW_PAGES,
             "num_pages": 25,
