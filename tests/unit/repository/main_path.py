@@ -27,6 +27,7 @@ class Trace:
         self._ours: dict[CodeType, bool] = {}
         self._lines: dict[str, set[tuple[str, int]]] = defaultdict(set)
         self._functions: dict[str, set[tuple[str, int]]] = defaultdict(set)
+        self._files: dict[str, dict[str, None]] = defaultdict(dict)
 
     def call(self, frame: FrameType, event: str, argument: Any) -> Any:
         """See `sys.settrace`."""
@@ -37,12 +38,17 @@ class Trace:
             return None
         if not code.co_name.startswith("<"):
             self._functions[self.phase].add((code.co_filename, code.co_firstlineno))
+            self._files[self.phase].setdefault(code.co_filename)
         return self._line
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
             self._lines[self.phase].add((frame.f_code.co_filename, frame.f_lineno))
         return self._line
+
+    def files(self, phase: str) -> list[str]:
+        """Return the files of a phase by the order of their first calls."""
+        return [name.partition("/toolkit/rekindle/")[2] for name in self._files[phase]]
 
     def counts(self, phase: str) -> dict[str, int]:
         """Return the numbers of functions, files and lines of a phase."""
@@ -99,6 +105,5 @@ if __name__ == "__main__":
     asyncio.run(main(trace))
     sys.settrace(None)
     threading.settrace(None)
-    sys.stdout.write(
-        json.dumps({phase: trace.counts(phase) for phase in ("generate", "chat")} | {"modules": trace.modules})
-    )
+    counts = {phase: trace.counts(phase) for phase in ("generate", "chat")}
+    sys.stdout.write(json.dumps({**counts, "modules": trace.modules, "files": trace.files("generate")}))

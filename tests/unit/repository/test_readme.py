@@ -74,18 +74,6 @@ def test_the_map_says_how_large_the_core_is_and_what_is_built_on_it() -> None:
     assert claims == pytest.approx([core, sum(lines.values()) - core], rel=0.05)
 
 
-def test_what_to_read_first_takes_a_day_or_two() -> None:
-    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (PACKAGE / "core").rglob("*.py")}
-    chapter = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("### Read first")[2].partition("##")[0]
-    names = re.findall(r"`([\w/]+/(?:\*\.py)?)`", chapter.partition("1. ")[2])
-    assert all((PACKAGE / "core" / name.removesuffix("*.py")).is_dir() for name in names)
-    first = [
-        path for name in names for path in (PACKAGE / "core").glob(name if name.endswith("*.py") else f"{name}**/*.py")
-    ]
-    assert len(first) == len(set(first))
-    assert sum(lines[path] for path in first) == pytest.approx(16_000, rel=0.05)
-
-
 def test_nothing_in_the_core_imports_what_is_built_on_it_and_the_top_floor_has_few_rooms() -> None:
     """Check the contracts of setup.cfg by the sources themselves."""
     for path in (PACKAGE / "core").rglob("*.py"):

@@ -66,11 +66,11 @@ def blocking(method: Callable[P, Awaitable[T]]) -> Callable[P, T]:
 
 
 def later(path: str, how: str = "") -> tuple[Any, Any]:
-    """Return a method and its blocking twin, whose module is imported at the first use of one of them.
+    """Return a method and its blocking twin, with an import of their module at the first use.
 
     Args:
         path: the full name of a function.
-        how: the correct call for `awaitable`; empty for a function that returns no operation.
+        how: the correct call, as for `awaitable`; empty for a function without an operation as its result.
     """
 
     @cache
