@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
+from rekindle.views.drawing import Drawing
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.contrasts import assert_contrasts
 from tests.browser.driver import BROKEN, complaints_of
@@ -83,6 +84,19 @@ def test_outputs_of_an_exported_tutorial_can_be_seen_and_read(
         assert_contrasts(page.locator("main"))
         expect(page.get_by_text(BROKEN)).to_have_count(0)
         expect(outputs.locator("script")).to_have_count(0)
+
+
+def test_a_wide_picture_is_printed_as_wide_as_the_page(context: BrowserContext, tmp_path: Path) -> None:
+    drawing = Drawing("Pool", "pages", 60, '<rect width="860" height="60" fill="orange"/>', "all pages")
+    page_of_it = tmp_path / "picture.html"
+    page_of_it.write_text(drawing._repr_mimebundle_()["text/html"], encoding="utf-8")
+    with opened(context, page_of_it) as page:
+        page.set_viewport_size({"width": 600, "height": 400})
+        picture = page.get_by_role("group", name="Pool")
+        scrolled = "group => group.scrollWidth - group.clientWidth"
+        assert picture.evaluate(scrolled) > 0
+        page.emulate_media(media="print")
+        assert picture.evaluate(scrolled) == 0, "paper has no scroll bar"
 
 
 def assert_has_room(shown: Locator, least: int = 40) -> None:

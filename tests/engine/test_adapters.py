@@ -281,10 +281,12 @@ def test_arrays_of_jax_are_taken_and_what_does_not_fit_changes_nothing(
     large = {name: LowRank(np.repeat(part.a, 2, 0), np.repeat(part.b, 2, 1), 1) for name, part in adapters[2].items()}
     with pytest.raises(rekindle.UnsupportedModel, match="has rank 6, and this session has room for rank 3"):
         put(session, "one", large)
-    wrong: list[dict[str, Any]] = [{"tensors": arrays}, {"config": {}}, {"path": "x", "config": {}}, {}]
+    wrong: list[dict[str, Any]] = [{"tensors": arrays}, {"config": {}}, {"path": "x", "config": {}}]
     for arguments in wrong:
         with pytest.raises(rekindle.InvalidRequest, match="an adapter is the path of its directory, or tensors= and"):
             session.add_adapter_sync("one", **arguments)
+    with pytest.raises(rekindle.InvalidRequest, match=r'add_adapter\("name", "DIRECTORY"\)'):
+        session.add_adapter_sync("adapters/one")
     with pytest.raises(rekindle.InvalidRequest, match="at least one character"):
         session.add_adapter_sync("", "path")
     with pytest.raises(rekindle.ModelNotFound):

@@ -128,6 +128,7 @@ def test_a_deterministic_session_has_many_shapes_if_the_kernels_keep_rows_apart(
 
 OF_OTHERS = {
     "n_gpu_layers": 'all layers are on one device: device="gpu" or device="cpu"',
+    "lora": 'rekindle.open(model, adapters={"name": "DIRECTORY"}) loads adapters',
     "chat_format": "here it is chat_template",
     "chat_templte": "did you mean chat_template?",
     "progres": "did you mean progress?",

@@ -86,7 +86,8 @@ _OTHERWISE: Final = {
     ("n_threads", "n_threads_batch", "num_thread", "num_threads", "threads"): (
         "the kernels use the cores that the process may use, which `taskset` limits"
     ),
-    ("enable_lora", "lora_path", "lora_modules", "peft_config"): (
+    ("adapter", "enable_lora", "lora", "loras", "lora_adapter", "lora_dir", "lora_path", "lora_paths", "lora_modules",
+     "peft_config", "peft_model_id"): (
         'rekindle.open(model, adapters={"name": "DIRECTORY"}) loads adapters'
     ),
     ("tokenizer", "tokenizer_mode", "tokenizer_path"): "the tokenizer comes with the model: leave it out",

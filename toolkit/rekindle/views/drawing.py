@@ -19,9 +19,10 @@ TEXT_CLASS, PICTURE_CLASS = "rekindle-text", "rekindle-picture"
 """The CSS classes of the text alternative and of the picture; a page shows one of the two."""
 SHOW_ONE = (
     f"<style>.{TEXT_CLASS}:has(+.{PICTURE_CLASS} svg){{display:none}}"
-    f".{PICTURE_CLASS}:has(svg){{display:block!important}}</style>"
+    f".{PICTURE_CLASS}:has(svg){{display:block!important}}"
+    f"@media print{{.{PICTURE_CLASS} svg{{min-width:0!important}}}}</style>"
 )
-"""The style sheet of a drawing.
+"""The style sheet of a drawing; paper has no scroll bar, so it shows the picture as wide as the page.
 
 In an untrusted notebook, JupyterLab removes the style sheet and the SVG tags, but leaves the text of the SVG. The
 inline styles then show the text alternative instead.

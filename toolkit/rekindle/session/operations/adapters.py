@@ -71,6 +71,11 @@ class AdapterOperations:
             return lambda: self._loaded_engine.check_adapter(given_adapter(tensors, config, model))
         if isinstance(source, str | PathLike) and tensors is None and config is None:
             return lambda: self._loaded_engine.check_adapter(read_adapter(source, model))
+        if source is None and tensors is None and config is None:
+            raise InvalidRequest(
+                'an adapter has a name for requests and a directory: session.add_adapter("name", "DIRECTORY"), or '
+                "tensors= and config= in place of the directory"
+            )
         raise InvalidRequest(
             "an adapter is the path of its directory, or tensors= and config=, mappings as in the two files there"
         )
