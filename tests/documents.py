@@ -15,6 +15,7 @@ ANSWERS: Final = {
     "What is the capital of France? Answer in one sentence.": "Paris",
     "And of Italy?": "Rome",
     "In which year did the first human walk on the moon?": "1969",
+    "What is it famous for?": "Eiffel Tower",
     "What is a prime number? Answer in one sentence.": "no positive integer divisors other than 1 and itself",
 }
 """Words of a right answer, by each question for the default model in the README, its film and the tutorials."""

@@ -1,4 +1,4 @@
-"""Make the film of the README: a notebook in JupyterLab before and after a restart of its kernel.
+"""Make the film of the README: a chat in JupyterLab, before and after a restart of its kernel.
 
 A clock in the corner has the real seconds of the run. Waits without a change are shortened, and nothing else is cut.
 """
@@ -26,8 +26,10 @@ SIZE: Final[ViewportSize] = {"width": 860, "height": 760}
 COLOURS: Final = 64
 CELLS: Final = (
     "import rekindle\n\nsession = await rekindle.open()",
-    'await session.chat().show("What is a prime number? Answer in one sentence.")',
+    "session.chat(temperature=0).widget()",
 )
+QUESTIONS: Final = ("What is the capital of France?", "What is it famous for?")
+"""A turn before the restart, and one after it."""
 OPENING: Final = 4.5
 """The most seconds of the film for one cell; a longer one is shown faster, by its clock."""
 REST: Final = 1.8
@@ -49,7 +51,7 @@ CAPTION_STYLE: Final = (
 )
 CAPTIONS: Final = {
     "first start": "The first start compiles the programs of the model, and stores them",
-    "second start": "After a restart of the kernel, programs and cached prompts are loaded from disk",
+    "second start": "After a restart of the kernel, programs, cached prompts and the chat come back from disk",
 }
 """Sentences below the page, by the words of the clock."""
 
@@ -98,6 +100,19 @@ class Camera:
         ]
         self.take(REST)
 
+    def ask(self, notebook: Notebook, question: str) -> None:
+        """Type a question into the chat of the second cell, and take pictures until it is answered."""
+        chat = notebook.output(1)
+        send = chat.get_by_role("button", name="Send")
+        box = chat.get_by_label("You")
+        box.fill(question)
+        self.take(0.6)
+        box.press("Enter")
+        expect(send).to_be_disabled()
+        while send.is_disabled():
+            self.take(0.1)
+        self.take(REST)
+
     def restart(self, notebook: Notebook) -> None:
         """Restart the kernel and clear the outputs, from the menu."""
         self._words = "restart the kernel"
@@ -139,6 +154,11 @@ def shoot() -> list[Frame]:
                     camera.take(0.8)
                     for place in range(len(CELLS)):
                         camera.follow(notebook, place)
+                    if words == "second start":
+                        notebook.output(1).get_by_role("button", name=QUESTIONS[0]).click()
+                        expect(notebook.output(1)).to_contain_text("Paris")
+                        camera.take(REST)
+                    camera.ask(notebook, QUESTIONS[words != "first start"])
                     if words == "first start":
                         _wait_for_programs(cache / "programs")
                         camera.restart(notebook)

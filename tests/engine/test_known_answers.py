@@ -8,7 +8,7 @@ import rekindle
 from tests.documents import ANSWERS
 
 SEEDS = range(3)
-FOLLOWS = {"And of Italy?": "What is the capital of France?"}
+FOLLOWS = dict.fromkeys(("And of Italy?", "What is it famous for?"), "What is the capital of France?")
 """The question before another."""
 
 

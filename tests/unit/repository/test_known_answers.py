@@ -16,20 +16,20 @@ QUESTION = re.compile(r'"((?:And|Explain|How|In which|What|Why|Who)\b[^"\n]*)"')
 TUTORIALS = sorted((ROOT / "tutorials").glob("[0-9]*.ipynb"))
 
 
-def film_cells() -> list[str]:
-    """Return the cells of the film from the source, because the module imports a browser."""
+def film_questions() -> list[str]:
+    """Return the questions of the film from the source, because the module imports a browser."""
     tree = ast.parse((ROOT / "tests" / "browser" / "film.py").read_text())
     (value,) = (
-        each.value for each in tree.body if isinstance(each, ast.AnnAssign) and ast.unparse(each.target) == "CELLS"
+        each.value for each in tree.body if isinstance(each, ast.AnnAssign) and ast.unparse(each.target) == "QUESTIONS"
     )
     assert value is not None
-    cells: list[str] = list(ast.literal_eval(value))
-    return cells
+    questions: list[str] = list(ast.literal_eval(value))
+    return questions
 
 
 def test_each_question_of_the_readme_and_of_its_film_has_a_known_answer() -> None:
     readme = [block.text for block in blocks(ROOT / "README.md", "python")]
-    questions = [each for cell in (*readme, *film_cells()) for each in QUESTION.findall(cell)]
+    questions = [*film_questions(), *(each for cell in readme for each in QUESTION.findall(cell))]
     assert len(questions) >= 5
     assert [each for each in questions if each not in ANSWERS] == []
 
