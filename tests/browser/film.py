@@ -110,7 +110,9 @@ class Camera:
         box.press("Enter")
         expect(send).to_be_disabled()
         while send.is_disabled():
+            box.scroll_into_view_if_needed()
             self.take(0.1)
+        box.scroll_into_view_if_needed()
         self.take(REST)
 
     def restart(self, notebook: Notebook) -> None:
@@ -155,7 +157,10 @@ def shoot() -> list[Frame]:
                     for place in range(len(CELLS)):
                         camera.follow(notebook, place)
                     if words == "second start":
-                        notebook.output(1).get_by_role("button", name=QUESTIONS[0]).click()
+                        offer = notebook.output(1).get_by_role("button", name=QUESTIONS[0])
+                        expect(offer).to_be_visible()
+                        camera.take(REST)
+                        offer.click()
                         expect(notebook.output(1)).to_contain_text("Paris")
                         camera.take(REST)
                     camera.ask(notebook, QUESTIONS[words != "first start"])
