@@ -12,6 +12,7 @@ from typing import Final, Literal, cast, get_args
 import jax
 import jax.numpy as jnp
 
+from rekindle_kernels.devices import capability_of, default_device
 from rekindle_kernels.operations import Operations
 
 Implementation = Literal["xla", "reference", "cpu", "tpu", "gpu"]
@@ -48,7 +49,7 @@ def choose(
         dtype: the dtype of the pool.
         override: an implementation to check and return instead of the best one.
         weights: the dtype of the matrices of linear layers; None if there are none.
-        capability: the compute capability of the device, see `capability_of`; None if it has none, or is unknown.
+        capability: the compute capability of the device, see `devices.capability_of`; None if it has none.
 
     Raises:
         ValueError: `override` is unknown, or cannot serve this pool and these weights on this device.
@@ -81,12 +82,6 @@ def choose_for_all(
     distinct = dict.fromkeys(shapes)
     choices = {choose(platform, shape, dtype, override, weights=weights, capability=capability) for shape in distinct}
     return choices.pop() if len(choices) == 1 else "xla"
-
-
-def capability_of(device: jax.Device) -> tuple[int, int] | None:
-    """Return the compute capability of an NVIDIA GPU, attached or not, such as (7, 5) for a T4; None for others."""
-    major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
-    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
 def unsupported_reason(
@@ -441,7 +436,8 @@ def _operations_on(implementation: Implementation | None, pages: jax.Array) -> O
 
 def _operations(implementation: Implementation | None, shape: tuple[int, ...], dtype: jnp.dtype) -> Operations:
     if implementation is None:
-        implementation = choose(jax.default_backend(), shape, dtype, capability=capability_of(jax.devices()[0]))
+        device = default_device()
+        implementation = choose(device.platform, shape, dtype, capability=capability_of(device))
     operations = operations_of(implementation)
     if reason := operations.unsupported_reason(shape, dtype):
         raise ValueError(f'implementation "{implementation}" cannot serve pages {shape} {dtype}: {reason}')

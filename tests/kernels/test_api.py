@@ -11,6 +11,7 @@ import pytest
 
 from rekindle_kernels import api
 from rekindle_kernels.cpu import library
+from rekindle_kernels.devices import capability_of
 from rekindle_kernels.operations import Operations
 
 POOL = (4, 2, 2, 16, 64)
@@ -67,7 +68,7 @@ def test_the_capability_of_a_device_is_that_of_nvidia_s_gpus(
     text: str | None, capability: tuple[int, int] | None
 ) -> None:
     device = SimpleNamespace() if text is None else SimpleNamespace(compute_capability=text)
-    assert api.capability_of(cast(jax.Device, device)) == capability
+    assert capability_of(cast(jax.Device, device)) == capability
 
 
 @pytest.mark.parametrize("pages", ["float32", "float16", "int8"])

@@ -15,7 +15,7 @@ from rekindle.core.device.jax_settings import default_device, with_overrides
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError
 from rekindle.settings.engine import AXES, Dtype, Settings
-from rekindle_kernels.api import capability_of
+from rekindle_kernels.devices import capability_of
 
 _EXTRAS = {"gpu": "cuda", "cuda": "cuda", "tpu": "tpu"}
 """Extras of Rekindle that add a platform to JAX, by its name."""

@@ -50,7 +50,8 @@ from rekindle.formats.responses.formats import format_of
 from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.results.facts.traffic import Wire
 from rekindle.settings.engine import Settings
-from rekindle_kernels.api import capability_of, choose, describe, fallback_reason
+from rekindle_kernels.api import choose, describe, fallback_reason
+from rekindle_kernels.devices import capability_of
 
 Rows = Iterator[tuple[str, str]]
 _NAMES = 14

@@ -43,7 +43,8 @@ from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.settings.engine import Dtype, KvDtype, Precompile, Settings, WeightsChoice
-from rekindle_kernels.api import Implementation, capability_of, describe, fallback_reason, is_batch_invariant
+from rekindle_kernels.api import Implementation, describe, fallback_reason, is_batch_invariant
+from rekindle_kernels.devices import capability_of
 
 LOADED_AT_ONCE = 3
 """Stored programs loaded while the weights are read; the others wait until the engine is quiet."""

@@ -14,7 +14,8 @@ from rekindle.core.models.shard import Shard
 from rekindle.core.models.weights.form import WeightForm, kept_orders, kinds_in
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.settings.engine import Settings
-from rekindle_kernels.api import Implementation, capability_of, choose_for_all
+from rekindle_kernels.api import Implementation, choose_for_all
+from rekindle_kernels.devices import capability_of
 from rekindle_kernels.storage import MOST, Activations
 
 

@@ -184,7 +184,7 @@ def _gpus(target: str, gpu: Gpu, count: int) -> "list[jax.Device]":
             "with the target's versions"
         )
     _hide_devices()
-    text = _description(gpu, versions[0])
+    text = description_of(gpu, versions[0])
     try:
         # slices x hosts x GPUs per host
         return list(get_topology_desc(platform="cuda", topology=f"1x1x{count}", target_config=text).devices)
@@ -192,7 +192,7 @@ def _gpus(target: str, gpu: Gpu, count: int) -> "list[jax.Device]":
         raise ConfigError(f"jax's CUDA plugin has no target {target!r}: {_first_line(error)}") from error
 
 
-def _description(gpu: Gpu, cuda: int) -> str:
+def description_of(gpu: Gpu, cuda: int) -> str:
     """Return a stream_executor.GpuTargetConfigProto as text. Any cuDNN version will do: no program calls cuDNN."""
     major, minor = gpu.capability
     return f"""

@@ -153,12 +153,12 @@ class Programs:
             return self.lower(key, arguments).compile(compiler_options=options)
 
     def _as_device(self) -> AbstractContextManager[Any]:
-        """Return a context in which JAX lowers the kernels of GPUs for those of the place.
+        """Return a context in which Pallas kernels are traced and lowered for the devices of the place.
 
-        JAX 0.11 and later take the compute capability of the default device, which may be another or a CPU.
+        Our tile sizes, and JAX's lowering, are those of the default device, which may be another one or a CPU.
         """
         first = self.shapes.place.first
-        return jax.default_device(first) if self.shapes.implementation == "gpu" else nullcontext()
+        return jax.default_device(first) if self.shapes.implementation in ("gpu", "tpu") else nullcontext()
 
     def _jit(self, key: Key) -> jax.stages.Wrapped:
         spec = self._function(key)

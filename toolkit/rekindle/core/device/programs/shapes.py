@@ -21,7 +21,8 @@ from rekindle.core.models.shard import Shard
 from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.models.weights.form import WeightForm, held_bytes
 from rekindle.core.models.weights.requests import JoinedTensors
-from rekindle_kernels.api import Implementation, capability_of, choose_for_all
+from rekindle_kernels.api import Implementation, choose_for_all
+from rekindle_kernels.devices import capability_of
 
 SLOTS: Final[Any] = Slots(ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, STATES)  # type: ignore[arg-type]
 """Partition specs of slots."""
