@@ -8,7 +8,7 @@ NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/* tests/native/*
 NATIVE_TESTS := tests/kernels/test_blocks.py tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py tests/kernels/test_states.py tests/kernels/test_stored.py
 CPU_TESTS := tests/unit/models/test_models.py tests/unit/models/test_taps.py tests/unit/models/test_states.py tests/unit/models/test_quantize.py tests/unit/models/test_gemma3n.py tests/unit/models/test_hidden_states.py tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_reference.py tests/kernels/test_sampling_kernels.py tests/kernels/test_states.py tests/kernels/test_stored.py
 TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
-GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
+GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_gpu_programs.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
 VERSIONS_TESTS := $(if $(DEEP),tests/engine/test_jax_settings.py,-m "not deep") tests/engine/test_open.py tests/unit/store/test_program_store.py
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
 NEWEST_PYTHON ?= $(shell for python in $$(for minor in 14 13 12; do echo python3.$$minor; ls -d ~/.pyenv/versions/3.$$minor.*/bin/python 2>/dev/null; done) $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)

@@ -153,7 +153,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         ),
     ),
     "test-tpu": (*COMPILED, "tests/kernels/test_tpu_compiles.py"),
-    "test-gpu": (*COMPILED, "tests/kernels/test_gpu_compiles.py"),
+    "test-gpu": (*COMPILED, "tests/kernels/test_gpu_compiles.py", "tests/engine/test_gpu_programs.py"),
     "test-versions": (
         "kernels/rekindle_backend.py",
         "pyproject.toml",

@@ -12,6 +12,7 @@ from typing import Final, Literal, cast, get_args
 import jax
 import jax.numpy as jnp
 
+from rekindle_kernels.devices import capability_of, default_device
 from rekindle_kernels.operations import Operations
 
 Implementation = Literal["xla", "reference", "cpu", "tpu", "gpu"]
@@ -25,10 +26,20 @@ _MODULES: Final = {
     "gpu": "rekindle_kernels.gpu.operations",
 }
 _PREFERRED: Final[dict[str, Implementation]] = {"cpu": "cpu", "tpu": "tpu", "gpu": "gpu", "cuda": "gpu"}
+_TRITON: Final = "jax.experimental.pallas.triton"
+"""The module of Pallas's lowering to Triton, which JAX 0.11 and later deprecate."""
+_LEAST_CAPABILITY: Final = (8, 0)
+"""The compute capability from which on Triton compiles for NVIDIA GPUs."""
 
 
 def choose(
-    platform: str, shape: tuple[int, ...], dtype: jnp.dtype, override: Implementation | None = None
+    platform: str,
+    shape: tuple[int, ...],
+    dtype: jnp.dtype,
+    override: Implementation | None = None,
+    *,
+    weights: jnp.dtype | None = None,
+    capability: tuple[int, int] | None = None,
 ) -> Implementation:
     """Return the best implementation for a pool on a platform; "xla" works everywhere.
 
@@ -37,46 +48,91 @@ def choose(
         shape: (pages, sides, kv_heads, page_size, head_dim) of the pool; see `empty`.
         dtype: the dtype of the pool.
         override: an implementation to check and return instead of the best one.
+        weights: the dtype of the matrices of linear layers; None if there are none.
+        capability: the compute capability of the device, see `devices.capability_of`; None if it has none.
 
     Raises:
-        ValueError: `override` is unknown, or cannot serve this pool on this platform.
+        ValueError: `override` is unknown, or cannot serve this pool and these weights on this device.
     """
     preferred = _PREFERRED.get(platform, "xla")
+    wanted = override or preferred
+    reason = unsupported_reason(wanted, shape, dtype, weights=weights, capability=capability)
     if override is None:
-        return preferred if unsupported_reason(preferred, shape, dtype) is None else "xla"
-    reason = unsupported_reason(override, shape, dtype)
+        return preferred if reason is None else "xla"
     if override in _PREFERRED.values() and override != preferred:
         reason = f"its kernels do not run on {platform}"
     if reason is not None:
-        raise ValueError(f'implementation "{override}" cannot serve pages {shape} {dtype} on {platform}: {reason}')
+        raise ValueError(
+            f'implementation "{override}" cannot serve pages {shape} {dtype} on {platform}: {reason}. '
+            'Leave it out, or take "xla", which runs everywhere'
+        )
     return override
 
 
 def choose_for_all(
-    platform: str, shapes: Sequence[tuple[int, ...]], dtype: jnp.dtype, override: Implementation | None = None
+    platform: str,
+    shapes: Sequence[tuple[int, ...]],
+    dtype: jnp.dtype,
+    override: Implementation | None = None,
+    *,
+    weights: jnp.dtype | None = None,
+    capability: tuple[int, int] | None = None,
 ) -> Implementation:
     """Return the best implementation for all of several pools; arguments and errors as in `choose`."""
-    choices = {choose(platform, shape, dtype, override) for shape in dict.fromkeys(shapes)}
+    distinct = dict.fromkeys(shapes)
+    choices = {choose(platform, shape, dtype, override, weights=weights, capability=capability) for shape in distinct}
     return choices.pop() if len(choices) == 1 else "xla"
 
 
-def unsupported_reason(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+def unsupported_reason(
+    implementation: Implementation,
+    shape: tuple[int, ...],
+    dtype: jnp.dtype,
+    *,
+    weights: jnp.dtype | None = None,
+    capability: tuple[int, int] | None = None,
+) -> str | None:
     """Return the reason an implementation does not support pages of this shape and dtype, or None if it does.
+
+    Args:
+        implementation: by name.
+        shape: see `choose`.
+        dtype: see `choose`.
+        weights: see `choose`.
+        capability: see `choose`.
 
     Raises:
         ValueError: the implementation is unknown.
     """
-    return operations_of(implementation).unsupported_reason(shape, jnp.dtype(dtype))
+    if implementation == "gpu" and (reason := _reason_against_triton(capability)) is not None:
+        return reason
+    weights = None if weights is None else jnp.dtype(weights)
+    return operations_of(implementation).unsupported_reason(shape, jnp.dtype(dtype), weights)
 
 
-def describe(
+def _reason_against_triton(capability: tuple[int, int] | None) -> str | None:
+    """Return the reason JAX cannot compile Pallas kernels by Triton for a GPU, or None if it can."""
+    if capability is not None and capability < _LEAST_CAPABILITY:
+        least, own = (".".join(map(str, each)) for each in (_LEAST_CAPABILITY, capability))
+        return f"Pallas needs compute capability {least}, and this GPU has {own}"
+    try:
+        importlib.import_module(_TRITON)
+    except ImportError:
+        return f"JAX {jax.__version__} cannot compile Pallas kernels by Triton"
+    return None
+
+
+def fallback_reason(
     implementation: Implementation,
     platform: str,
     shapes: Sequence[tuple[int, ...]],
     dtype: jnp.dtype,
     override: Implementation | None = None,
+    *,
+    weights: jnp.dtype | None = None,
+    capability: tuple[int, int] | None = None,
 ) -> str:
-    """Describe the kernels for pools: "cpu kernels (avx2)", or "xla kernels (...)" with the reason in parentheses.
+    """Return the reason the kernels of the platform do not serve some pools; empty if they do, or others are wanted.
 
     Args:
         implementation: the result of `choose_for_all` for the other arguments.
@@ -84,13 +140,20 @@ def describe(
         shapes: see `choose`; the pools of all layers.
         dtype: see `choose`.
         override: see `choose`.
+        weights: see `choose`.
+        capability: see `choose`.
     """
-    reason = None
+    preferred = _PREFERRED.get(platform, implementation)
+    if override is not None or preferred == implementation:
+        return ""
+    reasons = (unsupported_reason(preferred, shape, dtype, weights=weights, capability=capability) for shape in shapes)
+    return next(filter(None, reasons), "")
+
+
+def describe(implementation: Implementation, reason: str = "") -> str:
+    """Describe kernels: "cpu kernels (avx2)", or "xla kernels (...)" with the reason from `fallback_reason`."""
     if implementation == "cpu":
         reason = library_of(implementation).partition(" ")[0]
-    elif override is None and (preferred := _PREFERRED.get(platform)) not in (None, implementation):
-        reasons = (unsupported_reason(preferred, shape, dtype) for shape in shapes)
-        reason = next((each for each in reasons if each is not None), None)
     return f"{implementation} kernels" + (f" ({reason})" if reason else "")
 
 
@@ -119,7 +182,7 @@ def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implement
     Args:
         shape: (pages, sides, kv_heads, page_size, head_dim), with one side for keys and one for values, or a single
             side for both, as in latent attention.
-        dtype: float32, bfloat16 or int8. For int8, each position of a head has a scale for each 64 numbers.
+        dtype: float32, bfloat16, float16 or int8. For int8, each position of a head has a scale for each 64 numbers.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
@@ -373,7 +436,8 @@ def _operations_on(implementation: Implementation | None, pages: jax.Array) -> O
 
 def _operations(implementation: Implementation | None, shape: tuple[int, ...], dtype: jnp.dtype) -> Operations:
     if implementation is None:
-        implementation = choose(jax.default_backend(), shape, dtype)
+        device = default_device()
+        implementation = choose(device.platform, shape, dtype, capability=capability_of(device))
     operations = operations_of(implementation)
     if reason := operations.unsupported_reason(shape, dtype):
         raise ValueError(f'implementation "{implementation}" cannot serve pages {shape} {dtype}: {reason}')

@@ -22,7 +22,7 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype | Storage, *, implementation
 
     Args:
         shape: (out, in) of the weight.
-        dtype: float32 or bfloat16, or a storage for quantized blocks.
+        dtype: float32, bfloat16 or float16, or a storage for quantized blocks.
         implementation: by name.
 
     Returns:

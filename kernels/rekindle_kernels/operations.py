@@ -17,8 +17,10 @@ class Operations(Protocol):
     and `sampling`.
     """
 
-    def unsupported_reason(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
-        """Return the reason pages of this shape and dtype are not supported, or None."""
+    def unsupported_reason(
+        self, shape: tuple[int, ...], dtype: jnp.dtype, weights: jnp.dtype | None = None
+    ) -> str | None:
+        """Return the reason pages of this shape and dtype, or weights of a dtype, are not supported, or None."""
 
     def empty(self, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
         """See `api.empty`."""

@@ -14,6 +14,7 @@ from rekindle_kernels.inputs import Input
 from rekindle_kernels.storage import Weight
 from rekindle_kernels.xla import scaled
 from rekindle_kernels.xla.gate import gate
+from rekindle_kernels.xla.halves import halves
 from rekindle_kernels.xla.linear import look_up, materialize, pack, packed, widened
 from rekindle_kernels.xla.norm import layer_norm, rms_norm
 from rekindle_kernels.xla.rotary import rotate
@@ -21,7 +22,7 @@ from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mas
 from rekindle_kernels.xla.stored import pack_blocks
 
 
-def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype, weights: jnp.dtype | None = None) -> str | None:
     """See `Operations.unsupported_reason`."""
     return None if jnp.issubdtype(dtype, jnp.floating) or dtype == jnp.int8 else "numbers must be floating, or int8"
 
@@ -132,7 +133,12 @@ def linear(x: Input, weight: Weight, outputs: int, onto: jax.Array | None = None
     """See `layers.linear`."""
     x, weight = widened(materialize(x), weight)
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
-    y = x.astype(weight.dtype).astype(dtype) @ weight.astype(dtype).T
+    if weight.dtype == jnp.float16:
+        numbers, factors = halves(x.astype(jnp.float32))
+        x = numbers.astype(dtype) * factors
+    else:
+        x = x.astype(weight.dtype).astype(dtype)
+    y = x @ weight.astype(dtype).T
     return y if onto is None else onto + y
 
 

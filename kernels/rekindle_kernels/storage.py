@@ -21,16 +21,17 @@ from rekindle_kernels.blocks import Array, Blocks, Bytes, FileArray, Tensor
 from rekindle_kernels.quantized import TABLES, Codes, Quantized
 
 Indices = np.ndarray[Any, np.dtype[np.int_]]
-Activations = Literal["int16", "int8", "bfloat16", "exact"]
-"""The numbers multiplied with packed codes: integers by row and group of 32 inputs, bfloat16 or float32.
+Activations = Literal["int16", "int8", "bfloat16", "float16", "exact"]
+"""The numbers multiplied with packed codes: integers by row and group of 32 inputs, or floats.
 
 Of "int16" the products are within 1e-4 of "exact", relative to the largest. Of "int8" they are within a fiftieth.
-Of "bfloat16", CPUs multiply numbers widened to bfloat16: it is `linear` over bfloat16 weights, bit for bit. "exact" is
-`linear` over float32 weights, bit for bit on CPUs, and slow. On CPUs, codes of "float8", "nf4" and "fp4" are multiplied
+Of "bfloat16", CPUs multiply numbers widened to bfloat16: it is `linear` over bfloat16 weights, bit for bit. "float16"
+has a power of two for each row, so that no number leaves its range; native kernels lack it. "exact" is `linear` over
+float32 weights, bit for bit on CPUs, and slow. On CPUs, codes of "float8", "nf4" and "fp4" are multiplied
 so for all integers too, and fast: integers do not hold their products.
 """
 MOST: Final[dict[Activations, int]] = {"int16": 32767, "int8": 127, "exact": 0, "bfloat16": -1}
-"""The largest integer of a group; 0 for no integers, and -1 for bfloat16."""
+"""The largest integer of a group; 0 for no integers, and -1 for bfloat16. Native kernels have these activations."""
 GROUP: Final = 32
 """Inputs with one scale of their integers."""
 _GGML: Final = {

@@ -15,10 +15,10 @@ from rekindle_kernels import api, reference
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.xla import scaled
 
-RTOL = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 1e-5}
+RTOL = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3, "int8": 1e-5}
 HEAD_DIMS = (64, 80, 96, 128, 256)
 HEADS = (
-    (64, "float32"), (80, "bfloat16"), (128, "bfloat16"), (256, "int8"),
+    (64, "float32"), (80, "bfloat16"), (128, "bfloat16"), (128, "float16"), (256, "int8"),
     *(pytest.param(*each, marks=pytest.mark.wide) for each in (
         (64, "bfloat16"), (96, "float32"), (256, "bfloat16"), (64, "int8"), (80, "int8"), (128, "int8"),
     )),
@@ -70,7 +70,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         head_dim=draw(st.sampled_from(HEAD_DIMS)),
         page_size=draw(st.sampled_from(PAGE_SIZES)),
         pages_per_sequence=draw(st.integers(1, 5)),
-        dtype=draw(st.sampled_from(["float32", "bfloat16", "int8"])),
+        dtype=draw(st.sampled_from(["float32", "bfloat16", "float16", "int8"])),
         window=draw(st.sampled_from([None, None, 1, 17, 40])),
         soft_cap=draw(st.sampled_from([None, None, 1.5])),
         sinks=draw(st.booleans()),

@@ -209,7 +209,7 @@ class Suite:
         self.skip_unserved(shape)
         self.check_rows(shape, [90, 1, 0, 128, 53])
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
     def test_rows_whose_keys_are_values_too(self, dtype: str) -> None:
         shape = Shape(kv_heads=1, group=16, head_dim=576, sides=1, dtype=dtype)
         self.skip_unserved(shape)
@@ -276,7 +276,7 @@ class Suite:
         self.skip_unserved(shape)
         self.check_blocks(shape, [(4, 3), (0, 2)], 1)
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
     def test_blocks_whose_keys_are_values_too(self, dtype: str) -> None:
         shape = Shape(kv_heads=1, group=8, head_dim=576, sides=1, dtype=dtype)
         self.skip_unserved(shape)
@@ -335,7 +335,7 @@ class Suite:
         self.skip_unserved(shape)
         self.check_write(shape, tokens, [(2, 0), (7, page_size // tokens - 1)])
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
     def test_writing_the_successive_tokens_of_a_draft(self, dtype: str) -> None:
         shape = Shape(dtype=dtype, page_size=32)
         self.skip_unserved(shape)
@@ -415,7 +415,7 @@ class Suite:
 
     # Refusals
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
     @pytest.mark.parametrize("head_dim", [*HEAD_DIMS, 60])
     def test_pages_that_are_not_served_are_refused_and_why(self, head_dim: int, dtype: str) -> None:
         shape = replace(Shape(), head_dim=head_dim, dtype=dtype).pool(1)

@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 
 from rekindle_kernels import api
 from rekindle_kernels.cpu import library
+from rekindle_kernels.devices import capability_of
 from rekindle_kernels.operations import Operations
 
 POOL = (4, 2, 2, 16, 64)
@@ -20,6 +22,62 @@ HERE = "cpu" if library.unavailable_reason() is None else "xla"
 @pytest.mark.parametrize(("platform", "name"), [("cpu", HERE), ("tpu", "tpu"), ("gpu", "gpu"), ("cuda", "gpu")])
 def test_a_platform_gets_its_own_kernels(platform: str, name: str, dtype: str) -> None:
     assert api.choose(platform, POOL, jnp.dtype(dtype)) == name
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"),
+    [((6, 1), "xla"), ((7, 0), "xla"), ((7, 5), "xla"), ((8, 0), "gpu"), ((8, 9), "gpu"), ((12, 0), "gpu")],
+)
+def test_a_gpu_gets_pallas_from_the_compute_capability_on_that_triton_compiles_for(
+    capability: tuple[int, int], name: str
+) -> None:
+    dtype = jnp.dtype("float16")
+    assert api.choose("gpu", POOL, dtype, weights=dtype, capability=capability) == name
+    reason = api.fallback_reason(cast(Any, name), "gpu", [POOL], dtype, weights=dtype, capability=capability)
+    own = ".".join(map(str, capability))
+    assert reason == ("" if name == "gpu" else f"Pallas needs compute capability 8.0, and this GPU has {own}")
+    assert api.describe(cast(Any, name), reason) == (f"xla kernels ({reason})" if reason else "gpu kernels")
+    assert api.choose("gpu", POOL, dtype, "xla", capability=capability) == "xla"
+    assert api.fallback_reason("xla", "gpu", [POOL], dtype, "xla", capability=capability) == "", "they are wanted"
+
+
+def test_kernels_that_do_not_compile_for_a_gpu_are_refused_with_what_to_do() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r'implementation "gpu" cannot serve .* on gpu: Pallas needs compute capability 8\.0, and this GPU has '
+        r'7\.5\. Leave it out, or take "xla"',
+    ):
+        api.choose("gpu", POOL, jnp.dtype("float16"), "gpu", capability=(7, 5))
+
+
+def test_a_jax_without_the_triton_lowering_leaves_the_portable_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+    dtype = jnp.dtype("bfloat16")
+    assert api.choose("gpu", POOL, dtype, capability=(9, 0)) == "xla"
+    reason = api.fallback_reason("xla", "gpu", [POOL], dtype, capability=(9, 0))
+    assert reason == f"JAX {jax.__version__} cannot compile Pallas kernels by Triton"
+    with pytest.raises(ValueError, match=r"cannot compile Pallas kernels by Triton\. Leave it out"):
+        api.choose("gpu", POOL, dtype, "gpu", capability=(9, 0))
+    assert api.choose("tpu", POOL, dtype) == "tpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "capability"), [("7.5", (7, 5)), ("12.0", (12, 0)), ("gfx942", None), ("", None), (None, None)]
+)
+def test_the_capability_of_a_device_is_that_of_nvidia_s_gpus(
+    text: str | None, capability: tuple[int, int] | None
+) -> None:
+    device = SimpleNamespace() if text is None else SimpleNamespace(compute_capability=text)
+    assert capability_of(cast(jax.Device, device)) == capability
+
+
+@pytest.mark.parametrize("pages", ["float32", "float16", "int8"])
+def test_native_kernels_have_no_weights_of_float16(pages: str) -> None:
+    half = jnp.dtype("float16")
+    assert api.choose("cpu", POOL, jnp.dtype(pages), weights=half) == "xla"
+    assert api.fallback_reason("xla", "cpu", [POOL], jnp.dtype(pages), weights=half)
+    with pytest.raises(ValueError, match="weights must be float32 or bfloat16"):
+        api.choose("cpu", POOL, jnp.dtype(pages), "cpu", weights=half)
 
 
 @pytest.mark.parametrize("platform", ["tpu", "gpu", "another"])

@@ -87,7 +87,7 @@ def test_contexts_are_split_until_the_programs_are_enough_and_no_further_than_ti
 @pytest.mark.parametrize("kind", ["", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "unheard of"])
 def test_every_device_has_tiles_of_powers_of_two(kind: str, head_dim: int) -> None:
     for operation in ("rows", "blocks"):
-        for dtype in (jnp.bfloat16, jnp.float32, jnp.int8):
+        for dtype in (jnp.bfloat16, jnp.float16, jnp.float32, jnp.int8):
             tile = tuning(kind).tile(operation, jnp.dtype(dtype), head_dim)
             for size in (tile.queries, tile.keys, tile.warps):
                 assert size > 0
@@ -108,6 +108,6 @@ def test_the_target_is_this_process_s_own_outside_of_another() -> None:
     assert current() == here
 
 
-def test_other_numbers_than_float32_and_bfloat16_are_refused() -> None:
-    with pytest.raises(ValueError, match="bfloat16"):
-        api.empty((2, 2, 1, 16, 64), jnp.dtype("float16"), implementation="gpu")
+def test_other_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="numbers must be float32, bfloat16, float16 or int8"):
+        api.empty((2, 2, 1, 16, 64), jnp.dtype("float8_e4m3fn"), implementation="gpu")

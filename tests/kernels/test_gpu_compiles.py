@@ -4,7 +4,6 @@ import importlib.util
 import re
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from jax.experimental.topologies import get_topology_desc
 from jax.sharding import SingleDeviceSharding
 
 from rekindle.assembly.loading.kinds import quantized_kinds
+from rekindle.cli.models.targets import GPUS, description_of
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.programs.lowering import COMMANDS, GRAPHS
@@ -51,33 +51,7 @@ pytestmark = pytest.mark.skipif(
     not any(map(_installed, PLUGINS)), reason="needs the CUDA plugin: pip install 'jax[cuda13]', no GPU"
 )
 
-HOPPER = """
-gpu_device_info {
-  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
-  shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  runtime_version: "13.0.0" driver_version: "13.0.0" compile_time_toolkit_version: "13.0.0"
-  memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84942979072
-  cuda_compute_capability { major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES }
-}
-platform_name: "CUDA" runtime_version { major: 13 } dnn_version_info { major: 9 minor: 10 patch: 0 }
-device_description_str: "NVIDIA H100 80GB HBM3"
-"""
-AMPERE = """
-gpu_device_info {
-  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 108 fpus_per_core: 64
-  shared_memory_per_block: 49152 shared_memory_per_core: 167936 shared_memory_per_block_optin: 166912
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  runtime_version: "13.0.0" driver_version: "13.0.0" compile_time_toolkit_version: "13.0.0"
-  memory_bandwidth: 2039000000000 l2_cache_size: 41943040 clock_rate_ghz: 1.41 device_memory_size: 85100000000
-  cuda_compute_capability { major: 8 minor: 0 }
-}
-platform_name: "CUDA" runtime_version { major: 13 } dnn_version_info { major: 9 minor: 10 patch: 0 }
-device_description_str: "NVIDIA A100-SXM4-80GB"
-"""
-TARGETS = {HOPPER_KIND: HOPPER, "NVIDIA A100-SXM4-80GB": AMPERE}
+GPUS_BY_KIND = {gpu.kind: gpu for gpu in (GPUS["h100"], GPUS["a100-80gb"], GPUS["l4"])}
 LLAMA_3_8B = config_of(LLAMA_8B)
 INT32, BFLOAT16 = jnp.dtype(jnp.int32), jnp.dtype(jnp.bfloat16)
 PLAIN = WeightForm(BFLOAT16)
@@ -94,19 +68,11 @@ def compiled(
     options: dict[str, str | bool] | None = None,
 ) -> Any:
     """Compile a program for one GPU of this kind."""
-    topology = get_topology_desc(platform="cuda", topology="1x1x1", target_config=TARGETS[device_kind])
-    sharding = SingleDeviceSharding(topology.devices[0])
-    with tracing_for(Target(device_kind, trial=trial)), absent_device(device_kind):
-        lowered = jax.jit(function, in_shardings=sharding, donate_argnums=donated).lower(*shapes)
-        return lowered.compile(compiler_options=options)
-
-
-def absent_device(device_kind: str) -> AbstractContextManager[Any]:
-    """Return a context in which the kernels of JAX 0.11 and later are lowered for a GPU that is not here."""
-    if jax.__version_info__ < (0, 11):
-        return nullcontext()
-    device = jax.sharding.AbstractDevice(device_kind=device_kind, num_cores=None, platform="gpu")
-    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device))
+    text = description_of(GPUS_BY_KIND[device_kind], cuda=13)
+    (device,) = get_topology_desc(platform="cuda", topology="1x1x1", target_config=text).devices
+    with tracing_for(Target(device_kind, trial=trial)), jax.default_device(device):
+        jitted = jax.jit(function, in_shardings=SingleDeviceSharding(device), donate_argnums=donated)
+        return jitted.lower(*shapes).compile(compiler_options=options)
 
 
 def pool(head_dim: int, dtype: str, page_size: int = 16, pages: int = 513) -> Shape:
@@ -116,7 +82,7 @@ def pool(head_dim: int, dtype: str, page_size: int = 16, pages: int = 513) -> Sh
     return pages_form
 
 
-@pytest.fixture(params=TARGETS)
+@pytest.fixture(params=GPUS_BY_KIND)
 def device_kind(request: pytest.FixtureRequest) -> str:
     kind: str = request.param
     return kind
@@ -124,6 +90,7 @@ def device_kind(request: pytest.FixtureRequest) -> str:
 
 CASES = [
     *((head_dim, "bfloat16") for head_dim in (64, 80, 96, 128, 256)), (128, "float32"), (64, "int8"), (128, "int8"),
+    (128, "float16"),
 ]  # fmt: skip
 
 
@@ -183,7 +150,7 @@ def test_attention_to_later_tokens_compiles(device_kind: str, head_dim: int, gro
 
 
 @pytest.mark.parametrize("tokens", [1, 16])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int8"])
 def test_writing_compiles_in_place(device_kind: str, dtype: str, tokens: int) -> None:
     pages, places = pool(128, dtype), Shape((32,), INT32)
     function = partial(api.write, implementation="gpu")

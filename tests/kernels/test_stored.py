@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gguf
@@ -213,6 +214,17 @@ def test_codes_with_large_groups_are_multiplied_with_bfloat16(
         lambda x, counts, weight: layers.grouped_linear(x, counts, weight, 52, implementation=implementation)
     )
     assert np.abs(np.asarray(grouped(jnp.asarray(x), jnp.asarray(counts), every)) - expected).max() < limit
+
+
+@pytest.mark.parametrize("rows", [5, 200])
+@pytest.mark.parametrize("name", LARGE)
+def test_codes_with_large_groups_are_multiplied_with_float16_whatever_the_size_of_rows(name: str, rows: int) -> None:
+    parts: list[Tensor] = [codes_of(name, 45), codes_of(LARGE[0], 7)]
+    weight, sizes = stored(parts, "xla", "float16"), np.logspace(-20, 20, rows, dtype=np.float32)[:, None]
+    x = random(rows, INPUTS)
+    expected = x.astype(np.float64) @ numbers_of(parts).astype(np.float64).T
+    y = np.asarray(jax.jit(partial(layers.linear, outputs=52, implementation="xla"))(jnp.asarray(x * sizes), weight))
+    assert np.abs(y / sizes.astype(np.float64) - expected).max() < 1e-3 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", ["mixed", "floats beside", "tables", "act-order"])
@@ -450,7 +462,9 @@ def test_only_whole_blocks_of_known_kinds_are_stored() -> None:
     with pytest.raises(ValueError, match="not in quantized blocks"):
         BlockRows.of(random(4, 64))
     with pytest.raises(ValueError, match="activations are one of"):
-        Storage((("Q4_0", 4),), "float16")  # type: ignore[arg-type]
+        Storage((("Q4_0", 4),), "float8")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r'native kernels have activations of int16, .*, not "float16"'):
+        layers.packed((4, 32), Storage((("Q4_0", 4),), "float16"), implementation="cpu")
     with pytest.raises(ValueError, match="at least one row"):
         Storage(())
     with pytest.raises(ValueError, match="whole groups of 32 or a multiple, not 16 of 64"):

@@ -14,8 +14,10 @@ from rekindle_kernels.cpu.states import convolve_blocks, convolve_rows, recur_bl
 from rekindle_kernels.cpu.stored import pack_blocks
 
 
-def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype, weights: jnp.dtype | None = None) -> str | None:
     """See `Operations.unsupported_reason`. Pages may have any shape."""
+    if weights == jnp.float16:
+        return "weights must be float32 or bfloat16"
     if dtype not in (jnp.float32, jnp.bfloat16, jnp.uint16, jnp.int8):
         return "numbers must be float32, int8, or bfloat16, which is stored as uint16"
     return library.unavailable_reason()

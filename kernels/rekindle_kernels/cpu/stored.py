@@ -20,6 +20,9 @@ PANEL: Final = 32
 
 def packed(shape: tuple[int, int], storage: Storage) -> jax.ShapeDtypeStruct:
     """See `layers.packed`: panels of 32 outputs for each run, described in `source/stored.h`."""
+    if storage.activations not in MOST:
+        names = ", ".join(MOST)
+        raise ValueError(f'native kernels have activations of {names}, not "{storage.activations}": take one of them')
     size = sum(_run_bytes(kind, rows, shape[1]) for kind, rows in storage.runs)
     return jax.ShapeDtypeStruct((size,), jnp.dtype(jnp.uint8))
 

@@ -1,4 +1,4 @@
-"""The GPU implementation: Pallas kernels in the Triton lowering, for Ampere and Hopper."""
+"""The GPU implementation: Pallas kernels in the Triton lowering, for Ampere and later."""
 
 import jax.numpy as jnp
 
@@ -15,8 +15,8 @@ from rekindle_kernels.xla.states import convolve_blocks, convolve_rows, recur_bl
 from rekindle_kernels.xla.stored import pack_blocks
 
 
-def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype, weights: jnp.dtype | None = None) -> str | None:
     """See `Operations.unsupported_reason`."""
-    if dtype not in (jnp.float32, jnp.bfloat16, jnp.int8):
-        return "numbers must be float32, bfloat16 or int8"
+    if dtype not in (jnp.float32, jnp.bfloat16, jnp.float16, jnp.int8):
+        return "numbers must be float32, bfloat16, float16 or int8"
     return None

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-import jax
-
+from rekindle_kernels.devices import default_device
 from rekindle_kernels.gpu.tuning import Tuning, tuning
 
 
@@ -43,7 +42,8 @@ def tracing_for(target: Target) -> Iterator[None]:
 
 
 def current() -> Target:
-    """Return the target of `tracing_for`, else the first GPU, else a target without a device kind."""
+    """Return the target of `tracing_for`, else JAX's default GPU, else a target without a device kind."""
     if (target := _current.get()) is not None:
         return target
-    return Target(jax.devices()[0].device_kind if jax.default_backend() == "gpu" else "")
+    device = default_device()
+    return Target(device.device_kind if device.platform == "gpu" else "")

@@ -49,9 +49,9 @@ class Tuning:
     def tile(self, operation: Operation, dtype: jnp.dtype, head_dim: int) -> Tile:
         """Return the tile of the smallest tuned head dimension not below `head_dim`, or else of the largest.
 
-        Pages of int8 have the tiles of bfloat16, the dtype of their products.
+        Pages of int8 have the tiles of bfloat16, the dtype of their products, and so does float16, of the same size.
         """
-        of = "bfloat16" if dtype == jnp.int8 else dtype.name
+        of = "bfloat16" if dtype in (jnp.int8, jnp.float16) else dtype.name
         choices = sorted(dims for name, stored, dims in self.tiles if (name, stored) == (operation, of))
         nearest = next((dims for dims in choices if dims >= head_dim), choices[-1])
         return self.tiles[operation, of, nearest]

@@ -16,7 +16,7 @@ from rekindle_kernels.xla.states import convolve_blocks, convolve_rows, recur_bl
 from rekindle_kernels.xla.stored import pack_blocks
 
 
-def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype, weights: jnp.dtype | None = None) -> str | None:
     """See `Operations.unsupported_reason`."""
     if dtype not in (jnp.float32, jnp.bfloat16):
         return "numbers must be float32 or bfloat16"

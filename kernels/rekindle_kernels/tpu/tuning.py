@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-import jax
+from rekindle_kernels.devices import default_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Tuning:
 
 
 def tuning() -> Tuning:
-    """Return the sizes for this process's TPU, or the defaults for all kinds without a TPU."""
-    kinds = _kinds()
-    kind = jax.devices()[0].device_kind if jax.default_backend() == "tpu" else "default"
+    """Return the sizes for JAX's default device if it is a TPU, or the defaults for all kinds."""
+    kinds, device = _kinds(), default_device()
+    kind = device.device_kind if device.platform == "tpu" else "default"
     return kinds.get(kind, kinds["default"])
 
 

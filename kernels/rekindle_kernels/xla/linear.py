@@ -13,6 +13,7 @@ from rekindle_kernels.inputs import Gated, Input, Normed
 from rekindle_kernels.storage import Storage, Stored, Weight
 from rekindle_kernels.xla import stored
 from rekindle_kernels.xla.gate import gate
+from rekindle_kernels.xla.halves import halves
 from rekindle_kernels.xla.norm import layer_norm, rms_norm
 
 FEW_ROWS = 64
@@ -69,6 +70,9 @@ def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
     No product has a bfloat16 result or a single bfloat16 row, because XLA's CPU backend has only a naive loop for
     either (measured on 2 cores, tests/bench).
     """
+    if weight.dtype == jnp.float16:
+        x, factors = halves(x)
+        return lax.dot_general(x, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32) * factors
     x = x.astype(weight.dtype)
     rows = len(x)
     if weight.dtype == jnp.float32 and rows <= FEW_ROWS:
@@ -98,10 +102,10 @@ def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: Weight, outpu
         each = x.reshape(groups, -1, x.shape[1])
         if isinstance(weight, Stored):
             return jax.vmap(stored.product)(each, weight).reshape(rows, outputs)
-        each = each.astype(weight.dtype)
+        each, factors = halves(each) if weight.dtype == jnp.float16 else (each.astype(weight.dtype), None)
         dims = (((2,), (2,)), ((0,), (0,)))
         y: jax.Array = lax.dot_general(each, weight, dims, preferred_element_type=jnp.float32)
-        return y.reshape(rows, outputs)
+        return (y if factors is None else y * factors).reshape(rows, outputs)
     if not rows:
         return jnp.zeros((0, outputs), jnp.float32)
     size = max(1, min(MANY_ROWS, 1 << (rows // groups).bit_length()))

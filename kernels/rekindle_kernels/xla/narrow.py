@@ -13,7 +13,8 @@ import numpy as np
 from jax import lax
 
 from rekindle_kernels.blocks import Array, Bytes
-from rekindle_kernels.storage import Piece, Storage, Stored, has_large_groups, layout_of
+from rekindle_kernels.storage import Activations, Piece, Storage, Stored, has_large_groups, layout_of
+from rekindle_kernels.xla.halves import halves
 
 FEW_ROWS: Final = 2
 """For more rows than a group's numbers by this, the partial sums take more memory than the weight in bfloat16."""
@@ -100,10 +101,18 @@ def _shift(kind: str) -> np.float32:
 
 def product(x: jax.Array, weight: Stored) -> jax.Array:
     """Compute `x @ weight.T`, (rows, out) float32, of inputs rounded for the weight's activations."""
-    dtype = jnp.dtype(jnp.bfloat16 if weight.storage.activations == "bfloat16" else jnp.float32)
+    x, factors = _factored(x, weight.storage.activations)
     runs = zip(weight.storage.runs, weight.data, strict=True)
-    products = [_product(x.astype(dtype), codes, kind) for (kind, _), codes in runs]
-    return products[0] if len(products) == 1 else jnp.concatenate(products, axis=1)
+    products = [_product(x, codes, kind) for (kind, _), codes in runs]
+    y = products[0] if len(products) == 1 else jnp.concatenate(products, axis=1)
+    return y if factors is None else y * factors
+
+
+def _factored(x: jax.Array, activations: Activations) -> tuple[jax.Array, jax.Array | None]:
+    """Return the inputs of products, and the factors of their results; None for factors of 1."""
+    if activations == "float16":
+        return halves(x)
+    return x.astype(jnp.bfloat16 if activations == "bfloat16" else jnp.float32), None
 
 
 def _product(x: jax.Array, run: Narrow, kind: str) -> jax.Array:

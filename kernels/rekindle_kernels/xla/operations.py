@@ -13,8 +13,8 @@ from rekindle_kernels.xla.states import convolve_blocks, convolve_rows, recur_bl
 from rekindle_kernels.xla.stored import pack_blocks
 
 
-def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+def unsupported_reason(shape: tuple[int, ...], dtype: jnp.dtype, weights: jnp.dtype | None = None) -> str | None:
     """See `Operations.unsupported_reason`. Pages may have any shape."""
-    if dtype in (jnp.float32, jnp.bfloat16, jnp.uint16, jnp.int8):
+    if dtype in (jnp.float32, jnp.float16, jnp.bfloat16, jnp.uint16, jnp.int8):
         return None
-    return "numbers must be float32, int8, or bfloat16, which is stored as uint16"
+    return "numbers must be float32, float16, int8, or bfloat16, which is stored as uint16"

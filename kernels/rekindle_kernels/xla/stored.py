@@ -14,6 +14,7 @@ from jax import lax
 from rekindle_kernels.quantized import TABLES
 from rekindle_kernels.storage import GROUP, MOST, PAIRED, Piece, Storage, Stored, has_floats, layout_of
 from rekindle_kernels.xla import narrow
+from rekindle_kernels.xla.halves import halves
 
 
 def packed(shape: tuple[int, int], storage: Storage) -> Any:
@@ -46,12 +47,15 @@ def product(x: jax.Array, weight: Stored) -> jax.Array:
 
 
 def rounded(x: jax.Array, storage: Storage) -> jax.Array:
-    """Round (rows, in) as the native layers do, to integers by row and group of 32 inputs; or to bfloat16.
+    """Round (rows, in) as the native layers do, to integers by row and group of 32 inputs; or to floats of 16 bits.
 
     If a weight has codes of floats, nothing is rounded to integers.
     """
     if storage.activations == "bfloat16":
         return x.astype(jnp.bfloat16).astype(x.dtype)
+    if storage.activations == "float16":
+        numbers, factors = halves(x)
+        return numbers.astype(x.dtype) * factors
     if storage.activations == "exact" or any(has_floats(kind) for kind, _ in storage.runs):
         return x
     groups = x.reshape(len(x), -1, GROUP)

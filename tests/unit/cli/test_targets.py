@@ -153,3 +153,23 @@ def test_a_gpu_is_described_by_its_own_numbers(
     assert "cuda_compute_capability {\n                major: 9 minor: 0" in requests[0]["target_config"]
     assert "cuda_compute_capability {\n                major: 8 minor: 0" in requests[1]["target_config"]
     assert f"runtime_version {{ major: {cuda} }}" in requests[0]["target_config"]
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "threads"),
+    [
+        *(("t4", (7, 5), 1024), ("a100", (8, 0), 2048), ("a10g", (8, 6), 1536), ("l4", (8, 9), 1536)),
+        *(("rtx4090", (8, 9), 1536), ("h100", (9, 0), 2048), ("b200", (10, 0), 2048), ("rtx5090", (12, 0), 1536)),
+    ],
+)
+def test_a_gpu_has_the_limits_of_its_compute_capability(
+    name: str, capability: tuple[int, int], threads: int, requests: list[dict[str, Any]]
+) -> None:
+    """Check the limits against the table of CUDA's programming guide."""
+    devices_of(f"cuda:{name}")
+    (description,) = (numbers(request["target_config"]) for request in requests)
+    assert (GPUS[name].capability, description["threads_per_core_limit"]) == (capability, str(threads))
+    shared = {7: 64, 8: 100, 9: 228, 10: 228, 12: 100}[capability[0]] if capability != (8, 0) else 164
+    block = shared if capability == (7, 5) else shared - 1
+    assert int(description["shared_memory_per_core"]) == shared << 10
+    assert int(description["shared_memory_per_block_optin"]) == block << 10

@@ -96,12 +96,12 @@ def test_a_pool_and_a_context_are_at_least_two_or_left_open(name: str, value: An
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("dtype", "float16", "None, 'float32', 'bfloat16'"),
+        ("dtype", "float64", "None, 'float32', 'bfloat16', 'float16'"),
         ("ticks", "decode-first", "'alternate', 'prefill-first', 'combined'"),
         ("overlap", "yes", "True, False"),
         ("precompile", "none", "'all', 'background', 'lazy'"),
         ("sampling_defaults", None, "'model', 'neutral'"),
-        ("kv_dtype", "int4", "None, 'float32', 'bfloat16', 'int8'"),
+        ("kv_dtype", "int4", "None, 'float32', 'bfloat16', 'float16', 'int8'"),
     ],
 )
 def test_a_choice_lists_what_there_is_to_choose(name: str, value: Any, expected: str) -> None:
@@ -146,10 +146,10 @@ OF_OTHERS = {
 @pytest.mark.parametrize(
     ("name", "value", "close"),
     [
-        ("dtype", "float16", "bfloat16"),
-        ("dtype", "half", "bfloat16"),
+        ("dtype", "fp16", "float16"),
+        ("dtype", "half", "float16"),
         ("dtype", np.float32, "float32"),
-        ("dtype", np.dtype("float16"), "bfloat16"),
+        ("dtype", np.float16, "float16"),
         ("dtype", "fp32", "float32"),
         ("dtype", "bflot16", "bfloat16"),
         ("quantize", "4bit", "int4"),

@@ -338,7 +338,7 @@ def test_a_beam_keeps_the_likeliest_of_all_and_ends_at_end_tokens() -> None:
     [
         (lambda: LLM("fake", hf_overrides={"a": 1}), "LLM.hf_overrides=.*would change answers"),
         (lambda: LLM("fake", quantization="fp8"), "quantize='int8'"),
-        (lambda: LLM("fake", dtype="float16"), "dtype must be one of auto, float32"),
+        (lambda: LLM("fake", dtype="float8"), "dtype must be one of auto, float32"),
         (lambda: LLM("fake", max_model_length=5), "LLM has no argument 'max_model_length'"),
         (lambda: SamplingParams(logprob_token_ids=[1]), "SamplingParams.logprob_token_ids="),
         (lambda: BeamSearchParams(2, 4, temperature=1.0), "BeamSearchParams.temperature=1.0"),

@@ -234,6 +234,7 @@ def _deployment(lanes: Sequence[Blueprint], settings: Settings, spread: str) -> 
         weight_bytes=blueprint.programs.shapes.weight_bytes,
         spread=spread,
         kernels=blueprint.kernels(settings.implementation),
+        fallback=blueprint.fallback(settings.implementation),
         apart=settings.prefill is not None,
         kv_dtype="" if blueprint.kv_dtype == blueprint.dtype else blueprint.kv_dtype.name,
         logits_processor=str(blueprint.programs.statics.get("logits_processor", "")),

@@ -25,6 +25,7 @@ class Deployment:
         copies: number of groups with a copy of the weights; lanes on the same devices share one.
         spread: reason for the number of devices, as text; empty unless Rekindle chose it.
         kernels: kernels in use, as text.
+        fallback: reason for other kernels than those of the platform, as text; empty unless Rekindle chose them for it.
         apart: True if the first lane computes prompts and the second generates.
         kv_dtype: data type of keys and values in pages, by name; empty if it is `dtype`.
         logits_processor: name of the logits processor, with a digest of its computation; empty without one.
@@ -41,6 +42,7 @@ class Deployment:
     copies: int = 1
     spread: str = ""
     kernels: str = ""
+    fallback: str = ""
     apart: bool = False
     kv_dtype: str = ""
     logits_processor: str = ""

@@ -14,7 +14,8 @@ from rekindle.assembly.limits.machine import limit_threads, memory_limit
 from rekindle.core.device.jax_settings import default_device, with_overrides
 from rekindle.core.device.place import Place
 from rekindle.core.errors import ConfigError
-from rekindle.settings.engine import AXES, Settings
+from rekindle.settings.engine import AXES, Dtype, Settings
+from rekindle_kernels.devices import capability_of
 
 _EXTRAS = {"gpu": "cuda", "cuda": "cuda", "tpu": "tpu"}
 """Extras of Rekindle that add a platform to JAX, by its name."""
@@ -205,8 +206,17 @@ def reads_floats(device: jax.Device) -> bool:
 
     For GPUs before compute capability 9.0, XLA widens a whole matrix in memory before each product.
     """
-    major = str(getattr(device, "compute_capability", "")).partition(".")[0]
-    return device.platform == "tpu" or (major.isdecimal() and int(major) >= 9)
+    return device.platform == "tpu" or (capability_of(device) or (0, 0)) >= (9, 0)
+
+
+def default_dtype(device: jax.Device) -> Dtype:
+    """Return the data type of weights on a device unless `dtype` names another.
+
+    GPUs before compute capability 8.0, such as the T4, have no bfloat16: XLA would compute its products in float32.
+    """
+    if shares_memory(device):
+        return "float32"
+    return "bfloat16" if (capability_of(device) or (8, 0)) >= (8, 0) else "float16"
 
 
 def _host_memory() -> int | None:

@@ -8,13 +8,13 @@ from typing import Final, Protocol, TypeVar
 import jax
 
 from rekindle.assembly.counts import parameters
-from rekindle.assembly.devices import device_of, memory_of, shares_memory
+from rekindle.assembly.devices import default_dtype, device_of, memory_of, shares_memory
 from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.core.words import quantity
 from rekindle.formats.checkpoints.local.header import Header
 
-BYTES: Final = {"bfloat16": 2, "float32": 4}
+BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes of a number by its dtype."""
 _FLOATS: Final = ("F16", "BF16", "F32", "FP16", "FP32")
 """Kinds of GGUF files without blocks."""
@@ -108,6 +108,7 @@ def this_machine(dtype: str | None = None) -> Machine:
     first = device_of(None)
     memory = memory_of(first)
     if shares_memory(first):
-        return Machine("this CPU", memory, dtype or "float32", packs=True)
+        return Machine("this CPU", memory, dtype or default_dtype(first), packs=True)
     count = sum(each.device_kind == first.device_kind for each in jax.local_devices(backend=first.platform))
-    return Machine(quantity(count, first.device_kind), None if memory is None else count * memory, dtype or "bfloat16")
+    memory = None if memory is None else count * memory
+    return Machine(quantity(count, first.device_kind), memory, dtype or default_dtype(first))

@@ -168,7 +168,8 @@ class LoadedEngine:
     def stats(self) -> Stats:
         """Return a snapshot of all counters. Thread-safe."""
         lanes, programs = tuple(scheduler.stats for scheduler in self.schedulers), self.programs
-        return Stats(total(lanes), len(programs), programs.loads, programs.compilations, programs.unexpected, lanes)
+        counts = len(programs), programs.loads, programs.compilations, programs.unexpected
+        return Stats(total(lanes), *counts, lanes, self.deployment.kernels)
 
     def load(self, weights: Weights, *, shares: bool = False) -> ReadWeights:
         """Read weights of the same structure in all processes.

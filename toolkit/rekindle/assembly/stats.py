@@ -17,6 +17,7 @@ class Stats(CounterTable):
         compilations: programs compiled since then.
         unexpected_compilations: compilations of programs expected to be ready; 0 unless something is wrong.
         lanes: the counters of each lane.
+        kernels: the kernels in use, and the reason unless they are those of the platform; empty if unknown.
     """
 
     scheduler: SchedulerStats
@@ -25,8 +26,12 @@ class Stats(CounterTable):
     compilations: int
     unexpected_compilations: int
     lanes: tuple[SchedulerStats, ...] = ()
+    kernels: str = ""
 
     def __repr__(self) -> str:
+        return "\n".join(filter(None, (self._counters(), self.kernels)))
+
+    def _counters(self) -> str:
         if len(self.lanes) < 2:
             return CounterTable.__repr__(self)
         head, *lines = self.by_lane()

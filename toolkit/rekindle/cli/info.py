@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 import rekindle
 from rekindle.assembly.counts import parameters
+from rekindle.assembly.devices import default_dtype
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import broken
@@ -49,7 +50,8 @@ from rekindle.formats.responses.formats import format_of
 from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.results.facts.traffic import Wire
 from rekindle.settings.engine import Settings
-from rekindle_kernels.api import choose, describe
+from rekindle_kernels.api import choose, describe, fallback_reason
+from rekindle_kernels.devices import capability_of
 
 Rows = Iterator[tuple[str, str]]
 _NAMES = 14
@@ -85,7 +87,7 @@ def _installation() -> Rows:
         stats = device.memory_stats() or {}
         memory = f", {size_text(stats['bytes_limit'])} for JAX" if "bytes_limit" in stats else ""
         yield "device", f"{device.platform}:{device.id} {device.device_kind}{memory}"
-    yield "kernels", _kernels(jax.default_backend())
+    yield "kernels", _kernels(jax.devices()[0])
     try:
         root = cache_dir()
     except StorageError as error:  # a session opens without it
@@ -96,10 +98,12 @@ def _installation() -> Rows:
         yield "", f"{path.name}, {_size(path)}"
 
 
-def _kernels(platform_name: str) -> str:
-    """Return the name of the kernels for models of the usual sizes on a platform."""
-    pool, dtype = (1, 2, 1, 64, 128), jnp.dtype("float32" if platform_name == "cpu" else "bfloat16")
-    return describe(choose(platform_name, pool, dtype), platform_name, [pool], dtype)
+def _kernels(device: jax.Device) -> str:
+    """Return the name of the kernels for models of the usual sizes on a device."""
+    name, pool = str(device.platform), (1, 2, 1, 64, 128)
+    dtype, capability = jnp.dtype(default_dtype(device)), capability_of(device)
+    chosen = choose(name, pool, dtype, weights=dtype, capability=capability)
+    return describe(chosen, fallback_reason(chosen, name, [pool], dtype, weights=dtype, capability=capability))
 
 
 def _size(path: Path) -> str:
@@ -234,6 +238,7 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     limits, budget, place = blueprint.limits, blueprint.budget, blueprint.place
     tokens, token = limits.pool.tokens, limits.pool.page_bytes // limits.pool.page_size
     yield "dtype", blueprint.dtype.name + ("" if arguments.dtype else f", the default on {place.first.platform}")
+    yield "kernels", blueprint.kernels(arguments.implementation)
     yield "weights", size_text(budget.weights)
     form, how = blueprint.form, "quantized" if blueprint.form.quantize else "packed"
     if formats := blueprint.checkpoint.formats:

@@ -9,7 +9,7 @@ from rekindle.cli.models.targets import LARGER, known_targets
 from rekindle.cli.units import parse_size
 from rekindle.core.policy import DraftSource, Ticks
 from rekindle.formats.checkpoints.embedded import NAME
-from rekindle.settings.engine import Implementation, KvDtype, Quantize, SettingsOptions, check_axes
+from rekindle.settings.engine import Dtype, Implementation, KvDtype, Quantize, SettingsOptions, check_axes
 
 if TYPE_CHECKING:
     from rekindle.formats.checkpoints.hub import HubModel
@@ -32,8 +32,8 @@ def add_forms(parser: ArgumentParser) -> None:
     parser.add_argument("--revision", metavar="NAME", help="a branch, a tag or a commit of a model on the hub")
     text = "the file with the vision tower of a GGUF model (the one beside it)"
     parser.add_argument("--mmproj", metavar="FILE", help=text)
-    text = "dtype of weights (float32 on CPU, else bfloat16)"
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=text)
+    text = "dtype of weights (float32 on CPUs, float16 on GPUs without bfloat16, else bfloat16)"
+    parser.add_argument("--dtype", choices=get_args(Dtype), help=text)
     text = "dtype of keys and values in pages (the dtype of weights)"
     parser.add_argument("--kv-dtype", choices=get_args(KvDtype), help=text)
     text = "codes to make from the matrices of the model as they are read"

@@ -277,8 +277,9 @@ class Opening(Eventual[Session]):
                 yield from session._adapters.add(name, source, None, None)
             if self._shows_restored:
                 tell_restored(name, session.restored)
-            if self._progress and (remark := _without_texts(session)):
-                tell_line(remark)
+            if self._progress:
+                for remark in filter(None, (_other_kernels(session), _without_texts(session))):
+                    tell_line(remark)
             return session
         except BaseException:
             engine.stop()
@@ -296,6 +297,12 @@ class Opening(Eventual[Session]):
         if self._progress:
             tell_line(choice.reason)
         return choice.model
+
+
+def _other_kernels(session: Session) -> str:
+    """Return a line about kernels other than those of the platform, with the data types; "" without such."""
+    deployment = session._loaded_engine.deployment
+    return f"{session.name}: {deployment.kernels}, {deployment.dtypes}" if deployment.fallback else ""
 
 
 def _without_texts(session: Session) -> str:

@@ -13,14 +13,14 @@ from rekindle.core.policy import POLICIES, DraftSource, Policy, Ticks
 from rekindle.core.words import bytes_in
 from rekindle.settings.route import ROUTES, Route
 
-Dtype = Literal["float32", "bfloat16"]
-KvDtype = Literal["float32", "bfloat16", "int8"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+KvDtype = Literal["float32", "bfloat16", "float16", "int8"]
 Implementation = Literal["xla", "reference", "cpu", "tpu", "gpu"]
 Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
 WeightsChoice = Literal["auto", "packed", "dequantized"]
-Activations = Literal["int16", "int8", "bfloat16", "exact"]
+Activations = Literal["int16", "int8", "bfloat16", "float16", "exact"]
 Quantize = Literal["int8", "int4"]
 DEFAULT_CHUNK: Final = 512
 AXES: Final = ("data", "tensor")
@@ -79,8 +79,9 @@ class Settings:
             computed by the `decode` devices. Default 64, and at least one page.
         implementation: kernels to use. "xla" runs everywhere; "cpu", "tpu" and "gpu" are written for their platform;
             "reference" is the slow definition of the results of all kernels. None takes the best for the device.
-        dtype: data type of weights that are not packed, "float32" or "bfloat16". None is float32 on CPUs, bfloat16
-            elsewhere.
+        dtype: data type of weights that are not packed, "float32", "bfloat16" or "float16". None is float32 on CPUs,
+            float16 on GPUs without bfloat16 (before compute capability 8.0, such as the T4), bfloat16 elsewhere. Sums,
+            the residual stream, norms and logits are float32 always. CPUs have no native kernels for float16.
         weights: form of the weights in memory. "packed" keeps the quantized blocks of a file, such as Q4_K of a GGUF
             file or FP8, where the kernels support them: on TPUs and GPUs, codes with a scale for at least 128 numbers.
             "dequantized" converts all numbers to `dtype`. "auto" (default) keeps the blocks of GGUF files with the
@@ -93,14 +94,14 @@ class Settings:
             `weights="dequantized"` converts them first. `update_weights` quantizes new weights, too. None (default)
             quantizes nothing.
         activations: numbers multiplied with packed or quantized weights: integers by token and group of 32, "int16" or
-            "int8", which is less exact and faster for many tokens; "bfloat16", as of weights converted to it; or
-            float32 with "exact", which is slow. None is "int16" on CPUs, and FP8 has float32 there in place of
-            integers. Elsewhere it is "bfloat16", or "exact" if `dtype` is float32, and there are no integers.
+            "int8", which is less exact and faster for many tokens; "bfloat16" or "float16", as of weights converted
+            to it; or float32 with "exact", which is slow. None is "int16" on CPUs, and FP8 has float32 there in place
+            of integers. Elsewhere it is `dtype`, or "exact" if that is float32, and there are no integers.
         mmproj: file with the vision tower of a model in a GGUF file: a path, or `owner/name/file.gguf` on the hub. None
             (default) takes a file beside the model, such as mmproj-MODEL-f16.gguf, if there is one.
-        kv_dtype: data type of keys and values in pages: "float32", "bfloat16" or "int8". None is `dtype`. "int8" has
-            a scale for each 64 numbers of a head, so it holds 1.8 to 3.8 times the positions in the same memory, and a
-            position is rounded alike whatever is computed with it. Excludes models with latent attention.
+        kv_dtype: data type of keys and values in pages: "float32", "bfloat16", "float16" or "int8". None is `dtype`.
+            "int8" has a scale for each 64 numbers of a head, so it holds 1.8 to 3.8 times the positions in the same
+            memory, and a position is rounded alike whatever is computed with it. Excludes models with latent attention.
         page_size: tokens per page, a multiple of 16. Default 64.
         num_pages: number of pages in the pool, including one for padding. None fits the pool to `pool_bytes`.
         pool_bytes: bytes of memory for the page pool, or a text such as "2GB" or "1.5GiB"; an alternative to
@@ -444,7 +445,8 @@ def _one_of(name: str, value: Any, allowed: tuple[Any, ...], another: str = "") 
 
 
 _ALIKE: Final = {
-    "bfloat16": ("16", "bf16", "f16", "float16", "fp16", "half"),
+    "float16": ("f16", "fp16", "half"),
+    "bfloat16": ("16", "bf16"),
     "float32": ("32", "double", "f32", "float", "float64", "fp32", "full"),
     "int4": ("4", "4bit", "4-bit", "awq", "fp4", "gptq", "mxfp4", "nf4", "nvfp4", "q4"),
     "int8": ("8", "8bit", "8-bit", "float8", "fp8", "q8"),

@@ -12,9 +12,16 @@ DTYPES: Final[Mapping[str, str | None]] = {
     "float32": "float32",
     "float": "float32",
     "bfloat16": "bfloat16",
+    "float16": "float16",
+    "half": "float16",
 }
 """The dtype of `open` for a dtype of vLLM; "auto" is the one for this machine."""
-KV_DTYPES: Final[Mapping[str, str | None]] = {"auto": None, "float32": "float32", "bfloat16": "bfloat16"}
+KV_DTYPES: Final[Mapping[str, str | None]] = {
+    "auto": None,
+    "float32": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+}
 OF_FILES: Final = frozenset(
     {"awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "gguf", "modelopt", "mxfp4"}
 )

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 import jax.numpy as jnp
 
+from rekindle.assembly.devices import default_dtype
 from rekindle.assembly.limits.resolution import resolve_limits, resolve_settings
 from rekindle.assembly.loading.budget import Budget
 from rekindle.assembly.loading.forms import weight_form
@@ -42,7 +43,8 @@ from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.settings.engine import Dtype, KvDtype, Precompile, Settings, WeightsChoice
-from rekindle_kernels.api import Implementation, describe, is_batch_invariant
+from rekindle_kernels.api import Implementation, describe, fallback_reason, is_batch_invariant
+from rekindle_kernels.devices import capability_of
 
 LOADED_AT_ONCE = 3
 """Stored programs loaded while the weights are read; the others wait until the engine is quiet."""
@@ -85,7 +87,7 @@ class Blueprint:
         """
         checkpoint = checkpoint.with_draft_head() if settings.draft == "mtp" else checkpoint
         config = checkpoint.config
-        dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
+        dtype = jnp.dtype(settings.dtype or default_dtype(place.first))
         kv_dtype = kv_dtype_of(settings, dtype, place.first.platform)
         vision = vision_sizes(checkpoint, settings)
         picture_tokens = 0 if vision is None else vision.segments[-1] // vision.config.merge**2
@@ -150,9 +152,24 @@ class Blueprint:
 
     def kernels(self, setting: Implementation | None) -> str:
         """Return the kernels in use, as text, given the implementation in the settings."""
-        limits = self.limits.pool
+        return describe(self.programs.shapes.implementation, self.fallback(setting))
+
+    def fallback(self, setting: Implementation | None) -> str:
+        """Return the reason for other kernels than those of the platform, given the implementation in the settings.
+
+        It is empty with the platform's kernels, and with those of the settings.
+        """
+        limits, first = self.limits.pool, self.place.first
         pools = self.checkpoint.config.pools(limits.num_pages, limits.page_size, self.place.tensor)
-        return describe(self.programs.shapes.implementation, self.place.first.platform, pools, self.kv_dtype, setting)
+        return fallback_reason(
+            self.programs.shapes.implementation,
+            first.platform,
+            pools,
+            self.kv_dtype,
+            setting,
+            weights=self.dtype,
+            capability=capability_of(first),
+        )
 
     @property
     def first_programs(self) -> list[Key]:

@@ -7,7 +7,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from rekindle.assembly.devices import device_of, memory_of, shares_memory
+import jax.numpy as jnp
+
+from rekindle.assembly.devices import default_dtype, device_of, memory_of, shares_memory
 from rekindle.assembly.limits.machine import cores
 from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.core.errors import ModelNotFound
@@ -66,8 +68,7 @@ class Machine:
         """Return the machine for some settings; raises ConfigError for a device that does not exist."""
         device = device_of(settings.device)
         memory, name = memory_of(device), str(device.device_kind)
-        default = "float32" if shares_memory(device) else "bfloat16"
-        itemsize = {"float32": 4, "bfloat16": 2, "int8": 1}[settings.kv_dtype or settings.dtype or default]
+        itemsize = jnp.dtype(settings.kv_dtype or settings.dtype or default_dtype(device)).itemsize
         if shares_memory(device):
             return cls("this CPU", memory and memory // HOST_PART, cores(), itemsize)
         devices = settings.tensor or 1

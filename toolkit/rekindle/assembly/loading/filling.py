@@ -16,6 +16,7 @@ from rekindle.assembly.loading.joining import join, share
 from rekindle.assembly.weights.load import Join, load_weights
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
+from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.orders import DeviceState, PlacedWeights
 from rekindle.core.device.place import SAME, WEIGHTS, Place
@@ -26,7 +27,7 @@ from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.shard import WHOLE
 from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.weights.form import WeightForm
-from rekindle.core.words import size_text
+from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
 from rekindle_kernels.api import Implementation
 
@@ -147,7 +148,7 @@ def place_weights(
     Raises:
         ModelError: the process is ending.
     """
-    is_tower = isinstance(config, VisionConfig)
+    is_tower, infinite = isinstance(config, VisionConfig), list[int]()
     by_shard: dict[tuple[int, int], list[jax.Array]] = {}
     joined: dict[Place, list[jax.Array]] = {}
     for place in dict.fromkeys(places):
@@ -159,11 +160,18 @@ def place_weights(
                 arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key]]
             else:
                 put = put_on(device)
-                arrays = load_weights(config, tensors, form, report_bytes, put, implementation, shard, joining)
+                arrays = load_weights(
+                    config, tensors, form, report_bytes, put, implementation, shard, joining, infinite.append
+                )
                 by_shard[key] = arrays
             shards.append(arrays)
         spec = SAME if is_tower else WEIGHTS
         joined[place] = [place.global_array(list(each), spec) for each in zip(*shards, strict=True)]
+    if count := sum(infinite):
+        warn(
+            f"{quantity(count, 'number')} of the {'tower' if is_tower else 'weights'} left the range of float16, which "
+            'ends at 65,504, and became infinite: dtype="float32" has room for them'
+        )
     return [joined[place] for place in places]
 
 

@@ -15,7 +15,8 @@ from rekindle.core.models.weights.form import WeightForm, kept_orders, kinds_in
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.settings.engine import Settings
 from rekindle_kernels.api import Implementation, choose_for_all
-from rekindle_kernels.storage import Activations
+from rekindle_kernels.devices import capability_of
+from rekindle_kernels.storage import MOST, Activations
 
 
 def weight_form(checkpoint: Checkpoint, settings: Settings, dtype: jnp.dtype, place: Place) -> WeightForm:
@@ -71,13 +72,18 @@ def _activations(settings: Settings, dtype: jnp.dtype, place: Place) -> Activati
     """Return the numbers multiplied with packed weights."""
     platform = place.first.platform
     if not shares_memory(place.first):
-        default: Activations = "bfloat16" if dtype == jnp.bfloat16 else "exact"
+        defaults: dict[str, Activations] = {"bfloat16": "bfloat16", "float16": "float16"}
+        default = defaults.get(dtype.name, "exact")
         if settings.activations in ("int16", "int8"):
             raise ConfigError(
-                f'activations="{settings.activations}" is for CPUs: leave it out on {platform}, or take "bfloat16" or '
-                '"exact"'
+                f'activations="{settings.activations}" is for CPUs: leave it out on {platform}, or take "bfloat16", '
+                '"float16" or "exact"'
             )
         return settings.activations or default
+    if settings.activations == "float16":
+        raise ConfigError(
+            f'activations="float16" is for accelerators: leave it out on {platform}, or take one of {", ".join(MOST)}'
+        )
     return settings.activations or "int16"
 
 
@@ -87,7 +93,14 @@ def _implementation(
     """Return the kernels for a model; None if they cannot serve it, as told with the programs."""
     pools = checkpoint.config.pools(2, settings.page_size, place.tensor)
     try:
-        return choose_for_all(place.first.platform, pools, dtype, settings.implementation)
+        return choose_for_all(
+            place.first.platform,
+            pools,
+            dtype,
+            settings.implementation,
+            weights=dtype,
+            capability=capability_of(place.first),
+        )
     except ValueError:
         return None
 

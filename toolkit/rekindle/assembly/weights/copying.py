@@ -5,12 +5,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.core.device.jax_settings import with_overrides
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.layers import pack, packed
 
 PIECE_BYTES: Final = 2 << 20
 """The target size of a piece of a matrix, in packed form: what is read from a file stays in the caches."""
+SIGNLESS: Final = np.uint16(0x7FFF)
+INFINITY: Final = np.uint16(0x7C00)
+"""The bits of a float16 number without its sign, and those of infinity."""
 PIECE_ROWS: Final = 256
 """Rows of a piece are a multiple of this number: every packed form can be split there."""
 
@@ -44,11 +52,25 @@ def copy_into(parts: Sequence[Tensor], into: Array, implementation: Implementati
     step = max(1, PIECE_BYTES // (PIECE_ROWS * inputs * into.itemsize)) * PIECE_ROWS
     piece = packed((step, inputs), into.dtype, implementation=implementation).shape
     if piece[1:] != into.shape[1:]:  # the packed form cannot be split by rows
-        pack(parts, into, implementation=implementation)
+        _pack(parts, into, implementation)
         return
     for index, first in enumerate(range(0, rows, step)):
         views = between(parts, first, first + step)
-        pack(views, into[index * piece[0] : (index + 1) * piece[0]], implementation=implementation)
+        _pack(views, into[index * piece[0] : (index + 1) * piece[0]], implementation)
+
+
+def _pack(parts: Sequence[Tensor], into: Array, implementation: Implementation) -> None:
+    with np.errstate(over="ignore"):  # numbers beyond the range of float16 are counted later
+        pack(parts, into, implementation=implementation)
+
+
+def infinities(numbers: Array | jax.Array) -> int:
+    """Return the number of infinities in a float16 array."""
+    if isinstance(numbers, jax.Array):
+        return int(with_overrides(lambda: jnp.isinf(numbers).sum()))
+    bits, step = numbers.reshape(-1).view(np.uint16), PIECE_BYTES // 2
+    pieces = (bits[first : first + step] & SIGNLESS for first in range(0, bits.size, step))
+    return sum(int(np.count_nonzero(piece == INFINITY)) for piece in pieces)
 
 
 def between(parts: Sequence[Tensor], first: int, last: int) -> list[Tensor]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.assembly.limits.machine import cores
-from rekindle.assembly.weights.copying import ByteBudget, between, copy_into
+from rekindle.assembly.weights.copying import ByteBudget, between, copy_into, infinities
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.errors import ModelError
 from rekindle.core.models.abstract import AbstractModel
@@ -78,6 +78,7 @@ def load_weights(
     implementation: Implementation = "xla",
     shard: Shard = WHOLE,
     join: Join | None = None,
+    report_infinite: Callable[[int], None] = lambda _: None,
 ) -> list[jax.Array]:
     """Read each tensor once, in several threads, and return the weights in the programs' order.
 
@@ -94,6 +95,8 @@ def load_weights(
         shard: the device's shard of the model.
         join: joins tensors that are arrays of JAX on their device, where the packed form is the plain one; None joins
             all on the host.
+        report_infinite: called with the number of infinities among the numbers of each float16 matrix, which are beyond
+            its range in the checkpoint; from several threads.
 
     Raises:
         ModelError: the process is exiting.
@@ -103,7 +106,7 @@ def load_weights(
         try:
             forms = [request.form(form, implementation) for request in abstract.requests]
             budget = ByteBudget(max(map(size_of, forms)))
-            reader = _Reader(tensors, form, put, implementation, budget, join)
+            reader = _Reader(tensors, form, put, implementation, budget, join, report_infinite)
             weights = pool.map(reader.read, abstract.requests)
             arrays = [_report(array, report_bytes) for weight in weights for array in weight]
             return [arrays[place] for place in abstract.places]
@@ -129,6 +132,7 @@ class _Reader:
     implementation: Implementation
     budget: ByteBudget
     join: Join | None
+    report_infinite: Callable[[int], None]
 
     def read(self, request: JoinedTensors) -> list[jax.Array]:
         """Join tensors along their first axis, and put them on the device.
@@ -141,12 +145,17 @@ class _Reader:
             parts: list[Any] = [self.tensors[name] for name in request.shapes]
             if self.join is not None and _may_join_on_device(request, parts, form):
                 arrays = [self.join(request, [self.put(part) for part in parts], self.form.dtype)]
+                self._report(arrays)
             else:
                 parts = [np.asarray(part) if isinstance(part, jax.Array) else part for part in parts]
                 weight = self._matrix(request, parts, form) if request.matrix else _vector(request, parts)
+                self._report(jax.tree.leaves(weight))
                 arrays = [self.put(array) for array in jax.tree.leaves(weight)]
             jax.block_until_ready(arrays)  # the host copy exists until the transfer ends
             return arrays
+
+    def _report(self, arrays: Iterable[Array | jax.Array]) -> None:
+        self.report_infinite(sum(infinities(each) for each in arrays if each.dtype == np.float16))
 
     def _matrix(self, request: JoinedTensors, parts: list[Tensor], form: Any) -> Any:
         """Return the packed form of a matrix or of several, an array or a tree of arrays."""

@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="part of the name of a family or of a model")
     text = f"tokens of context in addition to the weights ({TOKENS})"
     parser.add_argument("--context", type=int, default=TOKENS, metavar="N", help=text)
-    text = "dtype of weights, keys and values (the default of `open`: float32 on CPUs, else bfloat16)"
+    text = "dtype of weights, keys and values (the default of `open` for the device)"
     parser.add_argument("--dtype", choices=get_args(Dtype), help=text)
     text = "list the models of Ollama, LM Studio, the hub's cache and this folder, with sizes and memory"
     parser.add_argument("--local", action="store_true", help=text)

@@ -30,6 +30,7 @@ class Gpu:
         accelerated: whether it has architecture-specific instructions, as in sm_90a, absent from later capabilities.
         cores: streaming multiprocessors.
         lanes: float32 units of one core.
+        threads: the maximum number of threads of one core.
         shared_memory: shared memory of one core.
         block_memory: the maximum shared memory of one block.
         cache: the size of the L2 cache.
@@ -43,6 +44,7 @@ class Gpu:
     accelerated: bool
     cores: int
     lanes: int
+    threads: int
     shared_memory: int
     block_memory: int
     cache: int
@@ -51,18 +53,49 @@ class Gpu:
     memory: int
 
 
+_TURING: Final = {"lanes": 64, "threads": 1024, "shared_memory": 65536, "block_memory": 65536}
+_A100: Final = {"lanes": 64, "threads": 2048, "shared_memory": 167936, "block_memory": 166912}
+_GRAPHICS: Final = {"lanes": 128, "threads": 1536, "shared_memory": 102400, "block_memory": 101376}
+_HOPPER: Final = {"lanes": 128, "threads": 2048, "shared_memory": 233472, "block_memory": 232448}
 GPUS: Final[Mapping[str, Gpu]] = {
-    "h100": Gpu(
-        "NVIDIA H100 80GB HBM3", (9, 0), True, 132, 128, 233472, 232448, 52428800, 3352320000000, 1.98, 84942979072
+    "t4": Gpu(
+        "Tesla T4", (7, 5), False, 40, **_TURING, cache=4194304, bandwidth=320064000000,
+        gigahertz=1.59, memory=15634268160,
     ),
     "a100": Gpu(
-        "NVIDIA A100-SXM4-40GB", (8, 0), False, 108, 64, 167936, 166912, 41943040, 1555200000000, 1.41, 42331013120
+        "NVIDIA A100-SXM4-40GB", (8, 0), False, 108, **_A100, cache=41943040, bandwidth=1555200000000,
+        gigahertz=1.41, memory=42331013120,
     ),
     "a100-80gb": Gpu(
-        "NVIDIA A100-SXM4-80GB", (8, 0), False, 108, 64, 167936, 166912, 41943040, 2039040000000, 1.41, 85100068864
+        "NVIDIA A100-SXM4-80GB", (8, 0), False, 108, **_A100, cache=41943040, bandwidth=2039040000000,
+        gigahertz=1.41, memory=85100068864,
     ),
-}
-"""The SXM models. PCIe models differ in name, clock and memory, and need other programs."""
+    "a10g": Gpu(
+        "NVIDIA A10G", (8, 6), False, 80, **_GRAPHICS, cache=6291456, bandwidth=600096000000,
+        gigahertz=1.71, memory=24146608128,
+    ),
+    "l4": Gpu(
+        "NVIDIA L4", (8, 9), False, 58, **_GRAPHICS, cache=50331648, bandwidth=300096000000,
+        gigahertz=2.04, memory=24152899584,
+    ),
+    "rtx4090": Gpu(
+        "NVIDIA GeForce RTX 4090", (8, 9), False, 128, **_GRAPHICS, cache=75497472, bandwidth=1008096000000,
+        gigahertz=2.52, memory=25757220864,
+    ),
+    "h100": Gpu(
+        "NVIDIA H100 80GB HBM3", (9, 0), True, 132, **_HOPPER, cache=52428800, bandwidth=3352320000000,
+        gigahertz=1.98, memory=84942979072,
+    ),
+    "b200": Gpu(
+        "NVIDIA B200", (10, 0), True, 148, **_HOPPER, cache=132644864, bandwidth=7672320000000,
+        gigahertz=1.965, memory=191514411008,
+    ),
+    "rtx5090": Gpu(
+        "NVIDIA GeForce RTX 5090", (12, 0), False, 170, **_GRAPHICS, cache=100663296, bandwidth=1792128000000,
+        gigahertz=2.41, memory=34190917632,
+    ),
+}  # fmt: skip
+"""By data sheets and XLA's own descriptions. A100 and H100 are SXM: PCIe models need other programs."""
 
 _TPU_MACHINE: Final = {
     "JAX_FORCE_TPU_INIT": "1",  # otherwise jax ignores libtpu on a machine without chips
@@ -151,7 +184,7 @@ def _gpus(target: str, gpu: Gpu, count: int) -> "list[jax.Device]":
             "with the target's versions"
         )
     _hide_devices()
-    text = _description(gpu, versions[0])
+    text = description_of(gpu, versions[0])
     try:
         # slices x hosts x GPUs per host
         return list(get_topology_desc(platform="cuda", topology=f"1x1x{count}", target_config=text).devices)
@@ -159,7 +192,7 @@ def _gpus(target: str, gpu: Gpu, count: int) -> "list[jax.Device]":
         raise ConfigError(f"jax's CUDA plugin has no target {target!r}: {_first_line(error)}") from error
 
 
-def _description(gpu: Gpu, cuda: int) -> str:
+def description_of(gpu: Gpu, cuda: int) -> str:
     """Return a stream_executor.GpuTargetConfigProto as text. Any cuDNN version will do: no program calls cuDNN."""
     major, minor = gpu.capability
     return f"""
@@ -175,7 +208,7 @@ def _description(gpu: Gpu, cuda: int) -> str:
             shared_memory_per_core: {gpu.shared_memory} shared_memory_per_block_optin: {gpu.block_memory}
             l2_cache_size: {gpu.cache} memory_bandwidth: {gpu.bandwidth} device_memory_size: {gpu.memory}
             shared_memory_per_block: 49152 registers_per_core_limit: 65536 registers_per_block_limit: 65536
-            threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+            threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: {gpu.threads}
             block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
         }}
     """

@@ -165,5 +165,5 @@ def rows(counters: Any) -> Iterator[tuple[str, int]]:
             yield from ((f"{each.name}.{name}", count) for name, count in rows(value))
         elif isinstance(value, Mapping):
             yield from ((f"{each.name}.{key}", count) for key, count in value.items())
-        elif not isinstance(value, tuple):
+        elif not isinstance(value, tuple | str):
             yield each.name, value

@@ -51,6 +51,7 @@ class Stats(engine_stats.Stats):
             counters.compilations,
             counters.unexpected_compilations,
             tuple(map(SchedulerStats.of, counters.lanes)),
+            counters.kernels,
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
@@ -66,7 +67,8 @@ class Stats(engine_stats.Stats):
             _unless_zero(self.unexpected_compilations, "of them unexpectedly"),
         )
         groups = markup.table((_groups(self.scheduler) | {"programs": programs}).items())
-        parts = prompt_shares(self.scheduler), groups, markup.folded("all counters", table)
+        folded = markup.folded("all counters", table)
+        parts = prompt_shares(self.scheduler), groups, folded, markup.note(self.kernels)
         return markup.bundle(repr(self), markup.card("Stats", "", *parts))
 
 

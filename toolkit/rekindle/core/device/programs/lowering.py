@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import wraps
 from typing import Any, Final, cast
@@ -140,7 +141,7 @@ class Programs:
                 self._with_sharding(each, spec)
                 for each, spec in zip(function.arguments.values(), function.into, strict=True)
             ]
-        with self.jax_settings.apply():
+        with self.jax_settings.apply(), self._as_device():
             return self._jit(key).lower(*arguments)
 
     def compile(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
@@ -150,6 +151,14 @@ class Programs:
         options: dict[str, str | bool] | None = {GRAPHS: COMMANDS} if takes_conditions else None
         with self.jax_settings.apply():
             return self.lower(key, arguments).compile(compiler_options=options)
+
+    def _as_device(self) -> AbstractContextManager[Any]:
+        """Return a context in which Pallas kernels are traced and lowered for the devices of the place.
+
+        Our tile sizes, and JAX's lowering, are those of the default device, which may be another one or a CPU.
+        """
+        first = self.shapes.place.first
+        return jax.default_device(first) if self.shapes.implementation in ("gpu", "tpu") else nullcontext()
 
     def _jit(self, key: Key) -> jax.stages.Wrapped:
         spec = self._function(key)

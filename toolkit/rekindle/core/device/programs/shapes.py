@@ -22,6 +22,7 @@ from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.models.weights.form import WeightForm, held_bytes
 from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels.api import Implementation, choose_for_all
+from rekindle_kernels.devices import capability_of
 
 SLOTS: Final[Any] = Slots(ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, STATES)  # type: ignore[arg-type]
 """Partition specs of slots."""
@@ -180,7 +181,10 @@ class ModelShapes:
     ) -> "ModelShapes":
         """Return the shapes of a model; raises ValueError for an implementation without support for its pages."""
         pools = config.pools(sizes.num_pages, sizes.page_size, place.tensor)
-        kernels = choose_for_all(place.first.platform, pools, kv_dtype, implementation)
+        first = place.first
+        kernels = choose_for_all(
+            first.platform, pools, kv_dtype, implementation, weights=form.dtype, capability=capability_of(first)
+        )
         decoder = abstract_decoder(config, form, kernels, place.shards[0])
         weights = [place.global_shape(form, WEIGHTS) for form in decoder.forms]
         state = StateShapes.of(config, sizes, kv_dtype, kernels, place)
@@ -247,6 +251,6 @@ def _bytes(arrays: Sequence[Any]) -> int:
 
 def _widened_bytes(requests: Sequence[JoinedTensors], form: WeightForm) -> int:
     """Return the bytes of the largest packed matrix in the dtype of its products."""
-    size = 2 if form.activations == "bfloat16" else 4
+    size = 2 if form.activations in ("bfloat16", "float16") else 4
     packed = (request.plain[-2:] for request in requests if request.storage(form) is not None)
     return size * max(map(math.prod, packed), default=0)

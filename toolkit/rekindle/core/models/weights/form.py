@@ -26,7 +26,7 @@ class WeightForm:
     """The form of all weights of a model.
 
     Attributes:
-        dtype: the dtype of all other matrices, float32 or bfloat16.
+        dtype: the dtype of all other matrices, float32, bfloat16 or float16.
         kinds: the tensors to keep in quantized blocks.
         activations: the numbers multiplied with packed codes.
         quantize: the codes made from the checkpoint's numbers, in these kinds; None for blocks of the checkpoint.
@@ -53,7 +53,7 @@ class WeightForm:
         if not self.kinds:
             return self.dtype.name
         counts = Counter(kind for _, kind in self.kinds).most_common()
-        is_float = self.activations != "bfloat16" and all(has_floats(kind) for kind, _ in counts)
+        is_float = self.activations not in ("bfloat16", "float16") and all(has_floats(kind) for kind, _ in counts)
         activations = "float32" if is_float else self.activations
         order = ", act-order" if self.orders else ""
         return f"{', '.join(kind for kind, _ in counts)} with {activations} activations{order}"
