@@ -13,7 +13,8 @@ from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.core.errors import ModelNotFound
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.embedded import NAME
-from rekindle.formats.checkpoints.hub import HubModel, is_cached, is_reachable
+from rekindle.formats.checkpoints.hub.cached import is_cached, is_reachable
+from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.settings.engine import Settings
 
 AUTO: Final = "auto"

@@ -13,7 +13,8 @@ from rekindle.core.store.file_digests import file_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
 from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
-from rekindle.formats.checkpoints.hub import HubModel, download
+from rekindle.formats.checkpoints.hub.download import download
+from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.formats.checkpoints.huggingface.directory import open_directory
 from rekindle.formats.checkpoints.huggingface.weight_files import PICKLED, is_pickled
 from rekindle.formats.checkpoints.local.sources import find_local, has_prefix, local_tower
