@@ -311,7 +311,7 @@ def _lane(
         tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
         scheduler=scheduler,
         stepper=stepper,
-        settler=Settler(),
+        settler=Settler(limits),
         detokenizer=Detokenizer(blueprint.checkpoint.tokenizer, AnswerTurns.of(blueprint.checkpoint.tokenizer)),
         grammars=Grammars(
             jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.prompts.vocab_size, cores())

@@ -17,6 +17,7 @@ from rekindle.assembly.weights.load import Join, load_weights
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
 from rekindle.core.device.jax_settings import with_overrides
+from rekindle.core.device.memory import is_out_of_memory
 from rekindle.core.device.orders import DeviceState, PlacedWeights
 from rekindle.core.device.place import SAME, WEIGHTS, Place
 from rekindle.core.device.programs.executables import Executables
@@ -88,7 +89,7 @@ def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
     try:
         return jax.block_until_ready(executables.run(EMPTY))
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_out_of_memory(error):
             raise
         required, memory = limits.pool.bytes, blueprint.budget.memory
         has = "" if memory is None else f", which has {size_text(memory)} in all"
