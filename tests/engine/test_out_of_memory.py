@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_a_request_fails_with_what_to_lower_and_the_session_lives(
         return await call(key, program, *arguments)
 
     def call_or_fail(program: Any, *arguments: Any) -> Any:
-        compute = lambda: call_now(program, *arguments)  # noqa: E731
+        compute = partial(call_now, program, *arguments)
         return fail(compute) if is_next and is_next.pop() else compute()
 
     monkeypatch.setattr(executables, "call", mark)

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from rekindle.assembly.devices import device_of, memory_of, shares_memory
+from rekindle.assembly.limits.accelerators import memory_of_kind
 from rekindle.assembly.limits.machine import cores
 from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.core.errors import ModelNotFound
@@ -66,7 +67,8 @@ class Machine:
     def of(cls, settings: Settings) -> "Machine":
         """Return the machine for some settings; raises ConfigError for a device that does not exist."""
         device = device_of(settings.device)
-        memory, name = memory_of(device), str(device.device_kind)
+        name = str(device.device_kind)
+        memory = memory_of(device) or memory_of_kind(name)
         default = "float32" if shares_memory(device) else "bfloat16"
         itemsize = {"float32": 4, "bfloat16": 2, "int8": 1}[settings.kv_dtype or settings.dtype or default]
         if shares_memory(device):

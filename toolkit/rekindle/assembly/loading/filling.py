@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from threading import Event
 from typing import Any
@@ -46,14 +47,25 @@ def fill(
     """
     states = [soon(partial(with_overrides, empty_state, *lane), "device-state") for lane in lanes]
     blueprints = [blueprint for _, blueprint in lanes]
-    weights: list[list[jax.Array]] = load(blueprints, report) if reads_weights else [[] for _ in lanes]
-    towers = load_towers(blueprints)
+    try:
+        weights: list[list[jax.Array]] = load(blueprints, report) if reads_weights else [[] for _ in lanes]
+        towers = load_towers(blueprints)
+    except BaseException:
+        for state in states:  # which come into being now, on other threads
+            with suppress(Exception):
+                _delete(state.result())
+        raise
     return [
         DeviceState(list(arrays), pages, slots, tower=tower, embeddings=no_embeddings(blueprint))
         for arrays, (pages, slots), tower, blueprint in zip(
             weights, (state.result() for state in states), towers, blueprints, strict=True
         )
     ]
+
+
+def _delete(arrays: Any) -> None:
+    for array in jax.tree.leaves(arrays):
+        array.delete()
 
 
 def load_towers(lanes: Sequence[Blueprint]) -> list[list[jax.Array]]:
