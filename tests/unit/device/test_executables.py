@@ -197,16 +197,21 @@ def test_a_program_that_was_given_up_and_is_stored_is_loaded_again() -> None:
 class Broken(Store):
     """A store of programs with a failure at every call, but not at a load."""
 
-    def __init__(self, stored: Sequence[Key], donated: jax.Array | None = None):
+    def __init__(
+        self,
+        stored: Sequence[Key],
+        donated: jax.Array | None = None,
+        message: str = "NOT_FOUND: Function wrapped_broadcast not found",
+    ):
         super().__init__(stored)
         self.dropped: list[Key] = []
-        self._donated = donated
+        self._donated, self._message = donated, message
 
     def load(self, key: Key) -> Program | None:
         def fail(*arguments: Any) -> Any:
             if self._donated is not None:
                 self._donated.delete()
-            raise jax.errors.JaxRuntimeError("NOT_FOUND: Function wrapped_broadcast not found")
+            raise jax.errors.JaxRuntimeError(self._message)
 
         return fail if key in self.stored else None
 
@@ -236,6 +241,16 @@ async def test_a_loaded_program_that_takes_its_arguments_with_it_fails_once_and_
     with pytest.raises(ArgumentsLost):
         await executables.call(STEP, step, pages)
     assert store.dropped == store.saved == [STEP]
+
+
+@pytest.mark.anyio
+async def test_a_loaded_program_without_memory_for_its_first_call_is_not_damaged() -> None:
+    store = Broken([STEP], message="RESOURCE_EXHAUSTED: Out of memory")
+    executables = build_executables(GatedPrograms(), store=store)
+    _, step = await executables.for_step(STEP)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Out of memory"):
+        await executables.call(STEP, step)
+    assert not store.dropped
 
 
 @pytest.mark.parametrize("at", ["load", "explain", "save"])

@@ -72,6 +72,7 @@ from rekindle.core.messages import (
     Settled,
     StagePages,
     Started,
+    StateLost,
     Stopped,
     Submit,
     TakePages,
@@ -115,6 +116,7 @@ PICTURES = (fake_picture(1, range(40)),) * 40
 ROWS = tuple(Row(at, at, at, 20) for at in range(40))
 
 HUGE: list[Message] = [
+    StateLost(1),
     Submit(7, HOSTILE, PARAMS),
     Submit(7, MANY, PARAMS, hold=True),
     Submit(7, CHAT, PARAMS),
@@ -297,6 +299,7 @@ def test_nothing_is_put_into_words_while_nobody_watches(monkeypatch: pytest.Monk
             Dispatched(2, (SampleRow(0, 0, None), SampleRow(5, 1, None)), (), None),
             "Dispatched: tick 2, a token for 0, 5",
         ),
+        (StateLost(1), "StateLost: the device had no memory for a tick"),
         (Settled(2, ((0, 17), (5, 9))), "Settled: tick 2, token 17 for 0, 9 for 5"),
         (Settled(2, ()), "Settled: tick 2"),
         (Started(3, (5,) * 100, None, CachedTokens(64, 16)), "Started: request 3, 80 of 100 prompt tokens cached"),

@@ -11,9 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -21,13 +19,13 @@ from huggingface_hub.utils._paths import filter_repo_objects
 
 import rekindle
 from rekindle.core.errors import ConfigError
-from rekindle.formats.checkpoints.hub import HubModel
+from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.formats.checkpoints.open import open_checkpoint
+from tests.unit.formats.hub_server import COMMIT, Hub
 from tests.unit.formats.test_checkpoint_gguf import write_gguf
 from tests.waiting import PATIENCE
 
 MODEL = "tiny/qwen2"
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 UNREACHABLE = "http://127.0.0.1:9"  # the port of the discard service: nothing answers there
 PROGRAM = """
 import json, sys
@@ -120,54 +118,8 @@ def hub(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
     gguf_path = write_gguf(open_checkpoint(families / "llama-tied"), tmp_path_factory.mktemp("gguf") / "Tiny.F32.gguf")
     files["quantized/Tiny.F32.gguf"] = gguf_path.read_bytes()
 
-    class Hub(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:  # the library chose this name
-            self.answer(body=False)
-
-        def do_GET(self) -> None:
-            self.answer(body=True)
-
-        def answer(self, body: bool) -> None:
-            path = self.path.partition("?")[0]
-            name = "/".join(path.split("/")[5:])
-            if path.startswith(f"/api/models/{MODEL}/tree/"):
-                tree = [{"type": "file", "path": file, "size": len(files[file]), "oid": digest(file)} for file in files]
-                self.send(json.dumps(tree).encode(), "application/json", "tree", body)
-            elif path.startswith(f"/api/models/{MODEL}"):
-                siblings = [{"rfilename": file} for file in files]
-                about = {"id": MODEL, "modelId": MODEL, "sha": COMMIT, "siblings": siblings}
-                self.send(json.dumps(about).encode(), "application/json", "about", body)
-            elif path.startswith(f"/{MODEL}/resolve/") and name in files:
-                self.send(files[name], "application/octet-stream", digest(name), body)
-            else:
-                self.send_response(404)
-                self.send_header("X-Error-Code", "RepoNotFound")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-        def send(self, content: bytes, kind: str, etag: str, body: bool) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("ETag", f'"{etag}"')
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.end_headers()
-            if body:
-                self.wfile.write(content)
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            pass
-
-    def digest(name: str) -> str:
-        return hashlib.sha1(files[name], usedforsecurity=False).hexdigest()
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Hub(MODEL, files).serve() as hub:
+        yield hub.address
 
 
 @pytest.mark.wide

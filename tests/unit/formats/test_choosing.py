@@ -10,7 +10,7 @@ from rekindle.__main__ import main
 from rekindle.assembly.loading import choosing
 from rekindle.assembly.loading.choosing import Machine, candidates, choose, suitable_models
 from rekindle.cli.models.table import rows
-from rekindle.formats.checkpoints.hub import HubModel
+from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.settings.engine import Settings
 
 GB = 10**9

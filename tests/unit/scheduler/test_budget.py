@@ -1,8 +1,9 @@
 """The pool of pages takes the memory left by weights and the largest step; a model too large is refused."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 import rekindle
 from rekindle.__main__ import main
 from rekindle.assembly import devices
-from rekindle.assembly.loading import budget, planning
+from rekindle.assembly.loading import budget, choosing, planning
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.planning import plan
 from rekindle.assembly.weights.load import load_weights
@@ -259,3 +260,91 @@ def test_info_and_a_session_say_how_memory_is_spent(families: Path, capsys: pyte
         assert memory.tokens == 8 * 64
         assert memory.pool == 9 * 64 * memory.token
         assert memory.workspace == programs_of(session._loaded_engine).executables[0].workspace()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that tells the memory of JAX's allocator.
+
+    Attributes:
+        limit, pool: bytes that it may have at most, and that it has reserved.
+    """
+
+    limit: int
+    pool: int | None
+    platform: str = "gpu"
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"bytes_limit": self.limit} | ({} if self.pool is None else {"pool_bytes": self.pool})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "variables", "memory"),
+    [
+        (Gpu(12 * MB, None), {}, 12 * MB),
+        (Gpu(12 * MB, 12 * MB), {}, 12 * MB),
+        (Gpu(16 * MB, 12 * MB), {}, 12 * MB),  # the pool may grow
+        (Gpu(16 * MB, 8 * MB), {"XLA_CLIENT_MEM_FRACTION": "0.5"}, 8 * MB),
+        (Gpu(12 * MB, MB), {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 12 * MB),
+        (Gpu(12 * MB, MB // 2), {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, 12 * MB),
+        (Gpu(12 * MB, 0), {}, 12 * MB),
+    ],
+)
+def test_the_plan_keeps_to_the_share_that_jax_has_reserved(
+    gpu: Any, variables: dict[str, str], memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PREALLOCATE", "ALLOCATOR"):
+        monkeypatch.delenv(f"XLA_PYTHON_CLIENT_{name}", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    devices._reserved.cache_clear()
+    assert devices.memory_of(gpu) == memory
+
+
+@pytest.mark.parametrize(
+    ("memory", "remedy"),
+    [
+        (4_800_000, 'Open it with dtype="bfloat16"'),
+        (1_000_000, 'Open it with quantize="int4", kv_dtype="int8", max_prefill_tokens=64'),
+        (2 * MB, "Open it with max_prefill_tokens=64, prefill_chunk=64, max_running=4"),
+        (MB // 8, "No setting makes it fit here"),
+    ],
+)
+def test_what_makes_a_model_fit_is_told_with_the_refusal(
+    memory: int, remedy: str, families: Path, give: Give, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rekindle.assembly.building.fill", lambda *_: pytest.fail("it was loaded"))
+    give(memory)
+    with pytest.raises(ModelTooLarge) as refusal:
+        rekindle.open_sync(families / "llama-tied", progress=False)
+    assert f"\n- {remedy}" in str(refusal.value)
+    assert 'the largest that `rekindle.open("auto")` knows to fit here' in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "model"),
+    [
+        ("Tesla T4", "T4", "Qwen3-4B"),
+        ("TPU v5 lite", "v5e-1", "Qwen3-4B"),
+        ("NVIDIA L4", "L4", "Qwen3-4B"),
+        ("NVIDIA A100-SXM4-40GB", "A100", "Qwen3-8B"),
+        ("TPU v6 lite", "v6e-1", "Qwen3-14B"),
+    ],
+)
+def test_machines_of_notebooks_are_known_by_name(
+    kind: str, name: str, model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check the choice of `auto` on a device that does not tell its memory, and the table for its name."""
+    device = SimpleNamespace(device_kind=kind, platform="gpu", memory_stats=lambda: None)
+    monkeypatch.setattr(choosing, "device_of", lambda spec: device)
+    suitable, _ = choosing.suitable_models(choosing.candidates(cpu=False), choosing.Machine.of(Settings()))
+    assert suitable[-1].model == f"Qwen/{model}"
+    assert main(["models", "qwen3", "--machine", name.lower()]) == 0
+    table = capsys.readouterr().out
+    assert table.startswith(f"1 {name}: ")
+    assert f"* Qwen/{model} " in table
+
+
+def test_a_machine_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--machine", "T5"]) == 1
+    assert "machine must be one of T4, v5e-1, L4, A100, v6e-1, A100-80GB; got 'T5'" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import collapse_later, distinct, fill
 from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.loading.planning import fewest, plan
+from rekindle.assembly.loading.remedies import remedies
 from rekindle.assembly.loading.stores import Stores, open_stores, store_directory
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
@@ -38,7 +39,7 @@ from rekindle.core.engine.actors.stepper import Stepper
 from rekindle.core.engine.actors.tokenizing import Tokenizing
 from rekindle.core.engine.actors.vision import Vision
 from rekindle.core.engine.wiring import Actors, Compose
-from rekindle.core.errors import CheckpointError, ConfigError, InvalidRequest
+from rekindle.core.errors import CheckpointError, ConfigError, InvalidRequest, ModelTooLarge
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.scheduler import Scheduler
@@ -150,11 +151,22 @@ def _lanes(
         return _sets(checkpoint, settings, directory, report), ""
     places = places_over(settings.device, settings) if over else places_of(settings)
     place = fewest(checkpoint, settings, places)
-    blueprint = plan(checkpoint, settings, place, directory, report=report)
-    blueprint.budget.check(blueprint.limits, checkpoint.source)
+    blueprint = _planned(checkpoint, settings, place, directory, report)
     further = [] if over else lanes_of(place, settings)[1:]
     spread = "as it does not fit on fewer devices" if len(places) > 1 and place != places[0] else ""
     return [blueprint, *(blueprint.at(each, settings) for each in further)], spread
+
+
+def _planned(
+    checkpoint: Checkpoint, settings: Settings, place: Place, directory: Path | None, report: Report
+) -> Blueprint:
+    """Return the blueprint for a place; raises as `_lanes` does."""
+    try:
+        blueprint = plan(checkpoint, settings, place, directory, report=report)
+        blueprint.budget.check(blueprint.limits, checkpoint.source)
+    except ModelTooLarge as error:
+        raise ModelTooLarge(f"{error}.{remedies(checkpoint, settings, place)}") from None
+    return blueprint
 
 
 def _sets(checkpoint: Checkpoint, settings: Settings, directory: Path | None, report: Report) -> list[Blueprint]:
@@ -163,9 +175,7 @@ def _sets(checkpoint: Checkpoint, settings: Settings, directory: Path | None, re
     both = set(places[0].devices) & set(places[1].devices)
     if both and not shares_memory(places[0].first):
         raise ConfigError(f"prefill and decode both have {both.pop()}: give them different devices")
-    plans = [plan(checkpoint, settings, place, directory, report=report) for place in places]
-    for each in plans:
-        each.budget.check(each.limits, checkpoint.source)
+    plans = [_planned(checkpoint, settings, place, directory, report) for place in places]
     same = replace(settings, num_pages=min(each.limits.pool.num_pages for each in plans), pool_bytes=None)
     lanes = [Blueprint.of(checkpoint, same, places[0])]
     lanes.append(lanes[0].at(places[1], same))
@@ -312,7 +322,7 @@ def _lane(
         tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
         scheduler=scheduler,
         stepper=stepper,
-        settler=Settler(),
+        settler=Settler(limits),
         detokenizer=Detokenizer(blueprint.checkpoint.tokenizer, AnswerTurns.of(blueprint.checkpoint.tokenizer)),
         grammars=Grammars(
             jumps_on(blueprint.place.first.platform, limits), ThreadedMasks(preparer.prompts.vocab_size, cores())

@@ -1,8 +1,10 @@
 """Selection of a session's devices."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import jax
@@ -193,7 +195,22 @@ def memory_of(device: jax.Device) -> int | None:
         stats = device.memory_stats()
     except (jax.errors.JaxRuntimeError, NotImplementedError):  # the device is not attached
         stats = None
-    return int(stats["bytes_limit"]) if stats and "bytes_limit" in stats else None
+    if not stats or "bytes_limit" not in stats:
+        return None
+    return int(min(stats["bytes_limit"], _reserved(device)))
+
+
+@cache
+def _reserved(device: jax.Device) -> int | float:
+    """Return the bytes that JAX has reserved on a device at the first look; infinity if it reserves none in advance.
+
+    The share is XLA_CLIENT_MEM_FRACTION, formerly XLA_PYTHON_CLIENT_MEM_FRACTION. Newer versions of JAX let the pool
+    grow beyond it, as far as other programs leave memory, and then name the whole memory as the limit.
+    """
+    reserves = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "").lower() not in ("false", "0")
+    allocates = os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default").lower() in ("default", "bfc")
+    pool = (device.memory_stats() or {}).get("pool_bytes")
+    return int(pool) if pool and reserves and allocates else math.inf
 
 
 def shares_memory(device: jax.Device) -> bool:

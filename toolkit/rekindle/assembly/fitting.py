@@ -9,7 +9,9 @@ import jax
 
 from rekindle.assembly.counts import parameters
 from rekindle.assembly.devices import default_dtype, device_of, memory_of, shares_memory
+from rekindle.assembly.limits.accelerators import ACCELERATORS, memory_of_kind, named
 from rekindle.assembly.loading.budget import KEPT_FREE
+from rekindle.core.errors import ConfigError
 from rekindle.core.models.vision.tower import tower_shapes
 from rekindle.core.words import quantity
 from rekindle.formats.checkpoints.local.header import Header
@@ -106,9 +108,26 @@ def this_machine(dtype: str | None = None) -> Machine:
         dtype: the dtype of weights; None for the default of `open`.
     """
     first = device_of(None)
-    memory = memory_of(first)
+    memory = memory_of(first) or memory_of_kind(str(first.device_kind))
     if shares_memory(first):
         return Machine("this CPU", memory, dtype or default_dtype(first), packs=True)
     count = sum(each.device_kind == first.device_kind for each in jax.local_devices(backend=first.platform))
     memory = None if memory is None else count * memory
     return Machine(quantity(count, first.device_kind), memory, dtype or default_dtype(first))
+
+
+def other_machine(name: str, dtype: str | None = None) -> Machine:
+    """Return a machine with one accelerator, such as "T4" or "v5e-1".
+
+    Args:
+        name: the name of the accelerator.
+        dtype: the dtype of weights; None for bfloat16, whose numbers take as many bytes as those of float16.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    accelerator = named(name)
+    if accelerator is None:
+        names = ", ".join(each.name for each in ACCELERATORS)
+        raise ConfigError(f"machine must be one of {names}; got {name!r:.80}")
+    return Machine(quantity(1, accelerator.name), accelerator.memory, dtype or "bfloat16")

@@ -26,6 +26,7 @@ from rekindle.assembly.routing.router import Router
 from rekindle.assembly.stats import Stats
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.device.jax_settings import overrides
+from rekindle.core.device.memory import is_out_of_memory
 from rekindle.core.device.orders import AwakeWeights, PlacedWeights
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
@@ -219,7 +220,7 @@ class LoadedEngine:
                 jax.block_until_ready([(each.pages, each.slots) for each in lanes])
                 prefer(spans_of(layer for each in lanes for layer in each.pages))
             except jax.errors.JaxRuntimeError as error:
-                if "RESOURCE_EXHAUSTED" not in str(error):
+                if not is_out_of_memory(error):
                     raise
                 raise ModelTooLarge(
                     f"out of memory: {self.deployment} has no room for the weights and the pages at the moment; close "
@@ -296,7 +297,7 @@ class LoadedEngine:
             content = {place: put_adapter(room, lora) for place, room in rooms.items()}
             jax.block_until_ready([*empty.values(), *content.values()])
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if not is_out_of_memory(error):
                 raise
             raise ModelTooLarge(
                 f"out of memory: {self.deployment} has no room for {self.limits.adapter_slots} adapters of rank "

@@ -19,6 +19,7 @@ from rekindle.core.engine.wiring import Deliver
 from rekindle.core.errors import EngineFailed, SessionClosed, StepTimeout
 from rekindle.core.messages import Message
 from rekindle.core.messages.record import Observer, Pending
+from rekindle.core.tracebacks import release_variables
 
 RELEASE_SECONDS = 0.5
 """Longest wait for the release of pages by ended requests; it takes milliseconds unless the loop is blocked."""
@@ -230,6 +231,7 @@ class EngineThread:
     def _final_error(self, error: BaseException) -> Exception:
         """Return an error of building unchanged, and wrap an error of a serving engine in EngineFailed."""
         if self._engine is None and isinstance(error, Exception):
+            release_variables(error)
             return error
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

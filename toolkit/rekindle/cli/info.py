@@ -16,7 +16,10 @@ import jax.numpy as jnp
 import rekindle
 from rekindle.assembly.counts import parameters
 from rekindle.assembly.devices import default_dtype
+from rekindle.assembly.limits.accelerators import holding
 from rekindle.assembly.loading.blueprint import Blueprint
+from rekindle.assembly.loading.budget import KEPT_FREE
+from rekindle.cli.arguments.models import TOKENS
 from rekindle.cli.models.planning import Requirements
 from rekindle.cli.units import broken
 from rekindle.core.errors import StorageError
@@ -140,6 +143,10 @@ def _model(checkpoint: Checkpoint) -> Rows:
     yield "vocabulary", f"{config.vocab_size} tokens, embedding {'tied' if config.tied_embeddings else 'not tied'}"
     yield "parameters", f"{parameters(config):,}"
     yield "context", f"{config.max_context} tokens"
+    count = parameters(config) + (0 if checkpoint.vision is None else _numbers(checkpoint.vision.config))
+    needed = 2 * (count + TOKENS * config.numbers_per_token) + config.state_bytes
+    names = ", ".join(holding(needed + needed // KEPT_FREE)) or "none of the known ones"
+    yield "machines", f"{size_text(needed)} in bfloat16 with {TOKENS:,} tokens fit on {names}"
     for rope, layers in Counter(attention.rope for attention in config.attentions).items():
         yield "rope", _rope(rope) + _scope(layers, config)
     if config.positions is not None:
@@ -158,10 +165,15 @@ def _model(checkpoint: Checkpoint) -> Rows:
 
 def _tower(config: VisionConfig) -> str:
     """Return a vision tower as text."""
-    encoder, count = config.encoder, sum(map(math.prod, tower_shapes(config).values()))
+    encoder, count = config.encoder, _numbers(config)
     tokens = encoder.max_context // config.merge**2
     sizes = f"{encoder.num_layers} layers, hidden {encoder.hidden_size}, {count:,} parameters"
     return f"{sizes}; {tokens} tokens for {encoder.max_context} patches of {config.patch_size} pixels"
+
+
+def _numbers(config: VisionConfig) -> int:
+    """Return the number of parameters of a vision tower."""
+    return sum(map(math.prod, tower_shapes(config).values()))
 
 
 def _scope(layers: int, config: ModelConfig) -> str:

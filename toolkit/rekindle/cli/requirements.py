@@ -12,7 +12,7 @@ from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.settings.engine import Dtype, Implementation, KvDtype, Quantize, SettingsOptions, check_axes
 
 if TYPE_CHECKING:
-    from rekindle.formats.checkpoints.hub import HubModel
+    from rekindle.formats.checkpoints.hub.names import HubModel
 
 MODELS: Final = (
     f"{NAME}, a directory, a .gguf file, owner/name or owner/name/file.gguf on the hub, a name of "
@@ -51,7 +51,8 @@ def lacks_template(model: str, revision: str | None = None) -> bool | None:
 
     Of a model on the hub that is not cached, the small files alone are downloaded.
     """
-    from rekindle.formats.checkpoints.hub import HubModel, cached_path
+    from rekindle.formats.checkpoints.hub.cached import cached_path
+    from rekindle.formats.checkpoints.hub.names import HubModel
     from rekindle.formats.checkpoints.local.sources import has_prefix
     from rekindle.formats.checkpoints.open import open_checkpoint
 
@@ -69,7 +70,7 @@ def lacks_template(model: str, revision: str | None = None) -> bool | None:
 
 def _lacks_template_there(model: "HubModel") -> bool | None:
     """Return True for a model for texts without a chat template on the hub; None if the hub does not tell."""
-    from rekindle.formats.checkpoints.hub import fetch_settings
+    from rekindle.formats.checkpoints.hub.cached import fetch_settings
     from rekindle.formats.checkpoints.huggingface.classifier import is_classifier
     from rekindle.formats.checkpoints.huggingface.tokenizer import chat_templates
     from rekindle.formats.model_file import read_json

@@ -16,6 +16,7 @@
     ├── RequestCancelled                 the request was cancelled before it ended
     ├── ConstraintFailed                 a constraint and other parameters left no token to choose
     ├── LogitsNotFinite                  the model computed NaN or infinity for the request
+    ├── OutOfMemory                      the device had no memory for a step of the request
     ├── StepTimeout                      the device did not finish a tick of the request in time
     ├── ReplicaLost                      the processes that computed the request are gone
     ├── WeightsChanged                   `update_weights` or `sleep` ended the request
@@ -150,6 +151,10 @@ class ConstraintFailed(RekindleError):
 
 class LogitsNotFinite(RekindleError):
     """The model computed NaN or infinity at a position to sample or to score."""
+
+
+class OutOfMemory(RekindleError):
+    """The device had no memory for a step of the request. The session goes on."""
 
 
 class StepTimeout(RekindleError):

@@ -3,10 +3,12 @@
 import sys
 import sysconfig
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
+_PACKAGE = str(Path(__file__).parents[1])
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 AnyError = TypeVar("AnyError", bound=BaseException)
 
@@ -35,6 +37,25 @@ def with_short_traceback(error: AnyError) -> AnyError:
     """Give an error of another library the short traceback of Rekindle's errors in IPython, and return it."""
     vars(error)["_render_traceback_"] = _last_in_a_cell  # a bound method would make a reference cycle
     return error
+
+
+def release_variables(error: BaseException) -> None:
+    """Clear the variables of Rekindle's frames in the tracebacks of an error and its causes.
+
+    IPython keeps the last error of a user, and with it all arrays in the variables of a function that failed.
+    """
+    errors, seen = [error], set[int]()
+    while errors:
+        each = errors.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        errors += [other for other in (each.__cause__, each.__context__) if other is not None]
+        errors += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        for frame, _ in traceback.walk_tb(each.__traceback__):
+            if frame.f_code.co_filename.startswith(_PACKAGE):
+                with suppress(RuntimeError):  # it is running
+                    frame.clear()
 
 
 def _last_in_a_cell() -> list[str]:

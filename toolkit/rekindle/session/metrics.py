@@ -42,7 +42,7 @@ _COUNTERS: Mapping[str, str] = {
     "stateless_tokens": "Tokens found with their pages, and computed again without a state after them.",
     "preemptions": "Times a request gave its pages back, to start again later.",
     "moved_pages": "Prompt pages received from the lane with the computed prompt.",
-    "device_losses": "Losses of all pages on the device through a damaged program.",
+    "device_losses": "Losses of all pages on the device, through a damaged program or for want of memory.",
 }
 """Counters of the scheduler: help text by attribute of `SchedulerStats`."""
 _LABELS: Mapping[str, tuple[str, str]] = {

@@ -17,7 +17,7 @@ from rekindle.client.concurrency.twins import blocking
 from rekindle.client.engine_client import EngineClient
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.concurrency.threads import TOO_LATE, ending
-from rekindle.core.concurrency.waits import Waits, in_a_thread
+from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread
 from rekindle.core.concurrency.warning import hold
 from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.engine.wiring import Compose
@@ -45,6 +45,8 @@ PREPARING = "Until then a call may wait for its program. To wait for all of them
 """Message below the progress bars of `open` while programs are still being compiled."""
 ANOTHER = "For another engine, close it first: await session.close()"
 """Message of a cell that runs again, about its session."""
+FREE_SECONDS = 10.0
+"""Longest wait for the memory of an engine whose opening failed."""
 SETTINGS_DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
@@ -281,8 +283,10 @@ class Opening(Eventual[Session]):
                 for remark in filter(None, (_other_kernels(session), _without_texts(session))):
                     tell_line(remark)
             return session
-        except BaseException:
+        except BaseException as error:
             engine.stop()
+            if isinstance(error, Exception):  # not an interrupt
+                yield Wait(engine.stopped, timeout=FREE_SECONDS)  # its memory may be needed at once
             raise
 
     def _choose(self) -> Waits[str]:

@@ -32,6 +32,7 @@ from rekindle.core.messages import (
     SampleRow,
     ScoreRow,
     Settled,
+    StateLost,
     StoredPicture,
     Summing,
     SumRow,
@@ -142,6 +143,10 @@ class FakeStepper:
                 if asleep:
                     self.lose()
                 return [WeightsUsed(ticket, version, asleep)]
+            case StateLost(losses):
+                if losses == self._losses:
+                    self.lose()
+                return []
             case PutAdapter(ticket, slot, content):
                 assert 0 <= slot < self._limits.adapter_slots, "there is no such slot for an adapter"
                 self._adapters[slot] = content

@@ -123,8 +123,7 @@ class Budget:
                 f"{source} does not fit on {self.place}: its weights take {size_text(self.weights)}, the largest step "
                 f"{size_text(self.slots + self.workspace)}, and the smallest pool of pages {size_text(smallest)}, "
                 f"{size_text(self.fixed_bytes + smallest)} together, and the {devices} {has} {size_text(self.memory)} "
-                'in all. Open it with dtype="bfloat16" if it is not, lower max_prefill_tokens and max_running, shard '
-                "it over more devices with tensor=, or take a smaller model or larger devices"
+                "in all"
             )
         if pool > room:
             raise ConfigError(

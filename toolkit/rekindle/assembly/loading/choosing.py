@@ -10,12 +10,14 @@ from typing import Any, Final
 import jax.numpy as jnp
 
 from rekindle.assembly.devices import default_dtype, device_of, memory_of, shares_memory
+from rekindle.assembly.limits.accelerators import memory_of_kind
 from rekindle.assembly.limits.machine import cores
 from rekindle.assembly.loading.budget import KEPT_FREE
 from rekindle.core.errors import ModelNotFound
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.embedded import NAME
-from rekindle.formats.checkpoints.hub import HubModel, is_cached, is_reachable
+from rekindle.formats.checkpoints.hub.cached import is_cached, is_reachable
+from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.settings.engine import Settings
 
 AUTO: Final = "auto"
@@ -67,7 +69,8 @@ class Machine:
     def of(cls, settings: Settings) -> "Machine":
         """Return the machine for some settings; raises ConfigError for a device that does not exist."""
         device = device_of(settings.device)
-        memory, name = memory_of(device), str(device.device_kind)
+        name = str(device.device_kind)
+        memory = memory_of(device) or memory_of_kind(name)
         itemsize = jnp.dtype(settings.kv_dtype or settings.dtype or default_dtype(device)).itemsize
         if shares_memory(device):
             return cls("this CPU", memory and memory // HOST_PART, cores(), itemsize)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from threading import Event
 from typing import Any
@@ -18,6 +19,7 @@ from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.jax_settings import with_overrides
+from rekindle.core.device.memory import is_out_of_memory
 from rekindle.core.device.orders import DeviceState, PlacedWeights
 from rekindle.core.device.place import SAME, WEIGHTS, Place
 from rekindle.core.device.programs.executables import Executables
@@ -46,14 +48,25 @@ def fill(
     """
     states = [soon(partial(with_overrides, empty_state, *lane), "device-state") for lane in lanes]
     blueprints = [blueprint for _, blueprint in lanes]
-    weights: list[list[jax.Array]] = load(blueprints, report) if reads_weights else [[] for _ in lanes]
-    towers = load_towers(blueprints)
+    try:
+        weights: list[list[jax.Array]] = load(blueprints, report) if reads_weights else [[] for _ in lanes]
+        towers = load_towers(blueprints)
+    except BaseException:
+        for state in states:  # which come into being now, on other threads
+            with suppress(Exception):
+                _delete(state.result())
+        raise
     return [
         DeviceState(list(arrays), pages, slots, tower=tower, embeddings=no_embeddings(blueprint))
         for arrays, (pages, slots), tower, blueprint in zip(
             weights, (state.result() for state in states), towers, blueprints, strict=True
         )
     ]
+
+
+def _delete(arrays: Any) -> None:
+    for array in jax.tree.leaves(arrays):
+        array.delete()
 
 
 def load_towers(lanes: Sequence[Blueprint]) -> list[list[jax.Array]]:
@@ -89,7 +102,7 @@ def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
     try:
         return jax.block_until_ready(executables.run(EMPTY))
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_out_of_memory(error):
             raise
         required, memory = limits.pool.bytes, blueprint.budget.memory
         has = "" if memory is None else f", which has {size_text(memory)} in all"

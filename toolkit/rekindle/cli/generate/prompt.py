@@ -9,7 +9,7 @@ from threading import Timer
 from typing import Final, NoReturn, Protocol
 
 from rekindle.formats.checkpoints.embedded import NAME
-from rekindle.formats.checkpoints.hub import HubModel
+from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.formats.checkpoints.local.sources import has_prefix
 
 STDIN: Final = "-"

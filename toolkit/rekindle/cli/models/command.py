@@ -32,7 +32,11 @@ def models(arguments: Namespace) -> int:
         raise ConfigError(f"--context must be at least 0, got {tokens}")
     if arguments.local:
         return print_local(arguments)
-    families, machine = _matching(arguments.name), machines.this_machine(arguments.dtype)
+    families = _matching(arguments.name)
+    if arguments.machine is None:
+        machine = machines.this_machine(arguments.dtype)
+    else:
+        machine = machines.other_machine(arguments.machine, arguments.dtype)
     if arguments.json:
         print(json.dumps(_report(families, machine, tokens)))
         return 0

@@ -195,6 +195,17 @@ class DeviceState:
         for array in jax.tree.leaves((self.pages, self.slots)):
             array.delete()
 
+    def clear_inputs(self) -> None:
+        """Forget the changes of activations, and clear the embeddings of images, which a failed program may have lost.
+
+        The requests put them there again.
+        """
+        self.interventions = None
+        if (lost := self.embeddings) is not None:
+            zeros = np.zeros(lost.shape, lost.dtype)
+            lost.delete()
+            self.embeddings = with_overrides(jax.device_put, zeros, lost.sharding)
+
     def delete(self) -> None:
         """Delete the state, and all other arrays."""
         self.delete_state()

@@ -51,6 +51,7 @@ from rekindle.core.messages import (
     Settled,
     StagePages,
     Started,
+    StateLost,
     Stopped,
     Submit,
     TakePages,
@@ -105,7 +106,7 @@ TAKES: Mapping[str, tuple[type[Message], ...]] = {
         *(Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights, SendPages, TakePages),
         *(Received, Lost, ReplicaFound),  # of a lane in another process
     ),
-    "stepper": (Plan, ReadPicture, Offload, UseWeights, Collect, PutPages, PutAdapter, Inspect),
+    "stepper": (Plan, ReadPicture, Offload, UseWeights, Collect, PutPages, PutAdapter, Inspect, StateLost),
     "settler": (Dispatched,),
     "detokenizer": (Outputs,),
     "grammars": (Advance,),

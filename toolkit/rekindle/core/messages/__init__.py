@@ -7,6 +7,7 @@ Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan
                  Tokenizer                       └───────────────────── Settled ◀───────────────┘
                                     Advance ─▶ Grammars ─▶ Advanced, from the Scheduler and back to it
                                  CutPicture ─▶ Vision ─▶ PictureCut, likewise
+                                    Settler ─▶ StateLost ─▶ Stepper, before a Settled without tokens
 
 With several lanes, a Router stands between the shared actors (Intake, Tokenizer, Detokenizer) and the lanes. It takes
 the messages in both directions, assigns requests to lanes, and merges the answers of lanes.
@@ -89,6 +90,7 @@ from rekindle.core.messages.ticks import (
     ScoreRow,
     Scoring,
     Settled,
+    StateLost,
     Summing,
     SumRow,
 )
@@ -172,6 +174,7 @@ __all__ = [
     "Settled",
     "StagePages",
     "Started",
+    "StateLost",
     "Stopped",
     "StoredPicture",
     "Submit",

@@ -269,6 +269,8 @@ class Dispatched(Message):
         began: its start on the host, in seconds of `time.perf_counter`.
         unready: numbers of rows whose programs are being made.
         awaited: another device array to wait for, of a tick without outputs; None for none.
+        needing: the ids of the requests that fail if the device has no memory for the tick; the others begin again.
+        error: the error of a device without memory, after which the device state is that of an idle engine.
     """
 
     tick: int
@@ -281,6 +283,8 @@ class Dispatched(Message):
     began: float = field(default=0.0, compare=False)
     unready: tuple[int, ...] = ()
     awaited: Any = field(default=None, compare=False, repr=False)
+    needing: tuple[int, ...] = ()
+    error: Exception | None = None
 
     @property
     def requests(self) -> tuple[int, ...]:
@@ -290,6 +294,20 @@ class Dispatched(Message):
         return f"Dispatched: tick {self.tick}" + (
             f", a token for {join_items(self.requests)}" if self.sample_rows else ""
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StateLost(Message):
+    """A tick in flight failed for want of memory, and has left no device state. From the settler to the stepper.
+
+    Attributes:
+        losses: the number of losses of the device state before.
+    """
+
+    losses: int
+
+    def __str__(self) -> str:
+        return "StateLost: the device had no memory for a tick"
 
 
 @dataclass(frozen=True, slots=True)

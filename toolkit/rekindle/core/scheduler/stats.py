@@ -32,7 +32,8 @@ class SchedulerStats(CounterTable):
         host_states: states with a copy in the host tier, for a model whose layers keep a state.
         disk_pages: pages with a copy on disk; with several groups of devices, the largest number of a group.
         disk_states: states with a copy on disk, counted as `disk_pages`.
-        device_losses: losses of all pages on the device through a damaged program; running requests restarted.
+        device_losses: losses of all pages on the device through a damaged program or for want of memory; running
+            requests restarted.
         ended: requests ended for any reason, also of `session.bench()`; one continued in another lane, in both.
         ticks: plans made.
         prompt_tokens: tokens in the prompts of started requests, except `session.bench()`: the sum of the next four.

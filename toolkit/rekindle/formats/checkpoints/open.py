@@ -12,7 +12,8 @@ from rekindle.core.errors import ConfigError, ModelNotFound, UnsupportedModel
 from rekindle.core.store.file_digests import file_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
-from rekindle.formats.checkpoints.hub import HubModel, download
+from rekindle.formats.checkpoints.hub.download import download
+from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.formats.checkpoints.local.sources import find_local, has_prefix, local_tower
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family

@@ -10,6 +10,7 @@ from rekindle.core.errors import (
     InvalidRequest,
     LogitsNotFinite,
     NoWeights,
+    OutOfMemory,
     PromptTooLong,
     QueueFull,
     RequestCancelled,
@@ -124,6 +125,8 @@ def api_error_of(error: Exception, fields: Mapping[str, str]) -> ApiError:
         case LogitsNotFinite():
             message = "the model computed NaN or infinity for this request"
             return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message, "internal_server_error")
+        case OutOfMemory():
+            return unavailable("the device that runs the model had no memory for this request; retry later")
         case StepTimeout():
             return unavailable("the device that runs the model does not respond; retry later")
         case NoWeights():

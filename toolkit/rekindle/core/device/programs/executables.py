@@ -16,6 +16,7 @@ from anyio import to_thread
 from rekindle.core import buckets
 from rekindle.core.buckets import Bucket
 from rekindle.core.device.jax_settings import with_overrides
+from rekindle.core.device.memory import is_out_of_memory
 from rekindle.core.device.programs.builder import ProgramBuilder
 from rekindle.core.device.programs.functions import Key
 from rekindle.core.device.programs.lowering import Program, Programs, temporary_bytes
@@ -156,6 +157,8 @@ class Executables:
         try:
             return jax.block_until_ready(self._call(program, *arguments))
         except jax.errors.JaxRuntimeError as error:
+            if is_out_of_memory(error):  # the program is sound
+                raise
             self.builder.drop(key, error)
             with self._awaiting(key):
                 program, serialized = self._compile(key)

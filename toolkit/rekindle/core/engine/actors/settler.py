@@ -10,25 +10,43 @@ import numpy as np
 from anyio import to_thread
 
 from rekindle.core.device.jax_settings import with_overrides
+from rekindle.core.device.memory import is_out_of_memory
 from rekindle.core.device.packing import unpack_score
 from rekindle.core.device.sampling.sample import NONE_LEFT, NOT_FINITE
-from rekindle.core.errors import ConstraintFailed, LogitsNotFinite, RekindleError
-from rekindle.core.messages import Dispatched, Message, Settled
+from rekindle.core.errors import ConstraintFailed, LogitsNotFinite, OutOfMemory, RekindleError
+from rekindle.core.messages import Dispatched, Message, Settled, StateLost
 from rekindle.core.messages.message import wrong_receiver
 from rekindle.core.request.tokens import StateSum, TokenLogprob
+from rekindle.core.scheduler.limits import EngineLimits
 
 
 class Settler:
-    """The settler actor: waits for each tick's outputs, in order, in a worker thread."""
+    """The settler actor: waits for each tick's outputs, in order, in a worker thread.
 
-    def __init__(self) -> None:
+    Args:
+        limits: resolved settings, for messages.
+    """
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self._limits = limits
         self._ended = 0.0  # the end of the last tick, in seconds of `perf_counter`
+        self._losses = 0  # number of losses of the device state that ticks in flight have shown
 
     async def handle(self, message: Message) -> list[Message]:
-        """Answer Dispatched with Settled."""
+        """Answer Dispatched with Settled; with StateLost before it, if the device had no memory for the tick."""
         if not isinstance(message, Dispatched):
             raise wrong_receiver("settler", message)
-        results = await to_thread.run_sync(with_overrides, _read, message, abandon_on_cancel=True)
+        if message.losses < self._losses:  # dispatched behind the tick that failed, over the state that it left
+            return [Settled(message.tick, (), losses=self._losses)]
+        if message.error is not None:
+            return [self._failed(message, message.losses, message.error)]
+        try:
+            results = await to_thread.run_sync(with_overrides, _read, message, abandon_on_cancel=True)
+        except jax.errors.JaxRuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            self._losses = message.losses + 1
+            return [StateLost(message.losses), self._failed(message, self._losses, error)]
         before, self._ended = self._ended, perf_counter()
         began = max(before, message.began)
         return [
@@ -36,6 +54,21 @@ class Settler:
                 results, rows=message.rows, unready=message.unready, seconds=self._ended - began, gap=began - before
             )
         ]
+
+    def _failed(self, tick: Dispatched, losses: int, error: Exception) -> Settled:
+        """Return the results of a tick that the device had no memory for."""
+        failures = dict.fromkeys(tick.needing, out_of_memory(self._limits, error))
+        return Settled(tick.tick, (), losses=losses, failures=failures)
+
+
+def out_of_memory(limits: EngineLimits, error: Exception) -> OutOfMemory:
+    """Return the error of the requests in a tick that the device had no memory for."""
+    reason = str(error).partition("\n")[0]
+    return OutOfMemory(
+        f"out of memory: the device has no room for a step of this request ({reason:.200}). The "
+        f"session goes on. Open it with a lower max_prefill_tokens (now {limits.max_prefill_tokens:,}), max_running "
+        f"({limits.max_running:,}) or pool_bytes ({limits.pool.bytes:,}), or close other users of the device"
+    )
 
 
 def _read(tick: Dispatched) -> Settled:

@@ -13,6 +13,7 @@ from rekindle.core import buckets
 from rekindle.core.buckets import PIECE, QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import InputLayout
 from rekindle.core.device.jax_settings import with_overrides
+from rekindle.core.device.memory import is_out_of_memory
 from rekindle.core.device.orders import (
     AwakeWeights,
     DeviceState,
@@ -69,6 +70,7 @@ from rekindle.core.messages import (
     PutPages,
     ReadPicture,
     Row,
+    StateLost,
     StoredPicture,
     UseWeights,
     WeightsUsed,
@@ -139,6 +141,11 @@ class Stepper:
                 self._asleep, self._version = asleep, version
                 await to_thread.run_sync(_forget, old)  # in a worker thread, as it may free gigabytes
                 return [WeightsUsed(ticket, version, asleep)]
+            case StateLost(losses):
+                if losses == self._losses:
+                    self._require_alone(MemoryError(str(message)))
+                    await self._replace_state()
+                return []
             case PutAdapter(ticket, slot, content, empty):
                 self._state.adapters = self._state.adapters or empty
                 await self._run(StateOrder(ADAPT, slot, content), await self._programs.ready(ADAPT))
@@ -152,15 +159,22 @@ class Stepper:
         if plan.losses == self._losses:
             try:
                 return await self._compute(plan)
-            except ArgumentsLost as error:
+            except (ArgumentsLost, jax.errors.JaxRuntimeError) as error:
+                if not (isinstance(error, ArgumentsLost) or is_out_of_memory(error)):
+                    raise
                 self._require_alone(error)
                 await self._replace_state()
+                if not isinstance(error, ArgumentsLost):
+                    lost = error.with_traceback(None)  # whose frames would keep arrays
+                    return Dispatched(plan.tick, (), (), None, self._losses, needing=_needing(plan), error=lost)
         return Dispatched(plan.tick, (), (), None, self._losses)
 
     async def _replace_state(self) -> None:
         """Replace a lost device state by the state of an idle engine."""
         self._losses += 1
         self._state.delete_state()
+        self._state.clear_inputs()
+        self._changes.clear()
         await self._allocate()
 
     async def _wake(self, weights: list[jax.Array]) -> None:
@@ -195,7 +209,7 @@ class Stepper:
         if plan.steered:
             await self._steer(plan.items)
         if not plan.chunks and not plan.rows:
-            return Dispatched(plan.tick, (), (), None, plan.losses, awaited=awaited)
+            return Dispatched(plan.tick, (), (), None, plan.losses, awaited=awaited, needing=_needing(plan))
         smallest = _bucket(parts, limits, plan, has_adapters=bool(self._state.adapters))
         bucket, step = await self._programs.for_step(smallest)
         began = perf_counter()
@@ -205,7 +219,8 @@ class Stepper:
         dispatched = replace(described, tick=plan.tick, outputs=outputs, losses=plan.losses)
         rows = 0 if bucket.prefill_tokens or bucket.steps > 1 else bucket.decode_rows
         sizes = [each for each in limits.decode_buckets if self._programs.is_pending(bucket._replace(decode_rows=each))]
-        return replace(dispatched, rows=rows, began=began, unready=tuple(sizes) if rows else ())
+        sizes = sizes if rows else []
+        return replace(dispatched, rows=rows, began=began, unready=tuple(sizes), needing=_needing(plan))
 
     async def _place(self, rows: Any, values: Any) -> None:
         """Put stored embeddings into rows of the buffer."""
@@ -337,6 +352,12 @@ class Stepper:
 def _forget(weights: list[list[jax.Array]]) -> None:
     weights.clear()
     release_host_memory()
+
+
+def _needing(plan: Plan) -> tuple[int, ...]:
+    """Return the ids of the requests that a tick takes memory for: those with a prompt or an image, else all rows."""
+    items = plan.chunks or plan.embeddings or plan.rows
+    return tuple(dict.fromkeys(item.request_id for item in items))
 
 
 def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, plan: Plan, *, has_adapters: bool) -> Bucket:

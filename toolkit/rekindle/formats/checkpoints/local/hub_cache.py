@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rekindle.formats.checkpoints.hub import HubModel, cached_path
+from rekindle.formats.checkpoints.hub.cached import cached_path
+from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.formats.checkpoints.local.folders import models_of
 from rekindle.formats.checkpoints.local.listing import Listing, is_file, is_folder
 from rekindle.formats.checkpoints.local.model import StoredModel, missing
