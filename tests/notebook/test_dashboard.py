@@ -73,7 +73,7 @@ def front(notebook: Notebook) -> Iterator[Front]:
 
 def test_its_output_is_html_and_text_and_its_buttons_are_widgets(front: Front) -> None:
     assert set(front.snapshot) == {"text/html", "text/plain"}
-    assert set(front.buttons) == {VIEW, "text/plain"}
+    assert set(front.buttons) == {VIEW, "text/plain", "text/html"}
     assert front.snapshot["text/plain"].startswith("/")
     assert "slots        0 of 2 in use, 0 waiting" in front.snapshot["text/plain"]
 

@@ -322,7 +322,7 @@ def test_it_is_drawn_as_html_with_buttons_below_and_stays_without_them(
     dashboard._ipython_display_()
     snapshot, buttons = cell_outputs
     assert set(snapshot.bundles[0]) == {"text/plain", "text/html"}
-    assert set(buttons.bundles[0]) == {"text/plain", VIEW}
+    assert set(buttons.bundles[0]) == {"text/plain", "text/html", VIEW}
     assert len(threads()) == 1
     for _ in range(2):
         dashboard.stop()

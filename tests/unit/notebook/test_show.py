@@ -456,7 +456,7 @@ def test_without_widgets_there_are_words(monkeypatch: pytest.MonkeyPatch, page: 
     monkeypatch.setattr("IPython.display.display", page.display)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     stop = front_end.StopButton(lambda: None, "words", button=True)
-    assert page.stop == {"text/plain": "words"}
+    assert page.stop == markup.bundle("words", markup.note("words"))
     stop.close()
     assert page.stop == EMPTY
 

@@ -19,6 +19,8 @@ EDITS = "an edit of a message: Enter puts it in place of the old text"
 KEEP = "keep"
 """The button that ends an edit."""
 HINT = "Say something, and press Enter"
+OTHERWISE = "(without widgets: await chat.show('...') says something)"
+"""The text in place of the box, where a front end shows no widgets."""
 FIELD = (
     "flex:1 1 12em;min-width:0;min-height:2em;box-sizing:border-box;font:inherit;color:inherit;background:transparent;"
     "border:1px solid rgba(128,128,128,0.7);border-radius:8px;padding:0.2em 0.6em;margin:0.4em 0.4em 0 0;"
@@ -106,7 +108,7 @@ class Inputs:
     def show(self) -> None:
         """Draw the input in the running cell."""
         self._output = front_end.CellOutput()
-        self._output.draw({"text/plain": "", front_end.VIEW: self.face.widget.get_view_spec()})
+        self._output.draw(front_end.widget_bundle(self.face.widget, OTHERWISE))
 
     def show_busy(self, busy: bool) -> None:
         """Enable the button that is of use now."""

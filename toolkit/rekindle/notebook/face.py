@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any, Final
 
 from rekindle import markup
+from rekindle.notebook import colab
 
 Take = Callable[[Mapping[str, Any], Sequence[Any]], None]
 NOTHING_MORE: Final = "function extend() {}\n"
@@ -82,6 +83,7 @@ class Face:
     def __init__(self, press: Callable[[str], None], script: str = NOTHING_MORE, take: Take = lambda *_: None):
         self._press, self._take = press, take
         self.widget = _kind(script)()
+        colab.enable_widgets()
         self.widget.on_msg(self._on_message)
 
     def draw(self, html: str) -> None:

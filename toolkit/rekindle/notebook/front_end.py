@@ -119,6 +119,11 @@ def after_cells(draw: Callable[[], None]) -> Callable[[], None]:
     return lambda: shell.events.unregister("post_run_cell", after_cell)
 
 
+def widget_bundle(widget: Any, words: str) -> dict[str, object]:
+    """Return the content of a widget by MIME type, with words for front ends that cannot show it."""
+    return {**markup.bundle(words, markup.note(words)), VIEW: widget.get_view_spec()}
+
+
 class CellOutput:
     """An output of the cell running at its first drawing. Only one thread at a time may draw."""
 
@@ -152,9 +157,9 @@ class StopButton:
 
     def __init__(self, stop: Callable[[], None], otherwise: str, *, button: bool):
         self._button = _button(stop) if button else None
-        view = {} if self._button is None else {VIEW: self._button.get_view_spec()}
+        words = markup.bundle(otherwise, markup.note(otherwise))
         self._output = CellOutput()
-        self._output.draw({"text/plain": otherwise, **view})
+        self._output.draw(words if self._button is None else widget_bundle(self._button, otherwise))
 
     def close(self) -> None:
         """Remove the button, so that saved notebooks have no dead buttons."""

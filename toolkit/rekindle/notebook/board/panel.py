@@ -12,6 +12,8 @@ from rekindle.notebook.face import Face, button
 
 BUTTON_AFTER = 1.0
 """The minimum age of a request with a button, in seconds; earlier, the button could vanish before a click."""
+OTHERWISE = "(without widgets: session.pause(), session.resume() and request.cancel())"
+"""The text in place of the buttons, where a front end shows no widgets."""
 
 
 class Panel:
@@ -59,7 +61,7 @@ class Panel:
         with self._lock:
             snapshot, buttons = front_end.CellOutput(), front_end.CellOutput()
             snapshot.draw(board_bundle(board))
-            buttons.draw({"text/plain": "", front_end.VIEW: self._root.get_view_spec()})
+            buttons.draw(front_end.widget_bundle(self._root, OTHERWISE))
             self._outputs.append((snapshot, buttons))
         self.show(board)
 
