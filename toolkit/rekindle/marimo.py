@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Unpack
 
 from rekindle.chats.turns import fitted
-from rekindle.chats.window import WhenFull, check_when_full
 from rekindle.client.calls.options import OnePromptOptions, is_greedy
+from rekindle.client.window import WhenFull, check_when_full
 from rekindle.core.concurrency.waits import awaited
 from rekindle.core.errors import InvalidRequest
 from rekindle.session.session import Session

@@ -271,6 +271,25 @@ async def test_texts_are_embedded_and_cut(byte_tokenizer: Any) -> None:
         assert (refused.status, type(refused.json["error"])) == (400, str)
 
 
+async def test_a_chat_longer_than_the_context_loses_its_oldest_turns(byte_tokenizer: Any) -> None:
+    limits = fake_limits(max_context=128, num_pages=64, page_size=16)
+    rules = {"role": "system", "content": "Be brief."}
+    turns = [{"role": role, "content": 20 * letter} for letter in "abcdefgh" for role in ("user", "assistant")]
+    body = {"messages": [rules, *turns, USER], "options": {"num_predict": 4}, "stream": False}
+    with fake_session(fake_loaded_engine(limits, tokenizer=byte_tokenizer)) as session:
+        server = app(session)
+        reply = await ask(server, CHAT, body)
+        assert reply.status == 200
+        kept = next(place for place in range(0, 18, 2) if len("Be brief.Weather?") + 20 * (16 - place) <= 124)
+        assert reply.json["prompt_eval_count"] <= session.count_tokens([rules, *turns[kept:], USER])
+        whole = await ask(server, CHAT, {**body, "truncate": False})
+        assert (whole.status, type(whole.json["error"])) == (400, str)
+        alone = await ask(server, CHAT, {**body, "messages": [{"role": "user", "content": "x" * 200}]})
+        assert (alone.status, type(alone.json["error"])) == (400, str)
+        short = await ask(server, CHAT, {**body, "messages": [rules, USER]})
+        assert short.json["prompt_eval_count"] == session.count_tokens([rules, USER])
+
+
 # Who may ask
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rekindle import Chat, InvalidRequest, PromptTooLong
 from rekindle.chats.turns import fitted
-from rekindle.chats.window import FULL
+from rekindle.client.window import FULL
 from rekindle.core.concurrency.waits import blocked
 from rekindle.session.session import Session
 from tests.unit.scripted import call, dictated, scripted_session

@@ -21,12 +21,12 @@ from rekindle.chats.states import (
 )
 from rekindle.chats.turn_tokens import TurnTokens
 from rekindle.chats.turns import SAY_DEFAULTS, TURN_DEFAULTS, Draw, SayOptions, Turn, TurnOptions, draw_results, drawing
-from rekindle.chats.window import FULL, REMEDY, Fit, WhenFull, Words
 from rekindle.client.calls.images import with_sources
 from rekindle.client.calls.options import is_greedy
 from rekindle.client.concurrency.twins import awaitable, blocking
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
+from rekindle.client.window import FULL, REMEDY, Fit, WhenFull, Words
 from rekindle.core.concurrency.waits import Waits, blocked, way
 from rekindle.core.cures import cured
 from rekindle.core.errors import InvalidRequest

@@ -7,9 +7,9 @@ from typing import Any, Never, Unpack
 from rekindle import markup
 from rekindle.chats.chat import Chat
 from rekindle.chats.turns import TURN_DEFAULTS, Turn, TurnOptions, draw_results, drawing, draws
-from rekindle.chats.window import WhenFull, check_when_full
 from rekindle.client.calls.options import Messages
 from rekindle.client.requests import HasRequests, Requests
+from rekindle.client.window import WhenFull, check_when_full
 from rekindle.core.concurrency.waits import Waits, way
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.keywords import spelled_out

@@ -6,8 +6,8 @@ from typing import Any
 
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.chats.turns import TurnOptions
-from rekindle.chats.window import WHOLE, Window
 from rekindle.client.calls.images import with_images, with_sources
+from rekindle.client.window import WHOLE, Window
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation
 from rekindle.core.request import checks

@@ -11,10 +11,10 @@ import numpy as np
 from rekindle import markup
 from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
-from rekindle.chats.window import FULL, REMEDY, WHOLE, Fit, Sizes, WhenFull, Words, fitting
 from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, PromptOptions
 from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
+from rekindle.client.window import FULL, REMEDY, WHOLE, Fit, Sizes, WhenFull, Words, fitting
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import NO_PREFIX, Conversation, OutputPrefix, Prompt

@@ -17,9 +17,9 @@ from rekindle.chats.states import Again, Continue, Retry, State, question_of
 from rekindle.chats.turn_tokens import TurnTokens
 from rekindle.chats.turns import Draw, SayOptions
 from rekindle.chats.versions import Versions
-from rekindle.chats.window import REMEDY, WhenFull, Words, cut_text
 from rekindle.client.handle import Handle
 from rekindle.client.record import Record
+from rekindle.client.window import REMEDY, WhenFull, Words, cut_text
 from rekindle.core.concurrency.threads import ending
 from rekindle.core.concurrency.waits import Waits, blocked
 from rekindle.core.errors import RekindleError, RequestCancelled

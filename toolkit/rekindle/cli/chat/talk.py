@@ -7,13 +7,13 @@ from rekindle.chats.archive import Archive, ArchivedChat, Recording
 from rekindle.chats.chat import ROUNDS, Chat
 from rekindle.chats.states import Again
 from rekindle.chats.turns import SayOptions
-from rekindle.chats.window import Words
 from rekindle.cli.chat.branches import Branches
 from rekindle.cli.chat.keys import hidden_keys
 from rekindle.cli.chat.lines import Lines
 from rekindle.cli.chat.screen import Screen
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.parts import Parts
+from rekindle.client.window import Words
 from rekindle.core.concurrency.waits import Waits, blocked
 from rekindle.core.request.params import SamplingOptions
 from rekindle.core.words import quantity

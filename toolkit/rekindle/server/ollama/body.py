@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from rekindle.server.common.pictures import check_count, from_text
 from rekindle.server.common.sampling import ANY_OBJECT, INTEGERS, whole_number, without_idle
 
 HINTS: Final = frozenset({"shift", "truncate"})
-"""Fields of prompts without effect: a prompt is never cut. A text to embed is cut by its own field `truncate`."""
+"""Fields of prompts without effect: a text is never cut. Conversations and texts to embed take `truncate` before."""
 SECONDS: Final[Mapping[str, float]] = {
     **{"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3},
     **{"s": 1.0, "m": 60.0, "h": 3600.0},
@@ -79,6 +79,7 @@ class OllamaRequest:
         context: the token ids of the conversation so far, before the prompt; empty without one.
         remembers: whether the answer has the token ids of the conversation.
         keep_alive: the seconds until the model closes when idle; None to leave them as they are.
+        truncates: whether a conversation longer than the context loses its oldest turns.
     """
 
     call: Call | None
@@ -86,6 +87,7 @@ class OllamaRequest:
     context: Sequence[int] = ()
     remembers: bool = False
     keep_alive: float | None = None
+    truncates: bool = False
 
 
 def read_ollama_chat(body: Fields, template: ModelTemplate) -> OllamaRequest:
@@ -99,7 +101,8 @@ def read_ollama_chat(body: Fields, template: ModelTemplate) -> OllamaRequest:
     stays_open = last.get("role") == "assistant" and bool(last.get("content")) and not last.get("tool_calls")
     options |= {**tools_in(body), **_thinking(body, template.variables), "continue_final_message": stays_open}
     fields["prompt"] = "messages"
-    return _request(body, prompt, options, fields, remembers=False)
+    truncates = body.flag("truncate", True)
+    return replace(_request(body, prompt, options, fields, remembers=False), truncates=truncates)
 
 
 def read_ollama_generate(body: Fields, template: ModelTemplate | None) -> OllamaRequest:

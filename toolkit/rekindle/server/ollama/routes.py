@@ -10,10 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from rekindle.client.window import WHOLE, Fit, Messages, Sizes, Words, fitting
+from rekindle.core.concurrency.waits import blocked
 from rekindle.core.errors import RekindleError
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.formats.rendering.efforts import SWITCHES
+from rekindle.formats.rendering.system_messages import SYSTEM_ROLES
 from rekindle.server.common.call import Call
 from rekindle.server.common.errors import api_error_of
 from rekindle.server.common.fields import Fields
@@ -51,7 +54,10 @@ from rekindle.server.ollama.stream import OllamaChunks
 async def chat(exchange: Exchange) -> ASGIApp:
     """Serve POST /api/chat: the next message of a conversation, in Ollama's API."""
     request = await exchange.read(read_ollama_chat, exchange.model.template)
-    return await _answer(exchange, request, request.call, in_chat=True)
+    call = request.call
+    if call is not None and request.truncates:
+        call = await run_sync(_fitting, exchange, call)
+    return await _answer(exchange, request, call, in_chat=True)
 
 
 async def generate(exchange: Exchange) -> ASGIApp:
@@ -105,6 +111,32 @@ async def unload(name: str | None, body: Fields, models: Models, *, in_chat: boo
     async with models.use_open(base):
         closes = models.keep(base, 0.0)
     return reply(opened_object(OllamaHead(name or base, time(), in_chat), "unload" if closes else "load"))
+
+
+def _fitting(exchange: Exchange, call: Call) -> Call:
+    """Return a call without the oldest turns of a conversation longer than the context; system messages stay."""
+    session, messages = exchange.model.session, call.prompt
+    options = exchange.model.without_unread(call.options, strict=exchange.body.strict)
+    template = {"chat_template_kwargs": options.get("chat_template_kwargs")}
+    whole = {**template, **{name: options[name] for name in ("continue_final_message", "tools") if name in options}}
+    longest = session.settings.max_context or 0
+
+    def count(messages: Messages) -> int:
+        tokenizer = session.tokenizer
+        if tokenizer is not None and (fewest := tokenizer.fewest(session.render(messages, **whole), longest)) > longest:
+            return fewest  # of a text far too long, which is not read whole
+        return session.count_tokens(messages, **whole)
+
+    def weigh(messages: Messages) -> int:
+        own = [message for message in messages if message.get("role") not in SYSTEM_ROLES]
+        return session.count_tokens(own, **template) if own else 0
+
+    sizes = Sizes.of(longest, options.get("max_tokens"), count, weigh)
+    try:
+        window = blocked(fitting(messages, Fit("trim", WHOLE, Words(lambda: None, "")), sizes))
+    except RekindleError as error:
+        raise api_error_of(error, call.fields) from error
+    return replace(call, prompt=window.of(messages))
 
 
 def _after_context(exchange: Exchange, call: Call, context: Sequence[int]) -> Call:
