@@ -14,7 +14,7 @@ from rekindle.formats.checkpoints.local.folders import models_below
 from rekindle.formats.checkpoints.local.header import header_of
 from rekindle.formats.checkpoints.local.listing import Listing
 from rekindle.formats.checkpoints.local.model import StoredModel
-from rekindle.formats.checkpoints.local.sources import SOURCES
+from rekindle.formats.checkpoints.local.sources import sources
 from rekindle.results.local_models import LocalModel, LocalModels
 
 _PLACES: Final = {"ollama": "Ollama", "lmstudio": "LM Studio", "huggingface": "Cache of the Hugging Face hub"}
@@ -93,7 +93,7 @@ def _all(folders: Sequence[Path], listing: Listing) -> Iterator[tuple[str, Store
         listing.skipped.append(str(error))
     if path is not None:
         yield "Rekindle", StoredModel(NAME, path, path.stat().st_size)
-    for prefix, (stored, _) in SOURCES.items():
+    for prefix, (stored, _) in sources().items():
         for model in stored(listing):
             yield _PLACES[prefix], model
     for folder in folders:

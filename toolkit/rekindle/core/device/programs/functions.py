@@ -19,7 +19,6 @@ from rekindle.core.device.sampling.adjustments import Adjustments, enter_slot, n
 from rekindle.core.device.sampling.constraints import no_masks
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.state import Content, Pages, gather, gather_state, scatter, scatter_state
-from rekindle.core.device.step import step
 from rekindle.core.models.adapters.rows import Adapters, Stacks
 from rekindle.core.models.inspection.look import LENS_ROWS, Look, LookInputs, lens, look
 from rekindle.core.models.mixing import State
@@ -92,6 +91,8 @@ def step_function(shapes: ModelShapes, bucket: Bucket, processor: LogitsProcesso
     room, max_logprobs = shapes.adapters, shapes.state.sizes.max_logprobs
 
     def run(weights: list[jax.Array], *arguments: Any) -> Any:
+        from rekindle.core.device.step import step  # only a program that is traced needs it
+
         *further, pages, slots, packed = arguments
         adapters = Adapters(room.products, further.pop(0), room.sizes) if bucket.adapters else None
         interventions = further.pop(0) if bucket.steered else None

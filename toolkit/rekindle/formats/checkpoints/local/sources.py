@@ -4,24 +4,27 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from rekindle.formats.checkpoints.local.hub_cache import cached_models, find_in_cache
 from rekindle.formats.checkpoints.local.listing import Listing
-from rekindle.formats.checkpoints.local.lmstudio import find_in_lmstudio, lmstudio_models
 from rekindle.formats.checkpoints.local.model import StoredModel
-from rekindle.formats.checkpoints.local.ollama import find_in_ollama, ollama_models, projector_in_ollama
 
-SOURCES: Final[Mapping[str, tuple[Callable[[Listing], Iterable[StoredModel]], Callable[[str], Path]]]] = {
-    "ollama": (ollama_models, find_in_ollama),
-    "lmstudio": (lmstudio_models, find_in_lmstudio),
-    "huggingface": (cached_models, find_in_cache),
-}
-"""The models and the lookup of each program, by the prefix of names."""
+PREFIXES: Final = ("ollama", "lmstudio", "huggingface")
+"""The prefixes of names, by program."""
+
+
+def sources() -> Mapping[str, tuple[Callable[[Listing], Iterable[StoredModel]], Callable[[str], Path]]]:
+    """Return the models and the lookup of each program, by the prefix of names."""
+    from rekindle.formats.checkpoints.local.hub_cache import cached_models, find_in_cache
+    from rekindle.formats.checkpoints.local.lmstudio import find_in_lmstudio, lmstudio_models
+    from rekindle.formats.checkpoints.local.ollama import find_in_ollama, ollama_models
+
+    each = (ollama_models, find_in_ollama), (lmstudio_models, find_in_lmstudio), (cached_models, find_in_cache)
+    return dict(zip(PREFIXES, each, strict=True))
 
 
 def has_prefix(name: str) -> bool:
     """Return True if a name begins with the prefix of a program."""
     prefix, colon, _ = name.partition(":")
-    return bool(colon) and prefix.lower() in SOURCES
+    return bool(colon) and prefix.lower() in PREFIXES
 
 
 def find_local(name: str) -> Path:
@@ -31,11 +34,15 @@ def find_local(name: str) -> Path:
         ModelError: the program does not have the model, or not in a readable form.
     """
     prefix, _, rest = name.partition(":")
-    _, find = SOURCES[prefix.lower()]
+    _, find = sources()[prefix.lower()]
     return find(rest)
 
 
 def local_tower(name: str) -> Path | None:
     """Return the file with the vision tower of a model by a name with a prefix; None if it is found by its name."""
     prefix, _, rest = name.partition(":")
-    return projector_in_ollama(rest) if prefix.lower() == "ollama" else None
+    if prefix.lower() != "ollama":
+        return None
+    from rekindle.formats.checkpoints.local.ollama import projector_in_ollama
+
+    return projector_in_ollama(rest)
