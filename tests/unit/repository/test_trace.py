@@ -14,7 +14,7 @@ BOUNDS = {
     "chat": {"functions": 600, "files": 129, "lines": 2440},
 }
 """Without the device programs, which a fake device stands for. Timing moves a few lines: 2 % are left for that."""
-MODULES = 766
+MODULES = 769
 """Our modules loaded by `import rekindle`, with those of `rekindle.testing`."""
 
 
