@@ -70,3 +70,23 @@ def test_an_opening_that_fails_leaves_no_array_behind_though_its_error_is_kept(
         rekindle.open_sync(families / "qwen3", **SMALL, progress=False, precompile="all")
     assert live() == before
     assert kept.value.__traceback__ is not None
+
+
+def test_a_wake_that_fails_leaves_no_array_behind_and_the_next_one_succeeds(
+    families: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(spans: Any) -> None:
+        raise RuntimeError("at this stage")
+
+    with rekindle.open_sync(families / "qwen3", **SMALL, progress=False) as session:
+        expected = session.generate_sync(token_ids=[1, 2, 3], max_tokens=4).token_ids
+        session.sleep_sync()
+        asleep = live()
+        with monkeypatch.context() as patch:
+            patch.setattr("rekindle.assembly.loaded_engine.prefer", fail)
+            with pytest.raises(RuntimeError, match="at this stage") as kept:
+                session.wake_sync()
+        assert live() <= asleep
+        assert kept.value.__traceback__ is not None
+        session.wake_sync()
+        assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=4).token_ids == expected

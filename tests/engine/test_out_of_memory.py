@@ -12,6 +12,7 @@ import pytest
 import rekindle
 from rekindle.core.buckets import Bucket
 from rekindle.core.errors import OutOfMemory
+from rekindle.server.common.errors import api_error_of
 from tests.engine.small import SMALL
 
 PROMPTS = [[5, 6, 7], list(range(3, 100))]
@@ -98,3 +99,10 @@ def test_a_request_fails_with_what_to_lower_and_the_session_lives(
 def answers(session: Any) -> list[Any]:
     generations = session.generate_sync(token_ids=PROMPTS, max_tokens=40, temperature=0, ignore_eos=True)
     return [each.token_ids for each in generations]
+
+
+def test_a_client_is_told_to_come_back_and_no_sizes() -> None:
+    answer = api_error_of(OutOfMemory("out of memory: 2147483648 bytes"), {})
+    assert answer.status == 503
+    assert "had no memory for this request; retry later" in answer.message
+    assert "2147483648" not in answer.message

@@ -1,12 +1,18 @@
 """The device state is lost with a damaged program: what ran begins again, and nobody sees it but in the counters."""
 
 from itertools import count
-from typing import cast
+from typing import Any, cast
 
+import jax
 import pytest
 
+from rekindle.core.device.orders import DeviceState
+from rekindle.core.device.programs.executables import Executables
+from rekindle.core.device.programs.functions import EMPTY, SCATTER, Key
+from rekindle.core.device.state import Slots
+from rekindle.core.engine.actors.stepper import Stepper
 from rekindle.core.errors import RequestCancelled
-from rekindle.core.messages import Rejected, Settled, Submit
+from rekindle.core.messages import Dispatched, Plan, PutPages, Rejected, Settled, StateLost, Submit
 from rekindle.core.messages.record import MessageRecord
 from rekindle.core.scheduler.scheduler import NOT_RECOMPUTED
 from rekindle.testing import ByHand, FakeStepper, expected_tokens, fake_limits, fake_session
@@ -110,3 +116,31 @@ async def test_each_log_probability_of_a_prompt_is_told_once(ticks: int) -> None
         token_ids = [None if each is None else each.token_id for each in answer.prompt_logprobs]
         assert token_ids == [None, *SHARED[1:]]
         assert [each.token_id for each in answer.logprobs or ()] == list(answer.token_ids)
+
+
+class OnceFull:
+    """A stand-in for `Executables`, on a device without room for pages at first."""
+
+    def __init__(self) -> None:
+        self.calls: list[Key] = []
+
+    async def ready(self, key: Key) -> Any:
+        return None
+
+    def run(self, key: Key, *arguments: Any) -> Any:
+        self.calls.append(key)
+        if key == SCATTER:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        return (), None
+
+
+@pytest.mark.anyio
+async def test_pages_that_the_device_has_no_room_for_leave_it_idle_and_the_next_plan_tells_it() -> None:
+    programs = OnceFull()
+    stepper = Stepper(cast(Executables, programs), DeviceState([], (), cast(Slots, None)), fake_limits())
+    assert await stepper.handle(PutPages((2,), ("content",), 0)) == []
+    assert programs.calls == [SCATTER, EMPTY]
+    assert await stepper.handle(Plan(1, (), ())) == [Dispatched(1, (), (), None, 1)]
+    assert await stepper.handle(StateLost(0)) == [], "a tick that was dispatched before"
+    assert await stepper.handle(StateLost(1)) == []
+    assert programs.calls == [SCATTER, EMPTY, EMPTY]

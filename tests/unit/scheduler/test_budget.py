@@ -288,6 +288,7 @@ class Gpu:
         (Gpu(12 * MB, MB), {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 12 * MB),
         (Gpu(12 * MB, MB // 2), {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, 12 * MB),
         (Gpu(12 * MB, 0), {}, 12 * MB),
+        (Gpu(12 * MB, MB, "tpu"), {}, 12 * MB),
     ],
 )
 def test_the_plan_keeps_to_the_share_that_jax_has_reserved(

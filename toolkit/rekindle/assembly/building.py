@@ -18,7 +18,6 @@ from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import collapse_later, distinct, fill
 from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.loading.planning import fewest, plan
-from rekindle.assembly.loading.remedies import remedies
 from rekindle.assembly.loading.stores import Stores, open_stores, store_directory
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
@@ -165,6 +164,8 @@ def _planned(
         blueprint = plan(checkpoint, settings, place, directory, report=report)
         blueprint.budget.check(blueprint.limits, checkpoint.source)
     except ModelTooLarge as error:
+        from rekindle.assembly.loading.remedies import remedies
+
         raise ModelTooLarge(f"{error}.{remedies(checkpoint, settings, place)}") from None
     return blueprint
 

@@ -202,7 +202,7 @@ def memory_of(device: jax.Device) -> int | None:
 
 @cache
 def _reserved(device: jax.Device) -> int | float:
-    """Return the bytes that JAX has reserved on a device at the first look; infinity if it reserves none in advance.
+    """Return the bytes that JAX has reserved on a GPU at the first look; infinity if it reserves none in advance.
 
     The share is XLA_CLIENT_MEM_FRACTION, formerly XLA_PYTHON_CLIENT_MEM_FRACTION. Newer versions of JAX let the pool
     grow beyond it, as far as other programs leave memory, and then name the whole memory as the limit.
@@ -210,7 +210,7 @@ def _reserved(device: jax.Device) -> int | float:
     reserves = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "").lower() not in ("false", "0")
     allocates = os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default").lower() in ("default", "bfc")
     pool = (device.memory_stats() or {}).get("pool_bytes")
-    return int(pool) if pool and reserves and allocates else math.inf
+    return int(pool) if device.platform == "gpu" and pool and reserves and allocates else math.inf
 
 
 def shares_memory(device: jax.Device) -> bool:

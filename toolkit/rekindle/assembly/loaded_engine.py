@@ -211,16 +211,19 @@ class LoadedEngine:
         """
         with overrides():
             tensors, tower, digest, stamps = self._open_weights(weights)
+            states: list[Any] = []
             try:
-                states = [lane.executables.run(EMPTY) for lane in self.lanes if lane.executables is not None]
+                states += [lane.executables.run(EMPTY) for lane in self.lanes if lane.executables is not None]
                 lanes = [
                     AwakeWeights(arrays, *state)
                     for arrays, state in zip(self._place_weights(tensors, tower, shares), states, strict=True)
                 ]
                 jax.block_until_ready([(each.pages, each.slots) for each in lanes])
                 prefer(spans_of(layer for each in lanes for layer in each.pages))
-            except jax.errors.JaxRuntimeError as error:
-                if not is_out_of_memory(error):
+            except BaseException as error:
+                for array in jax.tree.leaves(states):
+                    array.delete()
+                if not (isinstance(error, jax.errors.JaxRuntimeError) and is_out_of_memory(error)):
                     raise
                 raise ModelTooLarge(
                     f"out of memory: {self.deployment} has no room for the weights and the pages at the moment; close "

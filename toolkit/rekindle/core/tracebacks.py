@@ -44,12 +44,12 @@ def release_variables(error: BaseException) -> None:
 
     IPython keeps the last error of a user, and with it all arrays in the variables of a function that failed.
     """
-    errors, seen = [error], set[int]()
+    errors, visited = [error], set[int]()
     while errors:
         each = errors.pop()
-        if id(each) in seen:
+        if id(each) in visited:
             continue
-        seen.add(id(each))
+        visited.add(id(each))
         errors += [other for other in (each.__cause__, each.__context__) if other is not None]
         errors += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
         for frame, _ in traceback.walk_tb(each.__traceback__):

@@ -253,6 +253,7 @@ class Session:
             RequestCancelled: the request was cancelled elsewhere, such as on the dashboard.
             ConstraintFailed: the constraint and other parameters leave no token to choose.
             LogitsNotFinite: the model computed NaN or infinity for this request; other requests continue.
+            OutOfMemory: the device had no memory for a step of this request; other requests continue.
             WeightsChanged: `update_weights` or `sleep` ended the request.
             NoWeights: the session was opened with `weights=None`, and no `update_weights` followed.
             SessionError: the session is closed or its engine failed.

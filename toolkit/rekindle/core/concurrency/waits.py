@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from rekindle.core.concurrency.feed import TO_THE_END, Feed, interruptible
 from rekindle.core.concurrency.interrupts import brief
 from rekindle.core.concurrency.threads import Work
+from rekindle.core.tracebacks import release_variables
 
 T = TypeVar("T")
 
@@ -123,6 +124,7 @@ def in_a_thread(work: Callable[[], T], name: str, stop: Callable[[], None] = lam
         try:
             done.put(work())
         except BaseException as error:  # a panic in a Rust library is no Exception
+            release_variables(error)
             raised.append(error)
         done.close()
 

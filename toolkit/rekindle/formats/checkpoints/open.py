@@ -12,7 +12,6 @@ from rekindle.core.errors import ConfigError, ModelNotFound, UnsupportedModel
 from rekindle.core.store.file_digests import file_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
-from rekindle.formats.checkpoints.hub.download import download
 from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.formats.checkpoints.local.sources import find_local, has_prefix, local_tower
 from rekindle.formats.checkpoints.name_hints import hint_for
@@ -108,8 +107,14 @@ def _tower_path(mmproj: str, report: Report) -> Path:
     if is_present(path):
         return path
     if hub_model is not None and hub_model.file is not None:
-        return download(hub_model, report)
+        return _download(hub_model, report)
     raise ModelNotFound(f"there is no file {mmproj!r}, given as mmproj. Give a path, or owner/name/file.gguf")
+
+
+def _download(model: HubModel, report: Report) -> Path:
+    from rekindle.formats.checkpoints.hub.download import download  # most models are on this machine
+
+    return download(model, report)
 
 
 def _path(name: str) -> Path:
@@ -150,7 +155,7 @@ def _open(
             raise ModelNotFound(f"{path} is a file, but not a .gguf file{_hint_for_file(path)}.{_ACCEPTED}")
         return _open_gguf(path, family, tower)
     if (hub_model := HubModel.of(name, revision)) is not None:
-        path = download(hub_model, report)
+        path = _download(hub_model, report)
         return _open_gguf(path, family, tower) if hub_model.file else _open_directory(path, family)
     hint = hint_for(name) or "There is no such file or directory, and it is not a hub id."
     raise ModelNotFound(f"no model {name!r}. {hint}{_ACCEPTED}")

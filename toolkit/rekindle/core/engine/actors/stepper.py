@@ -275,7 +275,9 @@ class Stepper:
         """Copy pages into the pool outside of a plan. The next plan reports a state lost here."""
         try:
             await self._scatter(onload)
-        except ArgumentsLost as error:
+        except (ArgumentsLost, jax.errors.JaxRuntimeError) as error:
+            if not (isinstance(error, ArgumentsLost) or is_out_of_memory(error)):
+                raise
             self._require_alone(error)
             await self._replace_state()
 

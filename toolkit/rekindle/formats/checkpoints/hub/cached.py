@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from rekindle.core.concurrency.progress import silent
-from rekindle.formats.checkpoints.hub.meter import Meter
 from rekindle.formats.checkpoints.hub.names import HubModel
-from rekindle.formats.checkpoints.hub.watch import watched
 
 _SETTINGS: Final = [
     "config.json",
@@ -43,6 +41,9 @@ def cached_path(model: HubModel) -> Path | None:
 def fetch_settings(model: HubModel, directory: Path) -> bool:
     """Download the small files about a model into a directory, besides the hub's cache; return True on success."""
     from huggingface_hub import snapshot_download
+
+    from rekindle.formats.checkpoints.hub.meter import Meter
+    from rekindle.formats.checkpoints.hub.watch import watched
 
     meter = Meter(str(model), silent)
     fetch = partial(
