@@ -6,6 +6,7 @@ warpgroup: one multiplies during the softmax of the other.
 
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -98,6 +99,8 @@ def unsupported_reason(q: Shaped, pages: Shaped, tile: Tile) -> str | None:
         return f"pages must have a multiple of 8 tokens that divides {tile.keys}"
     if MULTIPLYING * ROWS % block_tokens:
         return f"blocks must have a number of tokens that divides {MULTIPLYING * ROWS}"
+    if "out_type" not in signature(mgpu.kernel).parameters:
+        return f"JAX {jax.__version__} has an earlier interface of its Mosaic for GPUs"
     return None
 
 
