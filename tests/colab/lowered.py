@@ -57,7 +57,7 @@ def lowered(platform: str, implementation: Implementation, config: ModelConfig, 
 def mosaic_versions(text: str) -> list[int]:
     """Return the version of each Mosaic module in a program, after reading all of it as libtpu does."""
     versions = []
-    for body in re.findall(r'\\22body\\22: \\22([\w+/=]+)\\22', text):
+    for body in re.findall(r"\\22body\\22: \\22([\w+/=]+)\\22", text):
         context = ir.Context()
         context.allow_unregistered_dialects = True
         with context, ir.Location.unknown():
