@@ -14,6 +14,7 @@ import time
 
 began = time.perf_counter()
 import jax
+
 import rekindle
 
 seconds = {"import": time.perf_counter() - began}

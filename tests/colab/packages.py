@@ -1,8 +1,8 @@
 """The packages of notebook services, and what `pip install rekindle-llm` over them changes: nothing.
 
-Each list beside this file has the packages of one service that Rekindle, a kernel or JAX use, as published on the day in
-its name. Its first lines tell the source, its Python, the extras that change nothing either, and what is added. A new
-dependency of Rekindle that is in the source too is to be copied from there.
+Each list beside this file has the packages of one service that Rekindle, a kernel or JAX use, as published on the day
+in its name. Its first lines tell the source, its Python, the extras that change nothing either, and what is added. A
+new dependency of Rekindle that is in the source too is to be copied from there.
 
 `python -m tests.colab.packages make` makes the environment of `make test-colab`: Colab's list for a CPU, with Rekindle
 installed over it as people do. `python -m tests.colab.packages check` does so dry, over that list by Colab's own pip,

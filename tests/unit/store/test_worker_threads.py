@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE
 class EarlierOrbax:
     """Orbax before 0.12.8, as on Colab: it registers its loop at the thread, and then deletes it."""
 
-    def save(self, path: Path, arrays: dict[str, Any]) -> None:
+    def save(self, path: Path, _: dict[str, Any]) -> None:
         thread: Any = current_thread()
         thread.loop = thread.main_task = object()
         path.mkdir()

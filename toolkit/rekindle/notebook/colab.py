@@ -1,4 +1,4 @@
-"""Widgets in Google Colab: those of other libraries need its manager of custom widgets."""
+"""Widgets in Google Colab, where those of other libraries need Colab's manager of custom widgets."""
 
 import os
 from functools import cache
@@ -7,10 +7,10 @@ from typing import Final
 from rekindle.notebook import front_end
 
 ENABLED: Final = (
-    "Colab's manager of custom widgets is enabled now (google.colab.output.enable_custom_widget_manager): "
-    "it loads the code of widgets from a CDN"
+    "Colab's manager of custom widgets is enabled now, and loads the code of widgets from a CDN "
+    "(google.colab.output.enable_custom_widget_manager)"
 )
-"""The line about it, in the cell of the first widget."""
+"""The line in the cell of the first widget."""
 
 
 def enable_widgets() -> None:

@@ -263,11 +263,11 @@ def _thread_kept() -> Iterator[None]:
     result.
     """
     attributes = vars(current_thread())
-    kept = {name: attributes[name] for name in ("loop", "main_task") if name in attributes}
+    former: dict[str, Any] = {name: attributes[name] for name in ("loop", "main_task") if name in attributes}
     try:
         yield
     finally:
-        attributes.update(kept)
+        attributes.update(former)
 
 
 @contextmanager
