@@ -1,4 +1,4 @@
-"""Widgets in Google Colab, where those of other libraries need Colab's manager of custom widgets."""
+"""Widgets in Google Colab, where anywidget needs Colab's manager of custom widgets."""
 
 import os
 from functools import cache
@@ -16,7 +16,7 @@ ENABLED: Final = (
 def enable_widgets() -> None:
     """Enable Colab's manager of custom widgets, and say so, once; do nothing in other notebooks.
 
-    Call this in the cell of the widget, before its display: Colab prepares displays of that thread only.
+    Call this in the cell of the widget, before the display: Colab prepares displays of one thread only.
     """
     # Kaggle's images are made from Colab's, but have Jupyter's own page.
     if front_end.kernel() is not None and "KAGGLE_KERNEL_RUN_TYPE" not in os.environ:
