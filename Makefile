@@ -13,6 +13,9 @@ VERSIONS_TESTS := $(if $(DEEP),tests/engine/test_jax_settings.py,-m "not deep") 
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
 NEWEST_PYTHON ?= $(shell for python in $$(for minor in 14 13 12; do echo python3.$$minor; ls -d ~/.pyenv/versions/3.$$minor.*/bin/python 2>/dev/null; done) $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
+# Colab's Python: on the path, or among those of pyenv; uv looks for it elsewhere.
+COLAB_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13.*/bin/python 2>/dev/null) 3.13; do { [ $$python = 3.13 ] || $$python -c '' 2>/dev/null; } && echo $$python && break; done)
+
 # A test that ended its process would be run again in the next, and end that: the first is enough.
 WORKERS := --numprocesses auto --maxprocesses 4 --max-worker-restart 0
 # A file's tests stay together, because they share what its fixtures open.
@@ -40,7 +43,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-images test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-harness test-tunix test-tools test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server device clean
+.PHONY: help demo test test-unit test-engine test-images test-mesh test-kernels test-native test-cpus test-tpu test-gpu test-versions test-colab test-notebook tutorials test-browser test-clients test-harness test-tunix test-tools test-peers test-ray test-real test-all test-deep test-arm mutants release-check first-minutes screenshot film tutorials-write docs lint format bench bench-server device clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -57,7 +60,8 @@ help:
 	@echo "make test-cpus     numbers as on other CPUs: XLA and our kernels with fewer instructions, with and without optimization"
 	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
 	@echo "make test-gpu      compiles for GPUs that are not here, with the real compiler"
-	@echo "make test-versions sessions on the oldest and the newest JAX; notebooks on Colab's kernel"
+	@echo "make test-versions sessions on the oldest and the newest JAX"
+	@echo "make test-colab    Colab's packages, which stay: notebooks in its kernel, programs by its JAX"
 	@echo "make test-notebook more of real Jupyter kernels"
 	@echo "make tutorials     runs the notebooks and compares them with those that are committed"
 	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
@@ -120,19 +124,26 @@ test-gpu: $(VENV)-gpu/.dev
 	@JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python $(PYTEST) --optimized $(APART) $(GPU_TESTS)
 	$(PASSED)
 
-# The oldest are the lower bounds of pyproject.toml, all of them at once; then the kernel of Colab.
-test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev $(VENV)/.dev
+# The oldest are the lower bounds of pyproject.toml, all of them at once.
+test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev
 	$(BEGINS)
 	@$(VENV)-oldest/bin/python $(PYTEST) $(TOGETHER) $(VERSIONS_TESTS)
 	@$(VENV)-newest/bin/python $(PYTEST) $(TOGETHER) $(VERSIONS_TESTS)
+	$(PASSED)
+
+# Notebooks of Colab's kernel are driven from the other environment, as Colab's pytest is older.
+test-colab: $(VENV)-colab/.image $(VENV)/.tutorials
+	$(BEGINS)
+	@$(BIN)/python -m tests.colab.packages check
 	@$(BIN)/python $(PYTEST) -m older_kernel $(TOGETHER) tests/notebook
+	@$(BIN)/python $(PYTEST) -m "" tests/colab
 	$(PASSED)
 
 # All of them, or TUTORIALS='01 02'.
 tutorials: $(VENV)/.tutorials
 	$(BEGINS)
 	@$(BIN)/python tutorials/build.py $(TUTORIALS)
-	@$(BIN)/python $(PYTEST) -m tutorial tests/notebook
+	@$(BIN)/python $(PYTEST) -m "tutorial and not older_kernel" tests/notebook
 	$(if $(TUTORIALS),,@$(BIN)/python tutorials/build.py --marimo build/marimo 01 06 16)
 	$(if $(TUTORIALS),,$(PASSED))
 
@@ -270,6 +281,10 @@ $(VENV)-release/.dev: EXTRAS := [release]
 STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest harness tunix ray clients browser docs release))
 $(STAMPS): pyproject.toml .ci/environment kernels/rekindle_kernels/cpu/build.py $(wildcard kernels/rekindle_kernels/cpu/source/*)
 	@.ci/environment $(@D) $(PYTHON) '.$(EXTRAS)' $(OPTIONS)
+	@touch $@
+
+$(VENV)-colab/.image: pyproject.toml tests/colab/packages.py $(wildcard tests/colab/*.txt) kernels/rekindle_kernels/cpu/build.py $(wildcard kernels/rekindle_kernels/cpu/source/*) | $(VENV)/.tutorials
+	@PYTHONPATH=. $(BIN)/python -m tests.colab.packages make --python $(COLAB_PYTHON)
 	@touch $@
 
 $(VENV)-oldest/oldest.txt: pyproject.toml

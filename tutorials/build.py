@@ -1,9 +1,9 @@
 """Run the tutorials: `python tutorials/build.py [NAMES] [--write | --marimo FOLDER]`.
 
-A tutorial is a pair: `NN_name.py` is its source, in jupytext's percent format, and `NN_name.ipynb` has the same cells
-with their outputs, for readers. Each runs in a kernel and with a cache directory of its own, so its outputs do not
-depend on what this machine has seen before. Where a cell tells the reader to restart the kernel and to run the cells
-above it again, this is done here too, and the outputs are those of the second time.
+A tutorial is a pair: `NN_name.py`, or `colab.py`, is its source, in jupytext's percent format, and `NN_name.ipynb` has
+the same cells with their outputs, for readers. Each runs in a kernel and with a cache directory of its own, so its
+outputs do not depend on what this machine has seen before. Where a cell tells the reader to restart the kernel and to
+run the cells above it again, this is done here too, and the outputs are those of the second time.
 
 With `--marimo`, the tutorials are written into a folder as notebooks of marimo and run there, each beside its HTML.
 """
@@ -81,7 +81,7 @@ def main() -> None:
 
 def chosen(names: Sequence[str]) -> list[Path]:
     """Return the tutorials whose names begin so, or all of them if none is named."""
-    sources = sorted(HERE.glob("[0-9]*_*.py"))
+    sources = [*sorted(HERE.glob("[0-9]*_*.py")), HERE / "colab.py"]
     known = {name: [source for source in sources if source.stem.startswith(Path(name).stem)] for name in names}
     for name, found in known.items():
         if not found:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.documents import ROOT
-from tests.notebook.kernels import COLAB_PINS
 
 UV, PIP, COLAB = "uv", "pip", "colab"
-NAMES: Final = ("uv-3.13", "pip-3.11", "pip-3.13", "colab-3.12")
+NAMES: Final = ("uv-3.13", "pip-3.11", "pip-3.13", "colab-3.13")
 """The environments: each has a tool and a Python."""
+COLAB_LIST: Final = ROOT / "tests" / "colab" / "colab-2026-08-19-cpu.txt"
 OURS: Final = ("PYTHON", "REKINDLE", "PYTEST", "VIRTUAL_ENV", "IPYTHON", "JUPYTER", "JAX", "XLA")
 """Prefixes of variables' names, all outside of a newcomer's environment."""
 
@@ -66,14 +66,13 @@ class Environment:
         """
         python, env, requirement = _python(self.name.partition("-")[2]), str(self.bin.parent), f"{source}{_extras()}"
         if self.kind == UV:
-            uv = _uv()
-            yield "uv venv", [uv, "venv", "--python", python, env]
-            yield "uv pip install", [uv, "pip", "install", "--python", str(self.bin / "python"), requirement]
+            yield "uv venv", [uv(), "venv", "--python", python, env]
+            yield "uv pip install", [uv(), "pip", "install", "--python", str(self.bin / "python"), requirement]
             return
         yield "python -m venv", [python, "-m", "venv", env]
-        yield "pip install", [str(self.bin / "pip"), "install", requirement]
         if self.kind == COLAB:
-            yield "Colab's kernel", [str(self.bin / "pip"), "install", "--no-deps", *COLAB_PINS]
+            yield "Colab's packages", [str(self.bin / "pip"), "install", "--no-deps", "--requirement", str(COLAB_LIST)]
+        yield "pip install", [str(self.bin / "pip"), "install", requirement]
 
 
 def _extras() -> str:
@@ -93,7 +92,7 @@ def _python(version: str) -> str:
     raise LookupError(f"there is no Python {version}")
 
 
-def _uv() -> str:
+def uv() -> str:
     """Return uv: on the path, or where `.ci/environment` has put it."""
     ours = ROOT / ".venv-uv" / "bin" / "uv"
     if path := shutil.which("uv") or (str(ours) if ours.is_file() else None):

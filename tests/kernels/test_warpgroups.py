@@ -78,6 +78,16 @@ def test_other_calls_are_left_to_the_other_kernel(shape: Shape, tokens: int, rea
     assert (answer is None) if reason is None else (reason in str(answer))
 
 
+def test_an_earlier_jax_leaves_all_calls_to_the_other_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rekindle_kernels.gpu import warpgroups
+
+    pages = jax.ShapeDtypeStruct((9, 2, 8, 32, 128), jnp.bfloat16)
+    q = jax.ShapeDtypeStruct((4, 16, 8, 128), jnp.float32)
+    assert warpgroups.unsupported_reason(q, pages, TILES[128]) is None
+    monkeypatch.setattr(jax, "__version_info__", (0, 7, 2))
+    assert "needs JAX 0.10" in str(warpgroups.unsupported_reason(q, pages, TILES[128]))
+
+
 def test_tiles_fit_into_shared_memory() -> None:
     def size(head_dim: int, tile: Tile) -> int:
         return 2 * head_dim * (128 + 2 * tile.stages * tile.keys)

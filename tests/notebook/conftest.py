@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.notebook.driver import LAST_SECONDS, Notebook, open_notebook
-from tests.notebook.kernels import COLAB, COLAB_PINS, COMMAND, CURRENT, environment
+from tests.notebook.kernels import COLAB, CURRENT, command, environment
 
 SETTINGS = {
     "max_running": 2,
@@ -75,7 +75,6 @@ def prelude(tiny_model: Path, families: Path) -> str:
 @pytest.fixture(
     scope="session",
     params=[CURRENT, pytest.param(COLAB, marks=pytest.mark.older_kernel)],
-    ids=["current", COLAB_PINS[0]],
 )
 def kernel(request: pytest.FixtureRequest) -> str:
     name: str = request.param
@@ -86,7 +85,7 @@ def kernel(request: pytest.FixtureRequest) -> str:
 def fresh(kernel: str, prelude: str, tmp_path: Path) -> Iterator[Notebook]:
     """Start a kernel of the test's own. Colab's never ends by itself, as `test_exit` says."""
     variables, patience = environment(kernel, tmp_path / "ipython"), 1.0 if kernel == COLAB else LAST_SECONDS
-    with open_notebook(tmp_path / "kernel.log", COMMAND, variables, patience) as notebook:
+    with open_notebook(tmp_path / "kernel.log", command(kernel), variables, patience) as notebook:
         notebook.run(prelude)
         yield notebook
 
@@ -95,7 +94,8 @@ def fresh(kernel: str, prelude: str, tmp_path: Path) -> Iterator[Notebook]:
 def notebook(kernel: str, prelude: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     """Start a kernel, and open `session` in its first cells; every test leaves it idle."""
     home = tmp_path_factory.mktemp("notebook")
-    with open_notebook(home / "kernel.log", COMMAND, environment(kernel, home / "ipython")) as notebook:
+    variables = environment(kernel, home / "ipython")
+    with open_notebook(home / "kernel.log", command(kernel), variables) as notebook:
         notebook.run(prelude)
         assert notebook.run("session = await open_tiny()") == ""
         yield notebook

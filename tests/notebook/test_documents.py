@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import PAGES, Block, blocks, missing_words, name
+from tests.documents import PAGES, ROOT, Block, blocks, missing_words, name
 from tests.notebook import driver
 from tests.notebook.driver import open_notebook
-from tests.notebook.kernels import COMMAND, CURRENT, environment
+from tests.notebook.kernels import COLAB, CURRENT, command, environment
 
 pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 
@@ -24,13 +24,21 @@ def cells(document: Path) -> list[Block]:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("smollm2_path")
-@pytest.mark.parametrize("document", [page for page in PAGES if cells(page)], ids=name)
-def test_the_cells_of_a_document_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("document", "kernel"),
+    [
+        *(pytest.param(page, CURRENT, id=name(page)) for page in PAGES if cells(page)),
+        pytest.param(ROOT / "README.md", COLAB, id="README.md on Colab", marks=pytest.mark.older_kernel),
+    ],
+)
+def test_the_cells_of_a_document_run(
+    document: Path, kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(driver, "SILENCE", OPENING)
-    variables = dict(environment(CURRENT, tmp_path / "ipython"))
+    variables = dict(environment(kernel, tmp_path / "ipython"))
     if "devices" in document.name:
         variables["XLA_FLAGS"] = f"{variables.get('XLA_FLAGS', '')} {DEVICES}".strip()
-    with open_notebook(tmp_path / "kernel.log", COMMAND, variables) as notebook:
+    with open_notebook(tmp_path / "kernel.log", command(kernel), variables) as notebook:
         notebook.run(f"import os\nos.chdir({str(tmp_path)!r})")
         for block in cells(document):
             cell = notebook.start(block.text).end()

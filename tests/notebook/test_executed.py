@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from jupyter_client.manager import KernelManager
 
-from tests.notebook.kernels import COLAB, COMMAND, CURRENT, environment
+from tests.notebook.kernels import COLAB, CURRENT, command, environment
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
@@ -29,13 +29,13 @@ CELLS = (
 )
 
 
-@pytest.mark.parametrize("kernel", [CURRENT, COLAB])
+@pytest.mark.parametrize("kernel", [CURRENT, pytest.param(COLAB, marks=pytest.mark.older_kernel)])
 def test_what_is_shown_is_static_html(kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient = pytest.importorskip("nbclient", reason="it comes with `make tutorials`")
     for name, value in environment(kernel, tmp_path / "ipython").items():
         monkeypatch.setenv(name, value)
     manager: Any = KernelManager()
-    manager.kernel_spec.argv = list(COMMAND)
+    manager.kernel_spec.argv = list(command(kernel))
     notebook: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])  # type: ignore[no-untyped-call]
     nbclient.NotebookClient(notebook, km=manager, timeout=PATIENCE).execute(cleanup_kc=True)
     manager.shutdown_kernel(now=True)

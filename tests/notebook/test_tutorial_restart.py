@@ -11,7 +11,7 @@ import pytest
 
 from tests.notebook import driver
 from tests.notebook.driver import Notebook, open_notebook
-from tests.notebook.kernels import COMMAND, CURRENT, environment
+from tests.notebook.kernels import COLAB, CURRENT, command, environment
 
 pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 
@@ -33,8 +33,10 @@ print(json.dumps({
 """
 
 
-@pytest.fixture
-def notebook(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+@pytest.fixture(params=[CURRENT, pytest.param(COLAB, marks=pytest.mark.older_kernel)])
+def notebook(
+    smollm2_path: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Notebook]:
     """Start a kernel with the downloaded model, and without programs of another test."""
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
@@ -43,7 +45,8 @@ def notebook(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("REKINDLE_CACHE", str(cache))
     # Jupyter starts a notebook in its own folder, where it finds the modules beside it.
     monkeypatch.setenv("PYTHONPATH", str(TUTORIAL.parent), prepend=os.pathsep)
-    with open_notebook(tmp_path / "kernel.log", COMMAND, environment(CURRENT, tmp_path / "ipython")) as notebook:
+    variables = environment(request.param, tmp_path / "ipython")
+    with open_notebook(tmp_path / "kernel.log", command(request.param), variables) as notebook:
         yield notebook
 
 

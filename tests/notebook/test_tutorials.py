@@ -1,4 +1,4 @@
-"""The first tutorial runs in cells on trio too, and its claims about its results are true.
+"""The first tutorial runs in cells on trio and on Colab's kernel too, and its claims about its results are true.
 
 `make tutorials` runs all tutorials in cells on asyncio. The others check themselves, by asserts in their cells.
 """
@@ -9,7 +9,7 @@ import pytest
 
 from tests.notebook import driver
 from tests.notebook.driver import open_notebook
-from tests.notebook.kernels import COMMAND, CURRENT, environment
+from tests.notebook.kernels import COLAB, CURRENT, command, environment
 
 pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 
@@ -72,15 +72,20 @@ def code_cells(tutorial: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("smollm2_path")
-def test_the_first_tutorial_runs_on_trio_and_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "library"), [(CURRENT, "trio"), pytest.param(COLAB, "asyncio", marks=pytest.mark.older_kernel)]
+)
+def test_the_first_tutorial_runs_and_does_what_it_says(
+    kernel: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(driver, "SILENCE", OPENING)
     cells = code_cells("01_first_words.py")
     assert sum("await " in cell for cell in cells) > 10
-    with open_notebook(tmp_path / "kernel.log", COMMAND, environment(CURRENT, tmp_path / "ipython")) as notebook:
-        notebook.run("%autoawait trio")
+    with open_notebook(tmp_path / "kernel.log", command(kernel), environment(kernel, tmp_path / "ipython")) as notebook:
+        notebook.run(f"%autoawait {library}")
         notebook.run("import sniffio\nasync def library(): return sniffio.current_async_library()")
         for cell in cells:
             notebook.run(cell)
-        assert notebook.run("print(await library())") == "trio\n"
+        assert notebook.run("print(await library())") == f"{library}\n"
         notebook.run(CHECKS)
         assert notebook.stray_output() == ""

@@ -32,7 +32,7 @@ HREF: Final = re.compile(r'<a\s[^>]*?href="([^"]*)"')
 REPOSITORY_LINK: Final = re.compile(r"\[([^\]]+)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 """A link of a page to a file of the repository."""
 COPIED: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tutorials/*.md", "tutorials/guides/*.md")
-NOTEBOOKS: Final = "tutorials/[0-9]*.ipynb"
+NOTEBOOKS: Final = "tutorials/*.ipynb"
 PICTURES: Final = ("tutorials/*.gif", "tutorials/*.png")
 
 

@@ -98,6 +98,8 @@ def unsupported_reason(q: Shaped, pages: Shaped, tile: Tile) -> str | None:
         return f"pages must have a multiple of 8 tokens that divides {tile.keys}"
     if MULTIPLYING * ROWS % block_tokens:
         return f"blocks must have a number of tokens that divides {MULTIPLYING * ROWS}"
+    if jax.__version_info__ < (0, 10):
+        return f"it needs JAX 0.10, this is {jax.__version__}"  # for its Mosaic of GPUs
     return None
 
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SOURCE = PROJECT["urls"]["Source"]
-NOTEBOOKS = sorted((ROOT / "tutorials").glob("[0-9]*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
 
 
 def absolute_links(*texts: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.documents import ROOT
 
-TUTORIALS = sorted((ROOT / "tutorials").glob("[0-9]*.ipynb"))
+TUTORIALS = sorted((ROOT / "tutorials").glob("*.ipynb"))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Widgets in Google Colab: those of other libraries need its manager of custom widgets."""
+"""Widgets in Google Colab, where anywidget needs Colab's manager of custom widgets."""
 
 import os
 from functools import cache
@@ -7,16 +7,16 @@ from typing import Final
 from rekindle.notebook import front_end
 
 ENABLED: Final = (
-    "Colab's manager of custom widgets is enabled now (google.colab.output.enable_custom_widget_manager): "
-    "it loads the code of widgets from a CDN"
+    "Colab's manager of custom widgets is enabled now, and loads the code of widgets from a CDN "
+    "(google.colab.output.enable_custom_widget_manager)"
 )
-"""The line about it, in the cell of the first widget."""
+"""The line in the cell of the first widget."""
 
 
 def enable_widgets() -> None:
     """Enable Colab's manager of custom widgets, and say so, once; do nothing in other notebooks.
 
-    Call this in the cell of the widget, before its display: Colab prepares displays of that thread only.
+    Call this in the cell of the widget, before the display: Colab prepares displays of one thread only.
     """
     # Kaggle's images are made from Colab's, but have Jupyter's own page.
     if front_end.kernel() is not None and "KAGGLE_KERNEL_RUN_TYPE" not in os.environ:

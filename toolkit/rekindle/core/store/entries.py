@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
+from threading import Lock, current_thread
 from typing import Any, Final
 
 import jax
@@ -251,8 +251,23 @@ def _save(entry: Path, arrays: Mapping[str, Array], compressed: bool) -> None:
 
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, entry / FOLLOWER_ARRAYS)
         return
-    with _root_logger_kept(), _checkpointer(compressed) as checkpointer:
+    with _root_logger_kept(), _thread_kept(), _checkpointer(compressed) as checkpointer:
         checkpointer.save((entry / ARRAYS).absolute(), dict(arrays))
+
+
+@contextmanager
+def _thread_kept() -> Iterator[None]:
+    """Put back the attributes `loop` and `main_task` of the running thread.
+
+    Before 0.12.8, Orbax sets and deletes them. A worker of AnyIO, which has a `loop` of its own, then ends without a
+    result.
+    """
+    attributes = vars(current_thread())
+    former: dict[str, Any] = {name: attributes[name] for name in ("loop", "main_task") if name in attributes}
+    try:
+        yield
+    finally:
+        attributes.update(former)
 
 
 @contextmanager
