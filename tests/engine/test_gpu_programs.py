@@ -58,7 +58,8 @@ def test_programs_of_every_kind_compile(kind: str, device: jax.Device, families:
     model = families.parent / name
     if options.get("draft") == "mtp":
         model = with_draft_head(model, tmp_path / "model", "echo")
-    settings = Settings(**(SETTINGS | dict(options)))
+    chosen: dict[str, Any] = {**SETTINGS, **options}
+    settings = Settings(**chosen)
     blueprint = Blueprint.of(open_checkpoint(model), settings, Place((device,)))
     assert (blueprint.dtype.name, blueprint.kernels(None)) == (
         ("float16", "xla kernels (Pallas needs compute capability 8.0, and this GPU has 7.5)")

@@ -78,8 +78,15 @@ def test_products_of_groups_are_right_for_rows_of_any_size(implementation: Imple
 def test_adapters_are_right_for_rows_of_any_size(implementation: Implementation) -> None:
     x, first, second = random(6, 64), random(2, 4, 64).astype(np.float16), random(2, 33, 4).astype(np.float16)
     of = np.array([0, 0, 0, 1, 1, 1], np.int32)
-    arrays = (jnp.asarray(each) for each in (x * SIZES, of, first, second))
-    y = layers.low_rank(*arrays, (4, 33), implementation=implementation, onto=jnp.zeros((6, 33)))
+    y = layers.low_rank(
+        jnp.asarray(x * SIZES),
+        jnp.asarray(of),
+        jnp.asarray(first),
+        jnp.asarray(second),
+        (4, 33),
+        implementation=implementation,
+        onto=jnp.zeros((6, 33)),
+    )
     inner = np.einsum("ri,rki->rk", x.astype(np.float64), first.astype(np.float64)[of])
     assert error(y, np.einsum("rk,rok->ro", inner, second.astype(np.float64)[of])) < 2e-3
 

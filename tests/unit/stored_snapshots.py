@@ -19,7 +19,13 @@ from rekindle.core.store.snapshots import SnapshotCatalog
 
 SHAPE = (4, 2, 4, 8, 16)
 """The shape of a page: 16 KiB in float32. The seal has no digest of a file with a few pages."""
-DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "uint16": np.uint16, "int8": np.int8}
+DTYPES = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "uint16": np.uint16,
+    "int8": np.int8,
+}
 PAGE_SIZE = 4
 PATH_PAGES = 3
 

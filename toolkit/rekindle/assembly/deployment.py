@@ -25,7 +25,7 @@ class Deployment:
         copies: number of groups with a copy of the weights; lanes on the same devices share one.
         spread: reason for the number of devices, as text; empty unless Rekindle chose it.
         kernels: kernels in use, as text.
-        fallback: reason for other kernels than those of the platform, as text; empty unless Rekindle chose them for it.
+        fallback: reason against the kernels of the platform, as text; empty with them, or if the settings name others.
         apart: True if the first lane computes prompts and the second generates.
         kv_dtype: data type of keys and values in pages, by name; empty if it is `dtype`.
         logits_processor: name of the logits processor, with a digest of its computation; empty without one.

@@ -304,7 +304,7 @@ class Opening(Eventual[Session]):
 
 
 def _other_kernels(session: Session) -> str:
-    """Return a line about kernels other than those of the platform, with the data types; "" without such."""
+    """Return a line about other kernels than the platform's, with the data types; "" with the platform's."""
     deployment = session._loaded_engine.deployment
     return f"{session.name}: {deployment.kernels}, {deployment.dtypes}" if deployment.fallback else ""
 

@@ -80,8 +80,8 @@ class Settings:
         implementation: kernels to use. "xla" runs everywhere; "cpu", "tpu" and "gpu" are written for their platform;
             "reference" is the slow definition of the results of all kernels. None takes the best for the device.
         dtype: data type of weights that are not packed, "float32", "bfloat16" or "float16". None is float32 on CPUs,
-            float16 on GPUs without bfloat16 (before compute capability 8.0, such as the T4), bfloat16 elsewhere. Sums,
-            the residual stream, norms and logits are float32 always. CPUs have no native kernels for float16.
+            float16 on GPUs before compute capability 8.0, like the T4, bfloat16 elsewhere. Sums, the residual stream,
+            norms and logits are float32 always. CPUs have no native kernels for float16.
         weights: form of the weights in memory. "packed" keeps the quantized blocks of a file, such as Q4_K of a GGUF
             file or FP8, where the kernels support them: on TPUs and GPUs, codes with a scale for at least 128 numbers.
             "dequantized" converts all numbers to `dtype`. "auto" (default) keeps the blocks of GGUF files with the
@@ -96,7 +96,7 @@ class Settings:
         activations: numbers multiplied with packed or quantized weights: integers by token and group of 32, "int16" or
             "int8", which is less exact and faster for many tokens; "bfloat16" or "float16", as of weights converted
             to it; or float32 with "exact", which is slow. None is "int16" on CPUs, and FP8 has float32 there in place
-            of integers. Elsewhere it is `dtype`, or "exact" if that is float32, and there are no integers.
+            of integers. Elsewhere it is `dtype`, or "exact" for float32, and there are no integers.
         mmproj: file with the vision tower of a model in a GGUF file: a path, or `owner/name/file.gguf` on the hub. None
             (default) takes a file beside the model, such as mmproj-MODEL-f16.gguf, if there is one.
         kv_dtype: data type of keys and values in pages: "float32", "bfloat16", "float16" or "int8". None is `dtype`.

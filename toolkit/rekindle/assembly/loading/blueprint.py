@@ -155,9 +155,9 @@ class Blueprint:
         return describe(self.programs.shapes.implementation, self.fallback(setting))
 
     def fallback(self, setting: Implementation | None) -> str:
-        """Return the reason for other kernels than those of the platform, given the implementation in the settings.
+        """Return the reason against the kernels of the platform, given the implementation in the settings.
 
-        It is empty with the platform's kernels, and with those of the settings.
+        It is empty with the platform's kernels, and if the settings name others.
         """
         limits, first = self.limits.pool, self.place.first
         pools = self.checkpoint.config.pools(limits.num_pages, limits.page_size, self.place.tensor)

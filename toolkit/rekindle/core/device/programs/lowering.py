@@ -153,9 +153,9 @@ class Programs:
             return self.lower(key, arguments).compile(compiler_options=options)
 
     def _as_device(self) -> AbstractContextManager[Any]:
-        """Return a context in which Pallas kernels are traced and lowered for the devices of the place.
+        """Return a context to trace and lower Pallas kernels for the devices of the place.
 
-        Our tile sizes, and JAX's lowering, are those of the default device, which may be another one or a CPU.
+        Our tile sizes, and JAX's lowering, ask the default device. It may be another one, or a CPU.
         """
         first = self.shapes.place.first
         return jax.default_device(first) if self.shapes.implementation in ("gpu", "tpu") else nullcontext()
