@@ -1,4 +1,4 @@
-"""Remedies for a model that does not fit: settings, a smaller model, a larger device."""
+"""Remedies for a model without room: settings, a smaller model, a larger device."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ _CHANGES: Final[tuple[Mapping[str, Any], ...]] = (
 
 
 def remedies(checkpoint: Checkpoint, settings: Settings, place: Place) -> str:
-    """Return the remedies for a model that does not fit, each on a line of its own."""
+    """Return the remedies for a model without room, each on a line of its own."""
     return "".join(f"\n- {line}" for line in _remedies(checkpoint, settings, place))
 
 

@@ -1,4 +1,4 @@
-"""A commit of a model on the hub: its files, and those of them that the hub's cache lacks."""
+"""A commit of a model on the hub: its files, and the missing ones in the hub's cache."""
 
 import glob
 import time
@@ -16,7 +16,7 @@ from rekindle.formats.checkpoints.hub.names import HubModel
 
 _T = TypeVar("_T")
 _TRIES: Final = 3
-"""Most times that a question is asked while the hub is busy."""
+"""Most attempts of a question to a busy hub."""
 _LONGEST_WAIT: Final = 60
 """Most seconds to wait before a question is asked again."""
 _QUESTIONS: Final = 8
@@ -25,7 +25,7 @@ _QUESTIONS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a commit that the hub's cache lacks.
+    """A missing file of a commit in the hub's cache.
 
     Attributes:
         path: its path in the repository.
@@ -41,7 +41,7 @@ class HubFile:
 
     @property
     def here(self) -> int:
-        """The bytes of the file that came so far."""
+        """The received bytes of the file."""
         if self.blob.exists():
             return self.blob.stat().st_size
         return max((path.stat().st_size for path in self.blob.parent.glob(f"{self.blob.name}*.incomplete")), default=0)
@@ -54,10 +54,10 @@ class Commit:
     Attributes:
         model: the model.
         digest: the commit's digest.
-        paths: the paths in the repository that a session reads.
+        paths: the paths in the repository for a session.
         gguf_paths: the paths of all GGUF files in the repository.
         repository: the repository's directory in the hub's cache.
-        token: a token for the hub; None for the one that the hub's library finds.
+        token: a token for the hub; None for the one of the hub's library.
     """
 
     model: HubModel
@@ -82,11 +82,11 @@ class Commit:
 
     @property
     def absent(self) -> list[str]:
-        """The paths that the cache lacks."""
+        """The missing paths in the cache."""
         return [path for path in self.paths if not (self.directory / path).exists()]
 
     def snapshot(self, bars: Any) -> None:
-        """Have the hub's library download what the cache lacks, with a class of progress bars, and link all files."""
+        """Download the missing files by the hub's library, with a class of progress bars, and link all files."""
         from huggingface_hub import snapshot_download
 
         patterns = [glob.escape(path) for path in self.paths]
@@ -112,7 +112,7 @@ def find_commit(model: HubModel, token: str | None, report: Report) -> Commit:
 
 
 def absent_files(commit: Commit, report: Report) -> list[HubFile]:
-    """Ask the hub for the sizes and digests of the files that the cache lacks; raises errors of the hub's library."""
+    """Ask the hub for the sizes and digests of the missing files; raises errors of the hub's library."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.utils._runtime import is_xet_available
 
@@ -127,7 +127,7 @@ def absent_files(commit: Commit, report: Report) -> list[HubFile]:
 
 
 def response_of(error: BaseException | None) -> Any:
-    """Return the hub's answer that an error or one of its causes is about; None without one."""
+    """Return the hub's answer behind an error or one of its causes; None without one."""
     while error is not None and getattr(error, "response", None) is None:
         error = error.__cause__
     return getattr(error, "response", None)

@@ -1,4 +1,4 @@
-"""Download of a model: by xet where the hub has it, else by HTTP, which goes on where it stopped."""
+"""Download of a model: by xet where the hub has it, else by HTTP, from the last byte on."""
 
 import shutil
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def _with_token(model: HubModel, report: Report) -> Commit:
 
 
 def _download(model: HubModel, token: str | None, report: Report) -> Commit:
-    """Download the files of a model that the hub's cache lacks.
+    """Download the missing files of a model.
 
     Raises:
         DiskTooSmall: they need more bytes than are free.
@@ -104,7 +104,7 @@ def _transfer(commit: Commit, files: Sequence[HubFile], meter: Meter) -> None:
 
 
 def _resume(files: Sequence[HubFile], commit: Commit, meter: Meter) -> None:
-    """Transfer large files by HTTP, which has time limits of its own."""
+    """Transfer large files by HTTP, with its own time limits."""
     if large := resumable(files):
         watched(lambda: transfer(commit, large, meter), lambda: None, meter.tell)
 

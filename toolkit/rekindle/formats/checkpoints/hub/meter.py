@@ -13,12 +13,12 @@ class Abandoned(Exception):
 
 
 class Meter:
-    """Counter of the bytes of a download, which reports them.
+    """Counter of the bytes of a download, for its reports.
 
     Args:
         stage: the name of the download, for reports.
         report: called with the bytes here, on the threads of the download too.
-        here: the bytes that were here before.
+        here: the bytes from before.
         total: the bytes in all; None if unknown.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Errors for downloads that failed, with their reason and what to do."""
+"""Errors for failed downloads, with their reason and a remedy."""
 
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ class DiskTooSmall(Exception):
 
 
 def refusal(model: HubModel, error: Exception) -> RekindleError:
-    """Return the error for a model that could not be downloaded, nor found in the hub's cache."""
+    """Return the error for a model neither downloaded nor in the hub's cache."""
     if isinstance(error, DiskTooSmall):
         return _disk(model, f"It needs {size_text(error.needed)} more, and {size_text(error.free)} are free")
     cause = error.__cause__ if isinstance(error, Interrupted) and error.__cause__ else error
@@ -53,7 +53,7 @@ def refusal(model: HubModel, error: Exception) -> RekindleError:
 
 
 def _reason(model: HubModel, error: BaseException) -> tuple[str, list[str]]:
-    """Return the reason of an error as a sentence, and what to do."""
+    """Return the reason of an error as a sentence, and its remedy."""
     from huggingface_hub.errors import (
         GatedRepoError,
         LocalEntryNotFoundError,

@@ -1,4 +1,4 @@
-"""Transfers by HTTP that go on where an earlier one stopped, also one of another process.
+"""Transfers by HTTP from the last byte of an earlier one, also of another process.
 
 The hub's library resumes within one call alone since its version 1.18, and discards what it has when the call ends.
 """
@@ -18,7 +18,7 @@ from rekindle.formats.checkpoints.hub.commit import Commit, HubFile, response_of
 from rekindle.formats.checkpoints.hub.meter import Abandoned, Meter
 
 _LARGE: Final = 1 << 20
-"""Fewest bytes of a file that is worth it."""
+"""Fewest bytes of a resumed file."""
 _TRANSFERS: Final = 4
 """Files at a time."""
 _PAUSE_SECONDS: Final = 4.0
@@ -42,7 +42,7 @@ class Interrupted(Exception):
 
 
 def resumable(files: Sequence[HubFile]) -> list[HubFile]:
-    """Return the files that are large enough, and whose content has a digest."""
+    """Return the large files with a digest of their content."""
     return [file for file in files if (file.size or 0) >= _LARGE and _DIGEST.fullmatch(file.blob.name)]
 
 
@@ -119,7 +119,7 @@ def _append(commit: Commit, file: HubFile, partial: Path, here: int, meter: Mete
 
 
 def is_final(error: BaseException) -> bool:
-    """Return True for an error that the same transfer would meet again: a refusal of the hub, or a full disk."""
+    """Return True for an error of each further attempt: a refusal of the hub, or a full disk."""
     if isinstance(error, OSError) and error.errno in FULL:
         return True
     return response_of(error) is not None and retry_after(error) is None
