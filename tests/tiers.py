@@ -170,7 +170,6 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "tests/colab/",
         "tests/notebook/",
         "toolkit/rekindle/notebook/",
-        "README.md",
     ),
     "test-notebook": (*FACES, *HELD, "tests/notebook/"),
     "tutorials": (*HELD, "toolkit/rekindle/results/", "tutorials/", "README.md"),

@@ -11,7 +11,7 @@ from statistics import median
 from tests.bench.say import say, waiting
 from tests.bench.workload import BATCH_LENGTHS, MODEL
 from tests.notebook.driver import Notebook, open_notebook
-from tests.notebook.kernels import COMMAND, CURRENT, environment
+from tests.notebook.kernels import COMMAND, environment
 
 OPEN = f"""
 import asyncio, time
@@ -48,7 +48,7 @@ def measure(rounds: int, new: int) -> None:
     """Print the ratios of the throughputs and of the CPU times of each round on a line, and their medians."""
     with tempfile.TemporaryDirectory() as directory:
         home, ratios, costs = Path(directory), [], []
-        with open_notebook(home / "kernel.log", COMMAND, environment(CURRENT, home / "ipython")) as notebook:
+        with open_notebook(home / "kernel.log", COMMAND, environment(home / "ipython")) as notebook:
             with waiting("opening an engine in a kernel"):
                 notebook.run(OPEN)
                 while notebook.run(OPENED) != "True\n":

@@ -12,7 +12,7 @@ from tests.browser.chromium import open_browser
 from tests.browser.driver import LIMIT, SIZE, Notebook, open_notebook
 from tests.browser.lab import Lab, open_lab
 from tests.notebook.conftest import prelude, tiny_model
-from tests.notebook.kernels import CURRENT, environment
+from tests.notebook.kernels import environment
 
 __all__ = ["prelude", "tiny_model"]
 
@@ -44,7 +44,7 @@ def start_lab(
         cache.chmod(0o700)
         for name, path in shared_caches.items():
             (cache / name).symlink_to(path)
-        variables = {**environment(CURRENT, home / "ipython"), "REKINDLE_CACHE": str(cache)}
+        variables = {**environment(home / "ipython"), "REKINDLE_CACHE": str(cache)}
         return open_lab(home, variables, prelude)
 
     return start

@@ -17,7 +17,7 @@ from rekindle.core.store.directory import cache_dir
 from tests.browser.chromium import open_browser
 from tests.browser.driver import AT_REST, ENDED, LIMIT, Notebook, open_notebook
 from tests.browser.lab import open_lab
-from tests.notebook.kernels import CURRENT, environment
+from tests.notebook.kernels import environment
 
 FILM: Final = Path(__file__).parents[2] / "tutorials" / "rekindle.gif"
 LARGEST: Final = 1_500_000
@@ -140,7 +140,7 @@ def shoot() -> list[Frame]:
         home.mkdir()
         cache.mkdir(mode=0o700)
         (cache / "models").symlink_to(cache_dir("models"))  # programs are compiled in the film, and the model is there
-        variables = {**environment(CURRENT, home), "REKINDLE_CACHE": str(cache)}
+        variables = {**environment(home), "REKINDLE_CACHE": str(cache)}
         with (
             open_lab(home, variables) as lab,
             open_browser() as browser,

@@ -11,7 +11,7 @@ from rekindle.core.store.directory import cache_dir
 from tests.browser.chromium import open_browser
 from tests.browser.driver import LIMIT, open_notebook
 from tests.browser.lab import open_lab
-from tests.notebook.kernels import CURRENT, environment
+from tests.notebook.kernels import environment
 
 PICTURE = Path(__file__).parents[2] / "tutorials" / "rekindle.png"
 LARGEST = 300_000
@@ -43,7 +43,7 @@ def take(path: Path) -> None:
         cache.mkdir(mode=0o700)
         for name in ("models", "programs"):
             (cache / name).symlink_to(cache_dir(name))
-        variables = {**environment(CURRENT, home), "REKINDLE_CACHE": str(cache)}
+        variables = {**environment(home), "REKINDLE_CACHE": str(cache)}
         with (
             open_lab(home, variables) as lab,
             open_browser() as browser,

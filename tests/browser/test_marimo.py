@@ -16,7 +16,7 @@ from tests.browser.conftest import SCREENSHOTS
 from tests.browser.driver import SIZE, complaints_of
 from tests.browser.test_accessible import CUT, violations
 from tests.notebook.conftest import SETTINGS
-from tests.notebook.kernels import CURRENT, environment
+from tests.notebook.kernels import environment
 from tests.waiting import PATIENCE, until_blocking
 
 OUTPUTS = ".output-area"
@@ -136,7 +136,7 @@ def notebook(
     first = f"@app.cell\nasync def _():\n{indent(opening, '    ')}\n    return rekindle, session\n"
     text = source(request.param)
     file.write_text(text.replace("app = marimo.App()\n", f"app = marimo.App()\n\n\n{first}", 1))
-    variables = {**environment(CURRENT, tmp_path / "ipython"), "REKINDLE_CACHE": str(cache)}
+    variables = {**environment(tmp_path / "ipython"), "REKINDLE_CACHE": str(cache)}
     with server(file, variables) as address:
         page = context.new_page()
         notebook = Notebook(page)

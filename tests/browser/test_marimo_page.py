@@ -16,7 +16,7 @@ from tests.browser.driver import complaints_of
 from tests.browser.test_accessible import CUT, violations
 from tests.browser.test_marimo import HEAD, OUTPUTS
 from tests.documents import PAGES, blocks
-from tests.notebook.kernels import CURRENT, environment
+from tests.notebook.kernels import environment
 
 STATIC = Path(str(distribution("marimo").locate_file("marimo/_static")))
 """marimo's front end, which an exported page asks of a CDN."""
@@ -47,7 +47,7 @@ def test_the_cells_of_the_readme_run_and_their_page_has_live_faces_as_they_were(
     notebook, target = tmp_path / "readme.py", tmp_path / "readme.html"
     write(notebook, [*cells, EXPLORED])
     command = [sys.executable, "-m", "marimo", "-q", "-y", "export", "html", str(notebook), "-o", str(target), "-f"]
-    variables = dict(environment(CURRENT, tmp_path / "ipython"))
+    variables = dict(environment(tmp_path / "ipython"))
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
     page = context.new_page()

@@ -84,7 +84,7 @@ def kernel(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def fresh(kernel: str, prelude: str, tmp_path: Path) -> Iterator[Notebook]:
     """Start a kernel of the test's own. Colab's never ends by itself, as `test_exit` says."""
-    variables, patience = environment(kernel, tmp_path / "ipython"), 1.0 if kernel == COLAB else LAST_SECONDS
+    variables, patience = environment(tmp_path / "ipython"), 1.0 if kernel == COLAB else LAST_SECONDS
     with open_notebook(tmp_path / "kernel.log", command(kernel), variables, patience) as notebook:
         notebook.run(prelude)
         yield notebook
@@ -94,7 +94,7 @@ def fresh(kernel: str, prelude: str, tmp_path: Path) -> Iterator[Notebook]:
 def notebook(kernel: str, prelude: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     """Start a kernel, and open `session` in its first cells; every test leaves it idle."""
     home = tmp_path_factory.mktemp("notebook")
-    variables = environment(kernel, home / "ipython")
+    variables = environment(home / "ipython")
     with open_notebook(home / "kernel.log", command(kernel), variables) as notebook:
         notebook.run(prelude)
         assert notebook.run("session = await open_tiny()") == ""

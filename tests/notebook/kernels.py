@@ -23,15 +23,14 @@ def command(kernel: str) -> tuple[str, ...]:
     return COLAB_COMMAND if kernel == COLAB else COMMAND
 
 
-def environment(kernel: str, home: Path) -> Mapping[str, str]:
+def environment(home: Path) -> Mapping[str, str]:
     """Return the environment variables of a kernel's process.
 
     Args:
-        kernel: CURRENT or COLAB.
         home: the place of IPython's profile and history, without the user's own startup files.
     """
     roots = [str(Path(package.__file__ or "").parents[1]) for package in (rekindle, rekindle_kernels)]
-    inherited = [] if kernel == COLAB else filter(None, [os.environ.get("PYTHONPATH")])
-    ours = {"PYTHONPATH": os.pathsep.join([*roots, *inherited]), "IPYTHONDIR": str(home)}
+    paths = [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]
+    ours = {"PYTHONPATH": os.pathsep.join(paths), "IPYTHONDIR": str(home)}
     # If pytest's variables are set, ipykernel does not capture what is not written by Python.
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | ours

@@ -35,7 +35,7 @@ def test_the_cells_of_a_document_run(
     document: Path, kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, "SILENCE", OPENING)
-    variables = dict(environment(kernel, tmp_path / "ipython"))
+    variables = dict(environment(tmp_path / "ipython"))
     if "devices" in document.name:
         variables["XLA_FLAGS"] = f"{variables.get('XLA_FLAGS', '')} {DEVICES}".strip()
     with open_notebook(tmp_path / "kernel.log", command(kernel), variables) as notebook:

@@ -32,7 +32,7 @@ CELLS = (
 @pytest.mark.parametrize("kernel", [CURRENT, pytest.param(COLAB, marks=pytest.mark.older_kernel)])
 def test_what_is_shown_is_static_html(kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient = pytest.importorskip("nbclient", reason="it comes with `make tutorials`")
-    for name, value in environment(kernel, tmp_path / "ipython").items():
+    for name, value in environment(tmp_path / "ipython").items():
         monkeypatch.setenv(name, value)
     manager: Any = KernelManager()
     manager.kernel_spec.argv = list(command(kernel))

@@ -45,7 +45,7 @@ def notebook(
     monkeypatch.setenv("REKINDLE_CACHE", str(cache))
     # Jupyter starts a notebook in its own folder, where it finds the modules beside it.
     monkeypatch.setenv("PYTHONPATH", str(TUTORIAL.parent), prepend=os.pathsep)
-    variables = environment(request.param, tmp_path / "ipython")
+    variables = environment(tmp_path / "ipython")
     with open_notebook(tmp_path / "kernel.log", command(request.param), variables) as notebook:
         yield notebook
 
