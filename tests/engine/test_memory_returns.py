@@ -21,6 +21,7 @@ def live() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
+@pytest.mark.wide
 def test_ten_sessions_one_after_the_other_leave_no_array_behind(families: Path) -> None:
     before = live()
     for _ in range(10):

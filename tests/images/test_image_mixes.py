@@ -175,6 +175,7 @@ async def test_a_request_may_be_cancelled_between_two_tiles_of_its_image(session
     assert len((await session.generate(question("Tiles?", dark), **GREEDY)).token_ids) == 16
 
 
+@pytest.mark.wide
 async def test_a_damaged_image_fails_its_requests_alone(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(source: ProcessedImage) -> Any:
         raise InvalidRequest("the file is damaged")

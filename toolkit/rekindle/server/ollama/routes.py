@@ -131,7 +131,8 @@ def _fitting(exchange: Exchange, call: Call) -> Call:
         own = [message for message in messages if message.get("role") not in SYSTEM_ROLES]
         return session.count_tokens(own, **template) if own else 0
 
-    sizes = Sizes.of(longest, options.get("max_tokens"), count, weigh)
+    most = options.get("max_tokens")
+    sizes = Sizes.of(longest, most if type(most) is int else None, count, weigh)  # which is checked with the call
     try:
         window = blocked(fitting(messages, Fit("trim", WHOLE, Words(lambda: None, "")), sizes))
     except RekindleError as error:
