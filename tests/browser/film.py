@@ -28,7 +28,7 @@ CELLS: Final = (
     "import rekindle\n\nsession = await rekindle.open()",
     "session.chat(temperature=0).widget()",
 )
-QUESTIONS: Final = ("What is the capital of France?", "What is it famous for?")
+QUESTIONS: Final = ("What is a prime number? Answer in one sentence.", "What is the capital of France?")
 """A turn before the restart, and one after it."""
 OPENING: Final = 4.5
 """The most seconds of the film for one cell; a longer one is shown faster, by its clock."""
@@ -161,7 +161,7 @@ def shoot() -> list[Frame]:
                         expect(offer).to_be_visible()
                         camera.take(REST)
                         offer.click()
-                        expect(notebook.output(1)).to_contain_text("Paris")
+                        expect(notebook.output(1)).to_contain_text("A prime number is")
                         camera.take(REST)
                     camera.ask(notebook, QUESTIONS[words != "first start"])
                     if words == "first start":
