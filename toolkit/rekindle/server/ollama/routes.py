@@ -119,7 +119,7 @@ def _fitting(exchange: Exchange, call: Call) -> Call:
     options = exchange.model.without_unread(call.options, strict=exchange.body.strict)
     template = {"chat_template_kwargs": options.get("chat_template_kwargs")}
     whole = {**template, **{name: options[name] for name in ("continue_final_message", "tools") if name in options}}
-    longest = session.settings.max_context or 0
+    longest = exchange.model.longest
 
     def count(messages: Messages) -> int:
         tokenizer = session.tokenizer
