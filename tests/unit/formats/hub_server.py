@@ -35,6 +35,7 @@ class Hub:
     Attributes:
         model: its `owner/name`.
         files: the contents by path.
+        numbers: the counts of numbers in its safetensors files by data type.
         by_xet: whether its files are announced as transfers by xet, whose server never answers.
         answer: called before each request; its result is the status of a refusal with headers, or None to serve.
         cut: called before the content of each answer; returns the bytes after which the connection ends, or None.
@@ -45,6 +46,7 @@ class Hub:
 
     model: str
     files: dict[str, bytes]
+    numbers: dict[str, int] = field(default_factory=dict)
     by_xet: bool = False
     answer: Callable[[Request], tuple[int, dict[str, str]] | None] = lambda _: None
     cut: Callable[[Request], int | None] = lambda _: None
@@ -114,7 +116,9 @@ class Hub:
             self.over.wait()
         elif path.startswith(f"/api/models/{self.model}"):
             siblings = [{"rfilename": file} for file in self.files]
-            about = {"id": self.model, "modelId": self.model, "sha": COMMIT, "siblings": siblings}
+            about: dict[str, Any] = {"id": self.model, "modelId": self.model, "sha": COMMIT, "siblings": siblings}
+            if self.numbers:
+                about["safetensors"] = {"parameters": self.numbers, "total": sum(self.numbers.values())}
             _send(handler, 200, {}, json.dumps(about).encode())
         elif path.startswith(f"/{self.model}/resolve/") and name in self.files:
             self._serve_file(handler, request, self.files[name])

@@ -14,10 +14,15 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session  # type: ignore[attr-defined]
 
+import rekindle
+from rekindle.assembly.devices import places_of
+from rekindle.assembly.loading.admission import weight_bytes
 from rekindle.core.concurrency.progress import Progress
-from rekindle.core.errors import ModelNotFound, SessionClosed, StorageError
+from rekindle.core.errors import ModelError, ModelNotFound, ModelTooLarge, SessionClosed, StorageError
 from rekindle.formats.checkpoints.hub import download, tokens, watch
 from rekindle.formats.checkpoints.hub.names import HubModel
+from rekindle.formats.checkpoints.hub.stored import StoredWeights
+from rekindle.settings.engine import Settings
 from tests.unit.formats.hub_server import COMMIT, Hub, Request, sha256
 
 MODEL = HubModel("tiny/model", None, None)
@@ -268,6 +273,57 @@ def test_a_disk_that_is_too_small_is_told_before_the_download(serve: Any, monkey
     with pytest.raises(StorageError, match=r"It needs 3\.15 MB more, and 2\.1 MB are free at .*hub\n- Make room there"):
         fetch()
     assert hub.gets_of("model.safetensors") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "cure"),
+    [
+        ({}, "280 MB", 'Open it with quantize="int8"'),
+        ({"dtype": "bfloat16"}, "140 MB", 'Open it with quantize="int8"'),
+        ({"quantize": "int8", "weights": "dequantized", "dtype": "bfloat16"}, "70 MB", 'Open it with quantize="int4"'),
+    ],
+)
+def test_weights_too_large_for_the_device_are_told_before_the_download(
+    options: Any, size: str, cure: str, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = serve(Hub(MODEL.name, FILES, numbers={"BF16": 70_000_000}))
+    memory = 50_000_000 if "quantize" in options else 100_000_000
+    monkeypatch.setattr("rekindle.assembly.loading.admission.memory_of", lambda device: memory)
+    message = rf"tiny/model does not fit on cpu:0: its weights take about {size} .* It was not downloaded\.\n- {cure}"
+    with pytest.raises(ModelTooLarge, match=message):
+        rekindle.open_sync(MODEL.name, progress=False, **options)
+    assert hub.gets_of("model.safetensors") == []
+
+
+@pytest.mark.parametrize("numbers", [{}, {"BF16": 30_000_000}], ids=["unknown", "near the limit"])
+def test_weights_that_may_fit_are_downloaded(
+    numbers: dict[str, int], serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = serve(Hub(MODEL.name, FILES, numbers=numbers))
+    monkeypatch.setattr("rekindle.assembly.loading.admission.memory_of", lambda device: 100_000_000)
+    with pytest.raises(ModelError):
+        rekindle.open_sync(MODEL.name, progress=False)
+    assert hub.gets_of("model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "settings", "expected"),
+    [
+        ("a/b", {"BF16": 100}, Settings(dtype="bfloat16"), 200),
+        ("a/b", {"F32": 100}, Settings(dtype="bfloat16"), 200),
+        ("a/b", {"F16": 100, "I32": 10, "F8_E4M3": 5}, Settings(dtype="bfloat16", quantize="int8"), 145),
+        ("a/b", {"BF16": 100}, Settings(quantize="int4"), 50),
+        ("a/b/m-Q4_K_M.gguf", {}, Settings(), 1000),
+        ("a/b/m-F32.gguf", {}, Settings(dtype="bfloat16"), 500),
+        ("a/b/m-BF16.gguf", {}, Settings(quantize="int8"), 500),
+    ],
+)
+def test_weights_take_the_bytes_of_their_numbers_at_least(
+    name: str, numbers: dict[str, int], settings: Settings, expected: int
+) -> None:
+    model = HubModel.of(name)
+    assert model is not None
+    assert weight_bytes(StoredWeights(model, 1000, numbers), settings, places_of(settings)[-1]) == expected
 
 
 def test_a_disk_that_gets_full_is_told(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.text.masks import ThreadedMasks
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.defaults import sampling_defaults
+from rekindle.formats.checkpoints.hub.stored import Admission, StoredWeights
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.checkpoints.weights import weights_digest
 from rekindle.formats.families.reading import Family
@@ -81,7 +82,7 @@ def build(
         HostLost: another process is gone.
     """
     started = monotonic()
-    checkpoint = open_model(model, report, family, revision, chat_template, settings.mmproj)
+    checkpoint = open_model(model, report, settings, family, revision, chat_template, admit=_admission(settings))
     directory = store_directory(settings.restore)
     with ExitStack() as resources:
         if hosts is not None:
@@ -256,18 +257,35 @@ def _deployment(lanes: Sequence[Blueprint], settings: Settings, spread: str) -> 
 def open_model(
     model: str | PathLike[str],
     report: Report,
+    settings: Settings,
     family: Family | None,
     revision: str | None,
     chat_template: str | None,
-    mmproj: str | None,
+    *,
+    admit: Admission | None = None,
 ) -> Checkpoint:
-    """Open the files of a model, and replace its chat template unless `chat_template` is None."""
+    """Open the files of a model, and replace its chat template unless `chat_template` is None.
+
+    Args:
+        admit: see `open_checkpoint`.
+    """
     report(Progress("opening the model", 0, 1, ""))
-    checkpoint = open_checkpoint(model, report, family, revision, mmproj)
+    checkpoint = open_checkpoint(model, report, family, revision, settings.mmproj, admit)
     if chat_template is not None:
         checkpoint = checkpoint.with_chat_template(chat_template)
     report(Progress("opening the model", 1, 1, ""))
     return checkpoint
+
+
+def _admission(settings: Settings) -> Admission:
+    """Return the check of a model on the hub before its download, for the devices of these settings."""
+
+    def admit(stored: StoredWeights) -> None:
+        from rekindle.assembly.loading.admission import check_before_download  # most models are on this machine
+
+        check_before_download(stored, settings)
+
+    return admit
 
 
 def _times(

@@ -60,7 +60,7 @@ def build_over(
         Others: as `rekindle.assembly.building.build`, from a replica.
     """
     began = monotonic()
-    checkpoint = open_model(resolve_model(model), report, family, revision, chat_template, settings.mmproj)
+    checkpoint = open_model(resolve_model(model), report, settings, family, revision, chat_template)
     checkpoint = checkpoint.with_draft_head() if settings.draft == "mtp" else checkpoint  # as in a replica
     recipe = Recipe.of(model, settings, family, revision, chat_template, content_of(checkpoint))
     report(Progress("connecting to Ray", 0, 1, ""))

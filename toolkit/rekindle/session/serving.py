@@ -70,7 +70,7 @@ class ModelSource:
         family, revision, template = (self.options.get(name) for name in names)
         model = self.options["model"]
         model = choose(settings).model if model == AUTO else model
-        checkpoint = open_model(model, silent, family, revision, template, settings.mmproj)
+        checkpoint = open_model(model, silent, settings, family, revision, template)
         place = fewest(checkpoint, settings, places_of(settings))
         blueprint = plan(checkpoint, settings, place, store_directory(settings.restore), compiles=False)
         return blueprint.budget.share(blueprint.limits.pool.bytes)

@@ -1,7 +1,7 @@
 """Remedies for a model without room: settings, a smaller model, a larger device."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -28,11 +28,21 @@ _CHANGES: Final[tuple[Mapping[str, Any], ...]] = (
 
 def remedies(checkpoint: Checkpoint, settings: Settings, place: Place) -> str:
     """Return the remedies for a model without room, each on a line of its own."""
-    return "".join(f"\n- {line}" for line in _remedies(checkpoint, settings, place))
+    needed = _needed(Blueprint.of(checkpoint, settings, place))
+    return remedies_of(settings, place, needed, lambda changed: _fits(checkpoint, changed, place))
 
 
-def _remedies(checkpoint: Checkpoint, settings: Settings, place: Place) -> Iterator[str]:
-    change = next((each for each in _CHANGES if _fits(checkpoint, replace(settings, **each), place)), None)
+def remedies_of(settings: Settings, place: Place, needed: int, fits: Callable[[Settings], bool]) -> str:
+    """Return the remedies for so many bytes without room, each on a line of its own.
+
+    Args:
+        fits: returns True if the model has room with other settings.
+    """
+    return "".join(f"\n- {line}" for line in _remedies(settings, place, needed, fits))
+
+
+def _remedies(settings: Settings, place: Place, needed: int, fits: Callable[[Settings], bool]) -> Iterator[str]:
+    change = next((each for each in _CHANGES if fits(replace(settings, **each))), None)
     if change is None:
         yield "No setting makes it fit here"
     else:
@@ -41,7 +51,6 @@ def _remedies(checkpoint: Checkpoint, settings: Settings, place: Place) -> Itera
     if suitable := [each for each in candidates(cpu=machine.cores is not None) if machine.fits(each)]:
         yield f'or open {suitable[-1].model!r}, the largest that `rekindle.open("auto")` knows to fit here'
     if not shares_memory(place.first):
-        needed = _needed(Blueprint.of(checkpoint, settings, place))
         if names := holding(needed):
             yield f"or take a larger device: it fits on {', '.join(names)}"
         yield "or shard it over several devices with tensor="

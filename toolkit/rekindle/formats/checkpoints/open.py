@@ -13,6 +13,7 @@ from rekindle.core.store.file_digests import file_digest
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
 from rekindle.formats.checkpoints.hub.names import HubModel
+from rekindle.formats.checkpoints.hub.stored import Admission
 from rekindle.formats.checkpoints.local.sources import find_local, has_prefix, local_tower
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family
@@ -47,6 +48,7 @@ def open_checkpoint(
     family: Family | None = None,
     revision: str | None = None,
     mmproj: str | None = None,
+    admit: Admission | None = None,
 ) -> Checkpoint:
     """Open a model: read its config, tokenizer and end tokens now, and its weights on lookup.
 
@@ -59,6 +61,7 @@ def open_checkpoint(
         revision: a branch, a tag or a commit of a model on the hub; the same as `@revision` in the name.
         mmproj: the file with the vision tower of a GGUF file, by path or as `owner/name/file.gguf`; None for the one
             beside the model, if any.
+        admit: called before the weights of a model on the hub are downloaded; its errors refuse the model.
 
     Raises:
         ConfigError: a revision was passed for a local model, or two different revisions; or `mmproj` for a directory.
@@ -68,7 +71,7 @@ def open_checkpoint(
         StorageError: the cache directory cannot be used.
     """
     tower = None if mmproj is None else _tower_path(mmproj, report)
-    checkpoint = _open(model, report, family, revision, tower)
+    checkpoint = _open(model, report, family, revision, tower, admit)
     if tower is not None and tower not in checkpoint.files:
         raise ConfigError(
             f"mmproj is for a model in a GGUF file, and {checkpoint.source} is a directory, whose vision tower is "
@@ -111,10 +114,10 @@ def _tower_path(mmproj: str, report: Report) -> Path:
     raise ModelNotFound(f"there is no file {mmproj!r}, given as mmproj. Give a path, or owner/name/file.gguf")
 
 
-def _download(model: HubModel, report: Report) -> Path:
+def _download(model: HubModel, report: Report, admit: Admission | None = None) -> Path:
     from rekindle.formats.checkpoints.hub.download import download  # most models are on this machine
 
-    return download(model, report)
+    return download(model, report, admit)
 
 
 def _path(name: str) -> Path:
@@ -132,7 +135,12 @@ def _path(name: str) -> Path:
 
 
 def _open(
-    model: str | os.PathLike[str], report: Report, family: Family | None, revision: str | None, tower: Path | None
+    model: str | os.PathLike[str],
+    report: Report,
+    family: Family | None,
+    revision: str | None,
+    tower: Path | None,
+    admit: Admission | None,
 ) -> Checkpoint:
     name = os.fspath(model)
     path = _path(name)
@@ -155,7 +163,7 @@ def _open(
             raise ModelNotFound(f"{path} is a file, but not a .gguf file{_hint_for_file(path)}.{_ACCEPTED}")
         return _open_gguf(path, family, tower)
     if (hub_model := HubModel.of(name, revision)) is not None:
-        path = _download(hub_model, report)
+        path = _download(hub_model, report, admit)
         return _open_gguf(path, family, tower) if hub_model.file else _open_directory(path, family)
     hint = hint_for(name) or "There is no such file or directory, and it is not a hub id."
     raise ModelNotFound(f"no model {name!r}. {hint}{_ACCEPTED}")

@@ -1,7 +1,7 @@
 """Download of a model: by xet where the hub has it, else by HTTP, from the last byte on."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,11 +12,13 @@ from rekindle.formats.checkpoints.hub.meter import Meter
 from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.formats.checkpoints.hub.refusals import DiskTooSmall, refusal
 from rekindle.formats.checkpoints.hub.resuming import Interrupted, is_final, resumable, transfer
+from rekindle.formats.checkpoints.hub.stored import Admission, StoredWeights
 from rekindle.formats.checkpoints.hub.tokens import has_token, notebook_token
 from rekindle.formats.checkpoints.hub.watch import Stalled, watched
+from rekindle.formats.checkpoints.name_hints import WEIGHT_SUFFIXES
 
 
-def download(model: HubModel, report: Report) -> Path:
+def download(model: HubModel, report: Report, admit: Admission | None = None) -> Path:
     """Download a model unless it is cached. Return its directory in the hub cache, or its GGUF file.
 
     Without a network, or with HF_HUB_OFFLINE set, the cached model is used without a check for updates.
@@ -24,13 +26,14 @@ def download(model: HubModel, report: Report) -> Path:
     Raises:
         ModelNotFound: the hub does not have the model or denies access, or it is unreachable and nothing is cached.
         StorageError: the disk of the hub's cache is too small.
+        Others: errors of `admit`.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     report(Progress(f"asking the Hugging Face hub for {model}", 0, None, "files"))
     try:
-        commit = _with_token(model, report)
+        commit = _with_token(model, report, admit)
     except RekindleError:
         raise
     except Interrupted as error:  # what the cache has of this commit is incomplete
@@ -43,32 +46,34 @@ def download(model: HubModel, report: Report) -> Path:
     return _requested_path(model, commit.directory, commit.gguf_paths)
 
 
-def _with_token(model: HubModel, report: Report) -> Commit:
+def _with_token(model: HubModel, report: Report, admit: Admission | None) -> Commit:
     """Download a model, again with the token of a notebook's secrets if the hub denies access without one."""
     try:
-        return _download(model, None, report)
+        return _download(model, None, report, admit)
     except Exception as error:
         denied = getattr(response_of(error), "status_code", None) in (401, 403)
         if denied and not has_token() and (token := notebook_token()) is not None:
-            return _download(model, token, report)
+            return _download(model, token, report, admit)
         raise
 
 
-def _download(model: HubModel, token: str | None, report: Report) -> Commit:
+def _download(model: HubModel, token: str | None, report: Report, admit: Admission | None) -> Commit:
     """Download the missing files of a model.
 
     Raises:
         DiskTooSmall: they need more bytes than are free.
         Interrupted: a transfer stopped.
-        Others: errors of the hub's library, of questions before the transfers.
+        Others: errors of `admit`, and of the hub's library by questions before the transfers.
     """
     commit = find_commit(model, token, report)
     if commit.is_cached:
         return commit
     files = absent_files(commit, report)
+    if admit is not None:
+        weights = [file for file in files if file.path.endswith(WEIGHT_SUFFIXES)]
+        admit(StoredWeights(model, _total(weights), commit.numbers))
     _check_disk(commit, files)
-    sizes = [file.size for file in files]
-    total = None if None in sizes else sum(size or 0 for size in sizes)
+    total = _total(files)
     meter = Meter(f"downloading {model}", report, sum(file.here for file in files), total)
     meter.tell()
     try:
@@ -76,6 +81,12 @@ def _download(model: HubModel, token: str | None, report: Report) -> Commit:
     finally:
         meter.closed = True
     return commit
+
+
+def _total(files: Iterable[HubFile]) -> int | None:
+    """Return the bytes of files together; None if the hub does not tell one of them."""
+    sizes = [file.size for file in files]
+    return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 def _check_disk(commit: Commit, files: Sequence[HubFile]) -> None:
