@@ -78,7 +78,7 @@ def milliseconds_per_tick(model: str | Path, running: int, device: float) -> tup
         engine = next(thread for thread in threading.enumerate() if thread.name == "rekindle-engine")
         prompts = [[100 + i] * 16 for i in range(running)]
         session.generate_sync(token_ids=prompts, max_tokens=4, ignore_eos=True)
-        ready = programs_of(session._loaded_engine).executables[0]._ready
+        ready = programs_of(session._engine.facts).executables[0]._ready
         ready[Bucket(0, running)] = step = Timed(ready[Bucket(0, running)], device)
         ticks, cpu, began = session.stats.scheduler.ticks, cpu_seconds(engine), perf_counter()
         session.generate_sync(token_ids=prompts, max_tokens=NEW_TOKENS, ignore_eos=True)

@@ -38,7 +38,7 @@ session = rekindle.open_sync(sys.argv[1], progress=False, **json.loads(sys.argv[
 session.precompiled_sync(progress=False)
 memory = session.memory
 engine = next(thread for thread in threading.enumerate() if thread.name == "rekindle-engine")
-ready = programs_of(session._loaded_engine).executables[0]._ready
+ready = programs_of(session._engine.facts).executables[0]._ready
 firsts = []
 for number in range(6):
     began = time.perf_counter()

@@ -51,7 +51,7 @@ def session(families: Path) -> Iterator[rekindle.Session]:
 
 def looks(session: rekindle.Session) -> int:
     """Return the number of ready programs of looks."""
-    (executables,) = programs_of(session._loaded_engine).executables
+    (executables,) = programs_of(session._engine.facts).executables
     return sum(isinstance(key, Look) for key in executables._ready)
 
 
@@ -68,7 +68,7 @@ def same_as_a_look(session: rekindle.Session, answer: rekindle.Generation, **cha
             assert array.shape == (len(answer.token_ids), 64)
             assert array.dtype == np.float32
             np.testing.assert_array_equal(array, look.at(layer, part)[len(answer.prompt_token_ids) :])
-            from_the_end = layer - len(session._loaded_engine.model.layers)
+            from_the_end = layer - len(session._engine.facts.model.layers)
             np.testing.assert_array_equal(captured.at(from_the_end, part), array)
             np.testing.assert_array_equal(look.at(from_the_end, part), look.at(layer, part))
     np.testing.assert_array_equal(captured.embedding, look.embedding[len(answer.prompt_token_ids) :])

@@ -32,7 +32,7 @@ def session() -> Iterator[rekindle.Session]:
 
 def expected(session: rekindle.Session, question: Question) -> tuple[list[float], float]:
     """Return the probabilities of options, and their mass, by scoring each label behind the prompt."""
-    engine = session._requests.loaded_engine
+    engine = session._requests.engine.facts
     (reading,) = readings_of(engine.preparer.prompts, engine.checkpoint.uses.decisions, STATE, [question], {})
     logprobs = []
     for label in reading.labels:

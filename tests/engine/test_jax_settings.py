@@ -88,7 +88,7 @@ def test_what_is_compiled_has_the_settings_of_the_moment_when_the_session_was_op
     with set_to("jax_default_matmul_precision", "highest"):
         session = opened(model, restore="off")
     with session:
-        programs = programs_of(session._loaded_engine).executables[0].builder._programs
+        programs = programs_of(session._engine.facts).executables[0].builder._programs
         lowered = programs.lower(SCATTER)
         assert programs.jax_settings.values["jax_default_matmul_precision"] == "highest"
         assert "rekindle_scatter_" in lowered.as_text()

@@ -48,7 +48,7 @@ def test_a_session_has_facts_about_its_model(model: Path) -> None:
     (file,) = model.glob("*.safetensors")
     with opened(model) as session:
         facts = session.model
-        tensors = session._loaded_engine.checkpoint.tensors
+        tensors = session._engine.facts.checkpoint.tensors
     assert (facts.family, facts.file_format, facts.numbers) == ("qwen3", "safetensors", "float32")
     assert facts.parameters == sum(np.asarray(tensor).size for tensor in tensors.values())
     assert facts.file_bytes == file.stat().st_size
@@ -63,7 +63,7 @@ def test_the_kernels_can_be_named(model: Path) -> None:
     implementations: list[Implementation] = ["xla", "reference"]
     for implementation in implementations:
         with opened(model, **(short | SettingsOptions(implementation=implementation))) as session:
-            programs = programs_of(session._loaded_engine).executables[0].builder._programs
+            programs = programs_of(session._engine.facts).executables[0].builder._programs
             assert programs.statics["kernels"] == implementation
             prepared = {key for key in programs._functions if isinstance(key, DeviceProgram)}
             assert len(prepared) == EXTRA_PROGRAMS

@@ -59,8 +59,8 @@ def test_a_request_fails_with_what_to_lower_and_the_session_lives(
     fail: Callable[[Callable[[], Any]], Any], is_prompt: bool, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = answers(session)
-    executables = session._loaded_engine.lanes[0].executables
-    call, call_now, losses = executables.call, executables._call, session._loaded_engine.stats().lanes[0].device_losses
+    executables = session._engine.facts.lanes[0].executables
+    call, call_now, losses = executables.call, executables._call, session._engine.facts.stats().lanes[0].device_losses
     is_next = list[bool]()
 
     async def mark(key: Any, program: Any, *arguments: Any) -> Any:
@@ -91,7 +91,7 @@ def test_a_request_fails_with_what_to_lower_and_the_session_lives(
         with pytest.raises(OutOfMemory, match=OURS):
             first.result()
     assert not is_armed
-    assert session._loaded_engine.stats().lanes[0].device_losses == losses + 1
+    assert session._engine.facts.stats().lanes[0].device_losses == losses + 1
     assert answers(session) == expected
     assert session.error is None
 

@@ -89,8 +89,8 @@ class Pair:
     def assert_nothing_is_left(self) -> None:
         """Check the pages (each free or evictable), the host entries (each known) and the sums of tokens."""
         scheduler, host_tier = (
-            self.cached._loaded_engine.lanes[0].actors.scheduler,
-            self.cached._loaded_engine.lanes[0].actors.host_tier,
+            self.cached._engine.facts.lanes[0].actors.scheduler,
+            self.cached._engine.facts.lanes[0].actors.host_tier,
         )
         assert isinstance(scheduler, Scheduler)
         assert isinstance(host_tier, HostTier)

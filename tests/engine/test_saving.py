@@ -59,7 +59,7 @@ async def test_saving_while_requests_run(session: rekindle.Session, tmp_path: Pa
 
 
 def test_adapters_and_new_weights_are_not_saved(session: rekindle.Session, families: Path, tmp_path: Path) -> None:
-    parts = random_parts(session._loaded_engine.model)
+    parts = random_parts(session._engine.facts.model)
     session.add_adapter_sync("sql", saved(tmp_path / "adapter", parts))
     with pytest.raises(rekindle.InvalidRequest, match=r"this session has sql: remove them by remove_adapter\(\)"):
         session.save_quantized_sync(tmp_path / "model.gguf")

@@ -216,7 +216,7 @@ def test_shared_arrays_are_used_where_they_are_and_outlive_the_session(
 
 def weight_places(session: rekindle.Session) -> set[int]:
     """Return the addresses of a session's weights."""
-    stepper: Any = session._loaded_engine.lanes[0].actors.stepper
+    stepper: Any = session._engine.facts.lanes[0].actors.stepper
     return {array.unsafe_buffer_pointer() for array in stepper._state.weights}
 
 

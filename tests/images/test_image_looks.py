@@ -22,7 +22,7 @@ async def test_the_lens_of_the_last_layer_is_the_prediction_of_the_golden(sessio
     assert look.token_ids == tuple(NUMBERS[f"{number}_input_ids"].reshape(-1).tolist())
     lens = await session.logit_lens(look, top=1)
     assert lens.token_ids[-1, -1, 0] == NUMBERS[f"{number}_greedy_new"][0]
-    placeholder = session._loaded_engine.preparer.prompts.images.placeholder  # type: ignore[union-attr]
+    placeholder = session._engine.facts.preparer.prompts.images.placeholder  # type: ignore[union-attr]
     positions = np.flatnonzero(np.array(look.token_ids) == placeholder)
     embedded = look.embedding[positions]
     expected = NUMBERS[f"{number}_embedded"].reshape(embedded.shape)

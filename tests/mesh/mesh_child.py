@@ -103,7 +103,7 @@ def exchanged(model: Path, replicas: int) -> dict[str, Any]:
         again = session.generate_sync(token_ids=prompts, max_tokens=6, ignore_eos=True)
         return {
             "places": [
-                [device.id for device in lane.place.devices] for lane in session._loaded_engine.lanes if lane.place
+                [device.id for device in lane.place.devices] for lane in session._engine.facts.lanes if lane.place
             ],
             "memory": [session.memory.weights, session.memory.devices],
             "tokens": [[each.token_ids for each in answers] for answers in (first, other, again)],
@@ -132,7 +132,7 @@ def apart(model: Path, prefill: int, decode: int, kv_dtype: KvDtype | None = Non
         "moved": moved,
         "compilations": stats.compilations,
         "unexpected": stats.unexpected_compilations,
-        "repr": str(session._loaded_engine.deployment),
+        "repr": str(session._engine.facts.deployment),
     }
 
 
@@ -175,12 +175,10 @@ def open_model(model: Path, options: dict[str, Any]) -> dict[str, Any]:
         rekindle.open_sync(model, progress=False, **settings_of(options, patches)) as session,
     ):
         return {
-            "place": [
-                device.id for lane in session._loaded_engine.lanes if lane.place for device in lane.place.devices
-            ],
+            "place": [device.id for lane in session._engine.facts.lanes if lane.place for device in lane.place.devices],
             "tensor": session.settings.tensor,
             "tokens": session.generate_sync(token_ids=prompt, max_tokens=6, ignore_eos=True).token_ids,
-            "text": SessionCard("it", session._loaded_engine, None, None).text(),
+            "text": SessionCard("it", session._engine.facts, None, None).text(),
             "memory": {"devices": session.memory.devices} | session.memory.on_each,
             "weights": session.memory.weights,
         }

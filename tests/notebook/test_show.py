@@ -15,16 +15,16 @@ from tests.notebook.stop import assert_usable, stop
 pytestmark = pytest.mark.notebook
 
 GRAB = """
-grabbed, submit = [], session._client.submit
+grabbed, submit = [], session._engine.client.submit
 
 def grab(*arguments, **options):
     grabbed.append(submit(*arguments, **options))
     return grabbed[-1]
 
-session._client.submit = grab
+session._engine.client.submit = grab
 """
 """Code to put all new requests into `grabbed`, however soon they end."""
-LET_GO = "del session._client.submit"
+LET_GO = "del session._engine.client.submit"
 
 
 @pytest.fixture

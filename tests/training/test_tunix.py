@@ -205,7 +205,7 @@ def test_arrays_in_the_form_of_the_session_are_not_copied(
 ) -> None:
     state = nnx.state(actor, nnx.Param)
     rollout.update_params(state, (nnx.Param,))
-    stepper: Any = session._loaded_engine.lanes[0].actors.stepper
+    stepper: Any = session._engine.facts.lanes[0].actors.stepper
     places = {array.unsafe_buffer_pointer() for array in stepper._state.weights}
     own = {name for name, array in arrays_of(state) if array.unsafe_buffer_pointer() in places}
     norms = {name for name, array in arrays_of(state) if array.ndim == 1}

@@ -15,7 +15,7 @@ from tests.waiting import until, until_blocking
 def thread_of(session: Session) -> threading.Thread:
     """Return the thread of a session's engine; threads of closed sessions may just be on their way out."""
     works = [thread for thread in threading.enumerate() if isinstance(thread, Work)]
-    (engine,) = [work for work in works if work.stop == session._engine.stop]
+    (engine,) = [work for work in works if work.stop == session._engine.thread.stop]
     return engine
 
 

@@ -300,4 +300,4 @@ async def test_a_close_while_it_is_paused_does_not_wait_for_what_nobody_takes() 
         await session.close()
         assert handle.done
         assert not session.paused
-        assert [*map(type, (session._engine.error,))] == [SessionClosed]
+        assert [*map(type, (session._engine.thread.error,))] == [SessionClosed]

@@ -97,7 +97,7 @@ async def test_a_close_ends_all_who_wait_with_the_sessions_error() -> None:
     with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         await with_waiters(session, settler, outcomes, session.close)
         assert [type(error) for error in outcomes.got] == [SessionClosed] * (len(WAITERS) + 1)
-        assert {*map(id, outcomes.got)} == {id(session._engine.error)}
+        assert {*map(id, outcomes.got)} == {id(session._engine.thread.error)}
 
 
 async def test_a_failure_ends_all_who_wait_with_the_sessions_error() -> None:
@@ -109,7 +109,7 @@ async def test_a_failure_ends_all_who_wait_with_the_sessions_error() -> None:
     with fake_session(fake_loaded_engine(fake_limits(), settler=settler)) as session:
         await with_waiters(session, settler, outcomes, fail)
         assert [type(error) for error in outcomes.got] == [EngineFailed] * (len(WAITERS) + 1)
-        assert {*map(id, outcomes.got)} == {id(session._engine.error)}
+        assert {*map(id, outcomes.got)} == {id(session._engine.thread.error)}
         assert not session.paused
 
 
@@ -124,7 +124,7 @@ async def test_an_error_in_a_step_is_that_of_the_session_for_all() -> None:
         for waiter in WAITERS:
             await outcomes.call(partial(waiter, session))
         await outcomes.call(lambda: handle)
-        assert {*map(id, outcomes.got)} == {id(caught.value)} == {id(session._engine.error)}
+        assert {*map(id, outcomes.got)} == {id(caught.value)} == {id(session._engine.thread.error)}
         with pytest.raises(EngineFailed):
             session.resume()
         with pytest.raises(EngineFailed):
@@ -166,20 +166,20 @@ async def test_who_waits_is_let_go_only_once_the_error_is_known(kind: type[Comma
         session.submit(token_ids=PROMPT)
         await settler.took.wait(0)
         for witness in witnesses:  # one command is being done, one is still to be done
-            witness.host = session._engine
-            session._engine.command(kind(witness))
+            witness.host = session._engine.thread
+            session._engine.thread.command(kind(witness))
         session.resume()  # otherwise a close would save, and wait for messages that nobody takes
         if fails:
             settler.step()
         else:
-            session._engine.stop()
+            session._engine.thread.stop()
         for witness in witnesses:
             await witness.wait(0)
             assert isinstance(witness.error, EngineFailed if fails else SessionClosed)
 
 
 async def test_a_command_that_comes_just_as_the_engine_stops_is_answered_too(session: Session) -> None:
-    engine = session._engine._engine
+    engine = session._engine.thread._engine
     assert engine is not None
     await session.close()
     for command in (Pause(), TakeOne(), Resume()):

@@ -45,7 +45,7 @@ def calls_of(running: int) -> Counter[str]:
     (lane,) = engine.lanes
     lane = replace(lane, scheduler=scheduler, actors=replace(lane.actors, scheduler=scheduler))
     with fake_session(replace(engine, lanes=(lane,))) as session:
-        session._engine.watch(calls.observe)
+        session._engine.thread.watch(calls.observe)
         prompts = [[1 + i] * PROMPT for i in range(running)]
         session.generate_sync(token_ids=prompts, max_tokens=NEW_TOKENS, ignore_eos=True)
     return calls.counts

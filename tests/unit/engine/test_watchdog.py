@@ -239,7 +239,7 @@ def stuck_session(settler: FakeSettler, free: Callable[[], None] = lambda: None,
 
 
 def watchdog_of(session: Session) -> Watchdog:
-    (watchdog,) = session._engine._serving()._watchdogs
+    (watchdog,) = session._engine.thread._serving()._watchdogs
     return watchdog
 
 
@@ -441,7 +441,7 @@ def test_close_waits_for_a_compiler_that_is_slow(hanging: Hanging, monkeypatch: 
 def test_a_closing_session_saves_nothing_behind_a_stuck_tick(hanging: Hanging) -> None:
     with left_behind(stuck_session(hanging)) as session:
         hang(session)
-    assert not session._client._answers
+    assert not session._engine.client._answers
 
 
 def step_twice(session: Session) -> None:

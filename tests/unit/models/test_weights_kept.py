@@ -123,7 +123,7 @@ async def test_each_log_probability_is_told_once(ticks: int) -> None:
         def exchange(record: MessageRecord) -> None:
             """Give new weights after so many ticks have settled, on the engine's thread, between two messages."""
             if isinstance(record.message, Submit | Settled) and next(turns) == ticks:
-                session._client.ask(lambda ticket: NewWeights(ticket, [], "keep"), session._engine.post)
+                session._engine.client.ask(lambda ticket: NewWeights(ticket, [], "keep"), session._engine.thread.post)
 
         with session.watch(exchange):
             answer = await session.generate(token_ids=SHARED, max_tokens=9, prompt_logprobs=1, logprobs=0)
@@ -148,7 +148,7 @@ async def test_each_token_names_the_weights_that_drew_it(settings: SettingsOptio
                 case Settled(tokens=tokens):
                     draws.extend((used[lane], token) for _, token in tokens)
                     if tokens and len(draws) % 4 == 0:
-                        session._client.ask(lambda ticket: NewWeights(ticket, [[], []], "keep"), session._engine.post)
+                        session._engine.ask(lambda ticket: NewWeights(ticket, [[], []], "keep"))
                 case UseWeights(version=version):
                     used[lane] = version
 

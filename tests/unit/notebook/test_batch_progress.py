@@ -103,7 +103,7 @@ async def test_a_quick_batch_prints_nothing(
 async def test_the_default_is_what_open_was_told(default: bool, settler: FakeSettler, bars: Bars) -> None:
     loaded_engine = fake_loaded_engine(fake_limits(), settler=settler)
     with fake_session(loaded_engine) as quiet:
-        session = Session(quiet._engine, loaded_engine, quiet._client, progress=default)
+        session = Session(quiet._engine, progress=default)
         prefix = await to_thread.run_sync(lambda: _prefix_of(session, settler))
         for holder in (session, prefix):
             for progress in (None, not default):

@@ -74,7 +74,7 @@ def busy(settler: FakeSettler) -> Iterator[Session]:
 
 
 def facts_of(session: Session, at: float = 0.0) -> Facts:
-    return EngineView(session._engine, session._loaded_engine, session._client, "fake").look(at)
+    return EngineView(session._engine, "fake").look(at)
 
 
 def test_the_facts_are_those_of_the_session(busy: Session) -> None:
@@ -104,7 +104,7 @@ def test_a_request_is_listed_with_what_it_has_got(held_session: Session, settler
 
 
 def test_first_tokens_are_those_of_the_last_minute(session: Session) -> None:
-    session._client.first_tokens.extend((when, when / 100) for when in (10.0, 39.0, 41.0, 99.0))
+    session._engine.client.first_tokens.extend((when, when / 100) for when in (10.0, 39.0, 41.0, 99.0))
     assert facts_of(session, at=100.0).first_tokens == (0.41, 0.99)
 
 

@@ -413,7 +413,7 @@ def test_a_session_that_is_dropped_ends_its_engine_and_its_dashboard(cell_output
     session = fake_session()
     session.dashboard()._ipython_display_()
     (thread,) = threads()
-    host, alive = session._engine, weakref.ref(session)
+    host, alive = session._engine.thread, weakref.ref(session)
     del session
     gc.collect()
     assert alive() is None
@@ -432,7 +432,7 @@ def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(cell_outputs: list[F
     session.close_sync()
     for thread in (engine, *threads()):
         thread.join()
-    alive = weakref.ref(session._loaded_engine)
+    alive = weakref.ref(session._engine.facts)
     del session, panel, engine, thread
     gc.collect()
     assert alive() is None

@@ -119,7 +119,7 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
 @pytest.mark.parametrize("model", ["a-model", "owner/name"])
 def test_a_session_is_named_as_it_was_opened(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_session() as fake:
-        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: fake._loaded_engine)
+        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: fake._engine.facts)
         with rekindle.open_sync(model, progress=False) as session:
             assert repr(session).startswith(f"<rekindle.Session {model} (int on cpu:0): 0 running, 0 waiting, ")
 

@@ -40,7 +40,7 @@ async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(
     records: list[MessageRecord] = []
     takers = {
         kind: name
-        for name, actor in vars(session._loaded_engine.lanes[0].actors).items()
+        for name, actor in vars(session._engine.facts.lanes[0].actors).items()
         for kind in _kinds(session, actor)
     }
     with session.watch(records.append):
@@ -64,7 +64,7 @@ async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(
 
 
 def _kinds(session: Session, actor: Actor) -> list[type]:
-    return [kind for kind, taker in session._loaded_engine.lanes[0].actors.by_message().items() if taker is actor]
+    return [kind for kind, taker in session._engine.facts.lanes[0].actors.by_message().items() if taker is actor]
 
 
 async def test_all_that_led_to_an_answer_is_seen_before_the_answer_comes(session: Session) -> None:
@@ -209,7 +209,7 @@ async def test_it_says_what_it_is_and_whether_it_watches(session: Session) -> No
 
 async def test_blocks_of_many_threads_do_not_lose_each_other(session: Session) -> None:
     before = sys.getswitchinterval()
-    engine = session._engine._engine
+    engine = session._engine.thread._engine
     assert engine is not None
     watchers = dict(engine._watchers)
     counts: Counter[int] = Counter()

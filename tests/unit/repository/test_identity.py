@@ -190,7 +190,7 @@ def keys_of(directory: Path, start: Start) -> tuple[dict[Part, str], dict[Surviv
             "pages": identity.pages_key().digest,
             "images": identity.images_key().digest,
             "programs": " ".join(key_of(each).digest for each in blueprint.all_programs()),
-            "map": str(Shaping(session._loaded_engine, session._client).content(None)),
+            "map": str(Shaping(session._engine).content(None)),
             "fingerprint": session.fingerprint,
             "replicas": recipe.digest,
         }

@@ -52,7 +52,7 @@ def session_of(number: int = 0, **parts: Any) -> Session:
 
 def shaping(**parts: Any) -> str:
     with session_of(**parts) as session:
-        content = Shaping(session._loaded_engine, session._client).content(None)
+        content = Shaping(session._engine).content(None)
         assert content_digest(content) != session.fingerprint
         return f"{content} {session.fingerprint}"
 
@@ -100,15 +100,15 @@ def adapted(number: int) -> str:
         array = np.full((1, 1), number, np.float32)
         tensors = {f"model.layers.0.self_attn.q_proj.lora_{side}.weight": array for side in "AB"}
         session.add_adapter_sync("a", tensors=tensors, config={"r": 1, "lora_alpha": 1})
-        use = session._client.adapters.take("a")
-        content = Shaping(session._loaded_engine, session._client).content("a")
+        use = session._engine.client.adapters.take("a")
+        content = Shaping(session._engine).content("a")
         return f"{session.fingerprint} {content['adapter']} {namespace_of('', use, None)}"
 
 
 def updated(number: int) -> str:
     with session_of() as session:
         session.update_weights_sync({"w": np.full(3, number)})
-        content = Shaping(session._loaded_engine, session._client).content(None)
+        content = Shaping(session._engine).content(None)
         return f"{session.fingerprint} {content['weights']}"
 
 

@@ -113,7 +113,7 @@ async def test_prefixes_that_were_held_before_new_weights_pin_nobody(session: Se
         await session.update_weights({})
         answers = [await prefix.generate(token_ids=[number] * 8, max_tokens=2) for number in range(2 * LANES)]
         assert len(answers) == 2 * LANES
-    router = vars(session._engine._serving())["_stages"]["router"]._actor
+    router = vars(session._engine.thread._serving())["_stages"]["router"]._actor
     assert not router._held_prefixes
 
 
@@ -219,7 +219,7 @@ async def test_a_stuck_tick_of_one_lane_fails_its_requests_alone() -> None:
     loaded_engine = fake_loaded_engine(fake_limits(**SMALL)).composed(compose)
     loaded_engine = replace(loaded_engine, settings=replace(loaded_engine.settings, watchdog_timeout=PATIENCE))
     async with fake_session(loaded_engine) as session:
-        stuck = session._engine._serving()._watchdogs[1]
+        stuck = session._engine.thread._serving()._watchdogs[1]
         handles = [session.submit(token_ids=prompt, max_tokens=3) for prompt in PROMPTS[:3]]
         await until(lambda: session.stats.scheduler.running == 3, "each lane had its request")
         with stuck._changed:

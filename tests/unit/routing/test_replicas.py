@@ -102,7 +102,7 @@ def alone(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 def actors(ray: FakeRay, session: Session) -> list[Actor]:
-    return list(session._loaded_engine.programs._actors)  # type: ignore[attr-defined]
+    return list(session._engine.facts.programs._actors)  # type: ignore[attr-defined]
 
 
 @pytest.mark.wide
@@ -190,7 +190,7 @@ def test_new_weights_are_those_of_all_replicas_also_of_one_that_dies(ray: FakeRa
     with open_replicas(2) as session:
         session.update_weights_sync({})
         session.update_weights_sync({}, in_flight="keep")
-        weights = [lane.weights for lane in session._loaded_engine.schedulers]  # type: ignore[attr-defined]
+        weights = [lane.weights for lane in session._engine.facts.schedulers]  # type: ignore[attr-defined]
         assert all(weights)
         (first, second), loaded = actors(ray, session), weights[0][0].number
         ray.kill(first, no_restart=False)
@@ -226,7 +226,7 @@ def test_a_replica_that_is_lost_and_found_while_the_engine_is_paused_computes_no
         handle = session.submit(token_ids=[1] * 20, max_tokens=50, ignore_eos=True)
         for _ in range(2):  # then the lane has the request in its mailbox
             session.step_sync()
-        (way,) = session._loaded_engine.replicas._links  # type: ignore[union-attr]
+        (way,) = session._engine.facts.replicas._links  # type: ignore[union-attr]
         before = way._session
         ray.kill(actors(ray, session)[0], no_restart=False)
         until_blocking(lambda: way._session != before, "it is found")

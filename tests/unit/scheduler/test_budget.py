@@ -225,12 +225,12 @@ def test_a_restart_finds_its_programs_though_the_pool_was_sized_by_measuring(
     for restore in ("auto", "require"):
         options: SettingsOptions = {**settings, "restore": restore}
         with rekindle.open_sync(families / "llama-tied", progress=False, **options) as session:
-            limits = session._loaded_engine.limits
+            limits = session._engine.facts.limits
             pages.append(limits.pool.num_pages)
             assert session.generate_sync(token_ids=[1, 2], max_tokens=2).token_ids
             assert limits.pool.num_pages < 1 + 16 * limits.pool.pages_per_request, "memory is what bounds it"
             compiled = session.stats.compilations
-            session._loaded_engine.programs.stored()[0].result()
+            session._engine.facts.programs.stored()[0].result()
         assert bool(compiled) == (restore == "auto")
     assert pages[0] == pages[1]
 
@@ -259,7 +259,7 @@ def test_info_and_a_session_say_how_memory_is_spent(families: Path, capsys: pyte
         assert size_text(memory.weights) == facts["weights"]
         assert memory.tokens == 8 * 64
         assert memory.pool == 9 * 64 * memory.token
-        assert memory.workspace == programs_of(session._loaded_engine).executables[0].workspace()
+        assert memory.workspace == programs_of(session._engine.facts).executables[0].workspace()
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ async def test_an_embedding_models_query_and_documents_are_cut_alone() -> None:
         whole = await session.rerank("capital", ["x" * 2000], truncate_prompt_tokens=-1)
     assert cut.scores == expected.scores
     assert (
-        whole.prompt_tokens == len("capital") + session._loaded_engine.preparer.prompts.capacity
+        whole.prompt_tokens == len("capital") + session._engine.facts.preparer.prompts.capacity
     )  # no token is generated
 
 

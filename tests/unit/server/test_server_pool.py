@@ -55,7 +55,7 @@ class FakeSource:
 
     @property
     def is_open(self) -> bool:
-        return bool(self.sessions) and not self.sessions[-1]._engine.stopped.closed
+        return bool(self.sessions) and not self.sessions[-1]._engine.thread.stopped.closed
 
 
 KEY = {"authorization": "Bearer key"}

@@ -162,7 +162,7 @@ async def test_a_server_that_was_closed_does_not_keep_its_session() -> None:
     session = fake_session()
     with session.serve_sync(port=0) as server:
         assert ask(server.url, "/health") == (200, {"status": "ok"})
-    stopped = session._engine.stopped
+    stopped = session._engine.thread.stopped
     reference = weakref.ref(session)
     del session, server
 

@@ -28,7 +28,7 @@ def test_it_is_measured_with_as_many_as_run_at_once_and_leaves_nothing_in_caches
         results = [session.bench_sync() for _ in range(2)]
         ended_blocking(session)
         stats, metrics = session.stats.scheduler, session.metrics_text()
-        (first_token,) = session._client.first_tokens
+        (first_token,) = session._engine.client.first_tokens
     assert [list(each.speeds) for each in results] == [[1, 3]] * 2
     for each in results:
         assert each.first_token > 0

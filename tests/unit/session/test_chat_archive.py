@@ -214,9 +214,9 @@ def test_conversations_of_others_and_of_nothing_stored_are_not_kept(texts: Sessi
     assert texts.chat().widget()._resuming._recording is not None
     assert texts.chat(cache_salt="a user").widget()._resuming._recording is None
     assert texts.chat().widget(keep=False)._resuming._recording is None
-    settings: Any = texts._loaded_engine.settings
+    settings: Any = texts._engine.facts.settings
     for off in ({"restore": "off"}, {"disk_cache_bytes": 0}):
-        object.__setattr__(texts._loaded_engine, "settings", replace(settings, **off))
+        object.__setattr__(texts._engine.facts, "settings", replace(settings, **off))
         assert texts.chat().widget()._resuming._recording is None
 
 

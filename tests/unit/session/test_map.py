@@ -285,7 +285,7 @@ async def test_a_session_that_is_closed_ends_it(settler: FakeSettler) -> None:
         pending = session.map(token_ids=items, max_tokens=1)
         settler.step()
         await anext(pending)
-        session._engine.stop()
+        session._engine.thread.stop()
         settler.release()
         with pytest.raises(SessionClosed):
             async for _ in pending:

@@ -38,7 +38,7 @@ def requested(session: Session) -> int:
 
 
 def content_of(session: Session) -> dict[str, str]:
-    return Shaping(session._loaded_engine, session._client).content(None)
+    return Shaping(session._engine).content(None)
 
 
 def lines(path: Path) -> list[Any]:

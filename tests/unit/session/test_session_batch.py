@@ -73,7 +73,7 @@ async def test_all_bad_prompts_are_named_by_index_in_one_error_and_nothing_is_co
         with pytest.raises(InvalidBatch, match=f"\n  prompt {index}: .*{message}"):
             raise caught.value
     assert texts.stats.scheduler.prompt_tokens == 0
-    assert not texts._client._handles
+    assert not texts._engine.client._handles
 
 
 async def test_beyond_ten_bad_prompts_are_counted(texts: Session) -> None:
@@ -157,7 +157,7 @@ async def test_leaving_the_check_leaves_nothing_behind_and_the_loop_turns_meanwh
         slow.permits.release(50)
         await anyio.to_thread.run_sync(checking.join)
         assert slow.encoded == 1, "the rest is not looked at any more"
-        assert not session._client._handles
+        assert not session._engine.client._handles
         assert_all_is_free(session)
 
 

@@ -177,7 +177,7 @@ async def test_close_does_not_wait_for_what_cannot_be_interrupted_but_the_engine
         await to_thread.run_sync(settler.started.wait)
         engine = thread_of(session)
     assert freed == ["rekindle-engine"]
-    assert any(worker.is_alive() for worker in session._engine._workers), "it knows whom to wait for"
+    assert any(worker.is_alive() for worker in session._engine.thread._workers), "it knows whom to wait for"
     assert engine.is_alive()
     settler.ready.set()
     await to_thread.run_sync(engine.join)
@@ -186,7 +186,7 @@ async def test_close_does_not_wait_for_what_cannot_be_interrupted_but_the_engine
 async def test_a_session_that_is_dropped_stops_its_engine(freed: list[str]) -> None:
     session = fake_session(machine_of(FakeSettler(), freed))
     await session.generate(token_ids=PROMPT, max_tokens=2)
-    host, dropped = session._engine, weakref.ref(session)
+    host, dropped = session._engine.thread, weakref.ref(session)
     del session
     gc.collect()
     assert dropped() is None
@@ -207,7 +207,7 @@ def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool
         try:
             handle.result(timeout=PATIENCE)
         except InvalidRequest:
-            return session._engine
+            return session._engine.thread
         raise AssertionError("it is turned away")
 
     host = use(fake_session())
@@ -265,7 +265,7 @@ async def test_a_failure_of_the_engine_reaches_every_caller_as_one_error(
     expected = "the engine stopped because of ZeroDivisionError: the device is gone. Open another session"
     assert str(error) == expected
     assert repr(session) == f"<rekindle.Session fake: {expected}>"
-    await session._engine.stopped.wait(0)
+    await session._engine.thread.stopped.wait(0)
     assert freed == ["rekindle-engine"]
 
 

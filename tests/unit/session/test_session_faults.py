@@ -109,7 +109,7 @@ async def test_weights_that_are_left_at_the_moment_of_a_close_are_left_quietly()
     await until(lambda: request.record.standing.state != "waiting", "the request had started")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(session.update_weights, {})
-        await until(lambda: session._client._answers, "the engine was asked to use them")
+        await until(lambda: session._engine.client._answers, "the engine was asked to use them")
         tasks.cancel_scope.cancel()
         session.close_sync()
 
@@ -238,7 +238,7 @@ def test_a_prefix_that_is_held_counts_as_no_first_token() -> None:
     with fake_session() as session:
         session.prefix_sync(token_ids=PROMPT * 20).release()
         session.generate_sync(token_ids=PROMPT, max_tokens=2)
-        assert len(session._client.first_tokens) == 1
+        assert len(session._engine.client.first_tokens) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are of POSIX")

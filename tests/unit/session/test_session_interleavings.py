@@ -129,7 +129,7 @@ async def run_story(story: list[Ask | Do], limits: dict[str, Any]) -> None:
                 await happen(event, session, settler, client)
             await checkpoint()
         settler.release()
-    closed = session._engine.error is not None
+    closed = session._engine.thread.error is not None
     for caller in client:
         caller.check(closed)
     if not closed:
@@ -144,7 +144,7 @@ async def run_story(story: list[Ask | Do], limits: dict[str, Any]) -> None:
     scheduler.check()
     stats = scheduler.stats
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-    assert not session._client._handles, "nobody is kept who was answered"
+    assert not session._engine.client._handles, "nobody is kept who was answered"
 
 
 async def happen(event: Do, session: Session, settler: FakeSettler, client: list[Caller]) -> None:

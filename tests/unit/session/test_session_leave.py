@@ -296,8 +296,8 @@ async def test_leaving_an_enqueue_leaves_nothing_behind(held_session: Session) -
             last = [*held_session.requests.values()][-1]
             tasks.cancel_scope.cancel()
         assert repr(last) == "<rekindle.Handle cancelled, 0 tokens>"
-        assert len(held_session._client._handles) == 3
-        assert not held_session._client._gate._outside
+        assert len(held_session._engine.client._handles) == 3
+        assert not held_session._engine.client._gate._outside
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
@@ -331,15 +331,19 @@ async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(
         with pytest.raises(RequestCancelled, match="before it was submitted"):
             await anext(stream)
     assert [*held_session.requests.values()] == [stream._handle for stream in outside[:3]]
-    assert len(held_session._client._handles) == 3, "nothing is kept of those that left, though no place came free"
-    assert len(held_session._client._gate._outside) <= 1, "the third waits outside unless the first has begun to run"
+    assert len(held_session._engine.client._handles) == 3, (
+        "nothing is kept of those that left, though no place came free"
+    )
+    assert len(held_session._engine.client._gate._outside) <= 1, (
+        "the third waits outside unless the first has begun to run"
+    )
     settler.release()
     for stream in outside[:3]:
         assert [piece.token_ids async for piece in stream]
     assert_all_is_free(held_session)
     await held_session.generate(token_ids=PROMPT, max_tokens=1)
-    assert not held_session._client._handles
-    assert not held_session._client._gate._inside
+    assert not held_session._engine.client._handles
+    assert not held_session._engine.client._gate._inside
 
 
 @pytest.mark.parametrize("call", ["embed", "perplexity"])

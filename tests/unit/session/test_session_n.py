@@ -82,7 +82,7 @@ async def test_draws_at_temperature_0_are_alike_and_the_line_that_asks_for_them_
 async def test_n_is_a_count_and_nothing_is_left_of_a_call_that_says_otherwise(session: Session, n: Any) -> None:
     with pytest.raises(InvalidRequest, match="n must be an integer from 1"):
         await session.generate(token_ids=PROMPT, n=n)
-    assert not session._client._handles
+    assert not session._engine.client._handles
 
 
 async def test_one_stream_and_one_handle_are_of_one_draw(session: Session) -> None:
@@ -99,7 +99,7 @@ async def test_an_unknown_keyword_is_named_at_the_call_with_the_one_that_was_mea
             call(**misspelled)
     with pytest.raises(InvalidRequest, match=r"unknown keyword 'temprature'; did you mean temperature\?"):
         await session.generate(token_ids=PROMPT, temprature=1.0)  # type: ignore[call-overload]
-    assert not session._client._handles
+    assert not session._engine.client._handles
 
 
 # Defaults
@@ -187,7 +187,7 @@ async def test_token_ids_outside_the_vocabulary_are_an_error_at_the_call(
             call(**ask)
     with pytest.raises(InvalidRequest, match=name):
         await session.generate(n=2, **ask)
-    assert not session._client._handles
+    assert not session._engine.client._handles
 
 
 @pytest.mark.parametrize(

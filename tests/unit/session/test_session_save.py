@@ -121,7 +121,7 @@ async def test_each_who_asks_is_told_of_what_was_written_since(paged: Session) -
         await paused_with_pages(paged)
         feeds = []
         for _ in range(3):
-            feeds.append(paged._client.ask(SaveCache, paged._engine.post)[1])
+            feeds.append(paged._engine.ask(SaveCache)[1])
             for _ in range(12):
                 await paged.step()
         while await paged.step() is not None:
@@ -218,7 +218,7 @@ async def test_a_session_that_closes_or_fails_meanwhile_ends_a_save_with_its_err
             else:
                 await session.close()
         assert [type(error) for error in got] == [EngineFailed if fails else SessionClosed]
-        assert got[0] is session._engine.error
+        assert got[0] is session._engine.thread.error
 
 
 async def test_leaving_a_save_early_leaves_the_session_usable(paged: Session) -> None:
@@ -229,7 +229,7 @@ async def test_leaving_a_save_early_leaves_the_session_usable(paged: Session) ->
     paged.resume()
     assert await paged.save(progress=False) <= PAGES
     assert paged.stats.scheduler.disk_pages == PAGES
-    assert not paged._client._answers, "nobody is kept who was answered"
+    assert not paged._engine.client._answers, "nobody is kept who was answered"
 
 
 def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:

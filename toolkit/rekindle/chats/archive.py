@@ -191,7 +191,7 @@ def archive_of(requests: Requests, options: Mapping[str, Any]) -> Archive | None
     Args:
         options: the options of the conversation.
     """
-    settings = requests.loaded_engine.settings
+    settings = requests.engine.facts.settings
     is_private = settings.restore == "off" or not settings.disk_cache_bytes or bool(requests.salt(options))
     return None if is_private or not requests.name else Archive(requests.name)
 

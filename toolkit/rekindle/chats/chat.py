@@ -140,7 +140,7 @@ class Chat:
     @property
     def _no_images(self) -> str:
         """The reason why the model takes no images; "" if it does."""
-        prompts = self._requests.loaded_engine.preparer.prompts
+        prompts = self._requests.engine.facts.preparer.prompts
         return prompts.no_images if prompts.images is None else ""
 
     @awaitable('await chat.say("...")')

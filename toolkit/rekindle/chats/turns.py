@@ -265,7 +265,7 @@ class Turn:
 
     @property
     def _prompts(self) -> PromptReader:
-        return self._requests.loaded_engine.preparer.prompts
+        return self._requests.engine.facts.preparer.prompts
 
     def take_interrupted(self) -> Generation | None:
         """Return the text so far of an interrupted answer, and record its tokens; None if no answer has opening."""

@@ -3,10 +3,10 @@
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rekindle.client.adapters import AdapterTable
 from rekindle.client.handle import Handle, Post, RequestDrawer
@@ -32,6 +32,10 @@ from rekindle.core.messages import (
     WeightsReplaced,
     WeightsUsed,
 )
+
+if TYPE_CHECKING:
+    from rekindle.assembly.loaded_engine import LoadedEngine
+    from rekindle.assembly.thread import EngineThread
 
 FIRST_TOKENS = 256
 """Maximum number of recent first tokens kept for the dashboard."""
@@ -209,3 +213,31 @@ class EngineClient:
     def _end(self, request_id: int, error: Exception) -> None:
         if handle := self._handles.pop(request_id, None):
             handle.record.fail(error)
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class OpenEngine:
+    """The engine of one session.
+
+    Attributes:
+        thread: runs the engine, and takes commands and observers.
+        facts: the model, its settings, limits and programs, and the counts so far.
+        client: the requests in flight, the adapters, the weights in use and the latencies.
+    """
+
+    thread: "EngineThread"
+    facts: "LoadedEngine"
+    client: EngineClient
+
+    def submit(self, submission: Submission, *, wait: bool, drawer: RequestDrawer | None = None) -> Handle:
+        """Send a request; see `EngineClient.submit`."""
+        return self.client.submit(submission, self.thread.post, wait=wait, drawer=drawer)
+
+    def ask(self, question: Callable[[int], Message], digest: str = "") -> tuple[int, Feed[Any]]:
+        """Send a command other than a request; see `EngineClient.ask`."""
+        return self.client.ask(question, self.thread.post, digest)
+
+    def check(self) -> None:
+        """Raise the error of the engine, if the engine has ended."""
+        if self.thread.error is not None:
+            raise self.thread.error.with_traceback(None)

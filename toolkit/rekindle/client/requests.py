@@ -5,7 +5,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 from weakref import ref
 
 from rekindle.client.batches.batch import Batch, check_errors, check_progress
@@ -31,7 +31,7 @@ from rekindle.client.calls.prompts import (
     unanswered,
 )
 from rekindle.client.calls.tool_grammar import with_tool_grammar
-from rekindle.client.engine_client import EngineClient
+from rekindle.client.engine_client import OpenEngine
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.submission import Capturing, Submission, reader_of
 from rekindle.core.concurrency.feed import Feed
@@ -45,10 +45,6 @@ from rekindle.core.request.repetition import TEXTS, RepetitionLimit
 from rekindle.core.request.request import Pooling, Turn, check_length
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.facts import settings
-
-if TYPE_CHECKING:
-    from rekindle.assembly.loaded_engine import LoadedEngine
-    from rekindle.assembly.thread import EngineThread
 
 
 class HasRequests(Protocol):
@@ -87,31 +83,29 @@ class Requests:
         name: the name of the model, as passed to `open`; "" if it has none.
 
     Attributes:
-        loaded_engine: the parts of the engine and its model.
+        engine: the engine of the session.
         name: as above.
     """
 
     def __init__(
         self,
-        engine: "EngineThread",
-        loaded_engine: "LoadedEngine",
-        client: EngineClient,
+        engine: OpenEngine,
         options: Mapping[str, Any],
         draw: Callable[[Report], Drawer],
         progress: bool,
         repetition: RepetitionLimit | None = None,
         name: str = "",
     ):
-        self._engine, self.loaded_engine, self._client, self.name = engine, loaded_engine, client, name
+        self.engine, self.name = engine, name
         self._options, self._draw, self._progress, self._repetition = options, draw, progress, repetition
-        self._drawer = draw(loaded_engine.programs.awaited)
-        self._notes = Notes(self._drawer.note if progress else None, loaded_engine.tokenizer)
+        self._drawer = draw(engine.facts.programs.awaited)
+        self._notes = Notes(self._drawer.note if progress else None, engine.facts.tokenizer)
         self._prefix: Prompt | None = None
 
     @property
     def is_open(self) -> bool:
         """True if the session is neither closed nor failed."""
-        return self._engine.error is None
+        return self.engine.thread.error is None
 
     def continuing(self, prefix: Prompt, cache_salt: str, adapter: str | None) -> "Requests":
         """Return the factory of requests that continue a prefix, with the prefix's cache salt and adapter."""
@@ -123,7 +117,7 @@ class Requests:
     def chatting(self) -> "Requests":
         """Return the factory of requests for chats: with the options recommended for them, and without loops."""
         requests = copy(self)
-        requests._options = {**self._options, **self.loaded_engine.chat_defaults}
+        requests._options = {**self._options, **self.engine.facts.chat_defaults}
         requests._repetition = TEXTS
         return requests
 
@@ -134,24 +128,19 @@ class Requests:
     @property
     def tokenizer(self) -> Tokenizer | None:
         """Tokenizer of the model, if it has one."""
-        return self.loaded_engine.tokenizer
+        return self.engine.facts.tokenizer
 
     def adapter(self, name: Any) -> str | None:
         """Return the name of an adapter of the session, or None; raises InvalidRequest for another one."""
         if name is not None:
-            self._client.adapters.check(text("adapter", name, LONGEST_NAME))
+            self.engine.client.adapters.check(text("adapter", name, LONGEST_NAME))
         checked: str | None = name
         return checked
 
     @property
-    def client(self) -> EngineClient:
-        """Client of the engine."""
-        return self._client
-
-    @property
     def vocab_size(self) -> int:
         """Size of the vocabulary: the exclusive upper bound of token ids."""
-        return self.loaded_engine.model.vocab_size
+        return self.engine.facts.model.vocab_size
 
     def draws_progress(self, progress: bool | None) -> bool:
         """Return True if a call draws its progress; None selects the session's default.
@@ -252,7 +241,7 @@ class Requests:
 
     def render(self, chat: Conversation) -> str:
         """Return a conversation rendered by the chat template; raises InvalidRequest if the template fails."""
-        return self.loaded_engine.preparer.prompts.rendered(chat)
+        return self.engine.facts.preparer.prompts.rendered(chat)
 
     def call(
         self,
@@ -296,7 +285,7 @@ class Requests:
         """Check a call for generations now; return the operation that submits them. See `Session.submit_all`."""
         call = self._call(prompt, options, n)
         batch = self._batch(call, "raise", progress=False)
-        self._client.check_room(call.params.priority)
+        self.engine.client.check_room(call.params.priority)
         return batch.submit_all()
 
     def as_completed(self, prompt: Any, options: GenerateOptions[Any], errors: Errors) -> AsCompleted[Any]:
@@ -311,7 +300,7 @@ class Requests:
         """Check the options and the prompts of a call."""
         params = self.params(options, 1 if n is None else check_draws(n))  # reports a misspelt option before the prompt
         prompts, several = self.prompts(prompt, options)
-        check_captures(params, self.loaded_engine, len(prompts) * (n or 1))
+        check_captures(params, self.engine.facts, len(prompts) * (n or 1))
         inputs: Any = (prompt if options.get("token_ids") is None else options["token_ids"]) if several else [prompt]
         return _Call(options, params, prompts, inputs, Shape(several, n))
 
@@ -319,7 +308,7 @@ class Requests:
         """Return the batch of a call. Once started, it tokenizes its prompts and checks their lengths."""
         options, count = self._with_tool_grammar(call.options, call.prompts), call.shape.n or 1
         variants = draws(call.params if options is call.options else self.params(options, count), count)
-        self.check_engine()
+        self.engine.check()
         labels = [label_of(*each) for each in zip(call.prompts, call.inputs, strict=True)]
 
         meanwhile = self._meanwhile()
@@ -328,15 +317,15 @@ class Requests:
             submission = self._submission(tokens, params, options, tools_in(prompt), progress, meanwhile)
             return self._submit(replace(submission, label=text_of(prompt)))
 
-        return Batch(call.prompts, labels, variants, call.shape, errors, self.loaded_engine.preparer, submit)
+        return Batch(call.prompts, labels, variants, call.shape, errors, self.engine.facts.preparer, submit)
 
     def params(self, options: GenerateOptions[Any], n: int = 1) -> SamplingParams:
         """Return the sampling parameters of a call, checked for the model; raises as `SamplingParams.from_options`."""
         params = settings.SamplingParams.from_options(options, self._options, n=n, beside=PromptOptions.__annotations__)
         params = params.with_counts(self.vocab_size)
         self.check_predicts()
-        self._client.adapters.check(params.adapter)
-        check_params(params, self.loaded_engine)
+        self.engine.client.adapters.check(params.adapter)
+        check_params(params, self.engine.facts)
         return params
 
     def value_of(self, name: str, options: Mapping[str, Any], default: Any = None) -> Any:
@@ -372,12 +361,7 @@ class Requests:
 
     def check_predicts(self) -> None:
         """Raise InvalidRequest if the model has no language-model head."""
-        self.loaded_engine.checkpoint.uses.check_generates()
-
-    def check_engine(self) -> None:
-        """Raise the error of the engine, if the engine has ended."""
-        if self._engine.error is not None:
-            raise self._engine.error.with_traceback(None)
+        self.engine.facts.checkpoint.uses.check_generates()
 
     def _submission(
         self,
@@ -411,10 +395,8 @@ class Requests:
         )
 
     def _capturing(self) -> Capturing:
-        client, engine = self._client, self._engine
-        return self.loaded_engine.capturing(
-            ask=lambda question: client.ask(question, engine.post)[1], error=lambda: engine.error
-        )
+        engine = self.engine
+        return engine.facts.capturing(ask=lambda question: engine.ask(question)[1], error=lambda: engine.thread.error)
 
     def _repetition_limit(self, params: SamplingParams) -> RepetitionLimit | None:
         """Return the limit of a call, or else of its chat, for free texts that may end."""
@@ -423,38 +405,38 @@ class Requests:
         return None if params.constraint is not None or params.ignore_eos else self._repetition
 
     def _submit(self, submission: Submission, *, wait: bool = True) -> Handle:
-        self.check_engine()
+        self.engine.check()
         if isinstance(submission.prompt, tuple):  # the intake checks the length of text after tokenizing it
             whole = PicturedTokens(submission.prompt, ())
-            tokens = self.loaded_engine.preparer.prompts.cut(whole, submission.params).ids
+            tokens = self.engine.facts.preparer.prompts.cut(whole, submission.params).ids
             tokens += submission.output_prefix.token_ids
-            check_length(tokens, self.loaded_engine.limits.max_context, submission.params.max_tokens != 0)
+            check_length(tokens, self.engine.facts.limits.max_context, submission.params.max_tokens != 0)
         if submission.params.steers:
-            self.loaded_engine.prepare_steering()
-        return self._client.submit(submission, self._engine.post, wait=wait, drawer=self._drawer)
+            self.engine.facts.prepare_steering()
+        return self.engine.submit(submission, wait=wait, drawer=self._drawer)
 
     def _meanwhile(self) -> str:
         """Return the progress of the compilation, as text; empty if no program is being compiled."""
-        programs = self.loaded_engine.programs.readiness()
+        programs = self.engine.facts.programs.readiness()
         return programs.summary if programs.compiled else ""
 
     def _origin(
         self, prompt: Prompt, options: GenerateOptions[Any], tools: ToolSchemas | None, meanwhile: str
     ) -> Branches:
-        engine, client, defaults = ref(self._engine), self._client, self._options
+        living, defaults = ref(self.engine), self._options
         draw, progress, repetition = self._draw, self._progress, self._repetition
 
         def factory() -> Requests:
-            thread = engine()
-            if thread is None or thread.loaded_engine is None:
+            engine = living()
+            if engine is None:
                 raise SessionClosed("the session of this generation is closed; open it again and generate again")
-            return Requests(thread, thread.loaded_engine, client, defaults, draw, progress, repetition=repetition)
+            return Requests(engine, defaults, draw, progress, repetition=repetition)
 
         names = (*SamplingOptions.__annotations__, "parallel_tool_calls")
         own = cast(GenerateOptions[Any], {name: value for name, value in options.items() if name in names})
-        most = self.loaded_engine.limits.max_context
+        most = self.engine.facts.limits.max_context
         if not has_images(prompt):
             return Branches(factory, own, meanwhile, tools, max_context=most)
-        images = self.loaded_engine.preparer.prompts.images
+        images = self.engine.facts.preparer.prompts.images
         token = None if images is None else images.placeholder
         return Branches(factory, own, meanwhile, tools, prompt, token, most)

@@ -112,21 +112,21 @@ class MapCall:
         if template is not None and options.get("token_ids") is not None:
             raise InvalidRequest("template applies to items; leave it out for token_ids")
         most = (
-            default_window(requests.loaded_engine.limits)
+            default_window(requests.engine.facts.limits)
             if window is None
             else integer("window", window, 1, MOST_TOKENS)
         )
-        requests.check_engine()
+        requests.engine.check()
         file = None
         if path is not None:
-            keywords = shaping_options(requests.loaded_engine.source, task.params, task.shaping)
+            keywords = shaping_options(requests.engine.facts.source, task.params, task.shaping)
             file = AnswerFile(path, keywords, task.entry)
         return cls(requests, task, None if template is None else RowTemplate.of(template), file, errors, most)
 
     @property
     def shaping(self) -> Shaping:
         """Content of the session with an effect on answers."""
-        return Shaping(self.requests.loaded_engine, self.requests.client)
+        return Shaping(self.requests.engine)
 
     def read(self, items: Iterable[Any]) -> Iterator[Item]:
         """Yield items on demand; see `rekindle.mapping.items.read`."""

@@ -139,7 +139,7 @@ class DecisionTask:
         call = DecisionCall.of(
             requests, list(names.values()), variables, options.get("cache_salt", ""), options.get("adapter")
         )
-        form = requests.loaded_engine.checkpoint.uses.decisions
+        form = requests.engine.facts.checkpoint.uses.decisions
         shaping = {
             "questions": [_content(each) for each in names.values()],
             "decision_form": f"#{content_digest(form)[:DIGITS]}",

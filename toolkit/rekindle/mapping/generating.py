@@ -98,7 +98,7 @@ class GenerationTask:
 
     def check(self) -> None:
         """Run the slow checks of the parameters."""
-        self.requests.loaded_engine.preparer.check(self.params)
+        self.requests.engine.facts.preparer.check(self.params)
 
     def prompt(self, value: Any) -> Prompt:
         """Return the prompt of an item, or of its filled template.

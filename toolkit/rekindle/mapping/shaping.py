@@ -6,9 +6,8 @@ from dataclasses import fields
 from pathlib import PurePath
 from typing import Any, Final
 
-from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.assembly.loading.identity import Part
-from rekindle.client.engine_client import EngineClient
+from rekindle.client.engine_client import OpenEngine
 from rekindle.core.content import Indigestible, content_digest
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
@@ -35,17 +34,17 @@ MODEL = "model"
 class Shaping:
     """Content of one session with an effect on answers, as texts to store with the answers and to compare."""
 
-    def __init__(self, loaded_engine: LoadedEngine, client: EngineClient):
-        self._loaded_engine, self._client = loaded_engine, client
+    def __init__(self, engine: OpenEngine):
+        self._engine = engine
 
     def adapter(self, name: str | None) -> str:
         """Return the name of an adapter with a digest of its content; empty for none, and for an unknown one."""
-        info = None if name is None else self._client.adapters.infos.get(name)
+        info = None if name is None else self._engine.client.adapters.infos.get(name)
         return "" if info is None else f"{name} #{info.digest[:DIGITS]}"
 
     def weights(self, versions: Sequence[int] = ()) -> str:
         """Return the digest of the weights with these numbers, or of the weights in use if there are none."""
-        digests, numbers = self._client.weights.digests, versions or [self._client.weights.version]
+        digests, numbers = self._engine.client.weights.digests, versions or [self._engine.client.weights.version]
         return " and ".join(dict.fromkeys(f"#{digests.get(number, '')[:DIGITS]}" for number in numbers))
 
     def content(self, adapter: str | None) -> dict[str, str]:
@@ -54,7 +53,7 @@ class Shaping:
         The tokenizer takes a moment to be read, so call it off event loops.
         """
         own = {"weights": self.weights(), "adapter": self.adapter(adapter)}
-        parts = self._loaded_engine.identity.taken_by("map")
+        parts = self._engine.facts.identity.taken_by("map")
         others = {NAMES.get(part, part): _short(text) for part, text in parts.items() if part != "weights"}
         return {name: each for name, each in own.items() if each} | others
 

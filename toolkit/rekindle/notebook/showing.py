@@ -59,7 +59,7 @@ def show(requests: Requests, prompt: Any, ask: GenerateOptions[Any], errors: Err
     cell, pending = (yield from way()), requests.call(prompt, ask, errors=errors)
     if isinstance(pending, Handle):
         return (yield from show_one(pending, cell))
-    return (yield from _show_batch(pending, cell, requests.loaded_engine.programs.awaited))
+    return (yield from _show_batch(pending, cell, requests.engine.facts.programs.awaited))
 
 
 def show_one(handle: Handle, cell: "Cell") -> Waits[Generation]:

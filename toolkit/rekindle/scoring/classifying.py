@@ -84,7 +84,7 @@ def classify(
     requests = session._requests
     bar, head = (
         ScoringBar("classifying", "texts", requests.draws_progress(progress)),
-        requests.loaded_engine.checkpoint.uses.classifier,
+        requests.engine.facts.checkpoint.uses.classifier,
     )
     if head is None:
         raise InvalidRequest(

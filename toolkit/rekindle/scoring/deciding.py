@@ -84,7 +84,7 @@ def decide(
 def _answers(call: DecisionCall, readings: Sequence[Reading], bar: ScoringBar) -> Waits[list[Generation]]:
     """Return the answers to the prompts of all readings. The common beginning of the prompts is computed once."""
     __tracebackhide__ = True
-    requests, limits = call.requests, call.requests.loaded_engine.limits
+    requests, limits = call.requests, call.requests.engine.facts.limits
     prompts = [prompt for group in call.prompts(readings) for prompt in group]
     shared = _shared([each.token_ids for each in readings])
     prefix = None

@@ -60,18 +60,18 @@ class DecisionCall:
         """
         requests.check_predicts()
         salt, own = checks.text("cache_salt", cache_salt, LONGEST_SALT), requests.adapter(adapter)
-        requests.check_engine()
+        requests.engine.check()
         return cls(requests, tuple(questions), dict(chat_template_kwargs or {}), salt, own)
 
     def readings(self, state: Any) -> list[Reading]:
         """Return the reading of each question about a state; raises as `readings_of` does. Takes milliseconds."""
-        engine = self.requests.loaded_engine
+        engine = self.requests.engine.facts
         form = engine.checkpoint.uses.decisions
         return readings_of(engine.preparer.prompts, form, state, self.questions, self.variables)
 
     def prompts(self, readings: Sequence[Reading]) -> list[list[ScoredPrompt]]:
         """Return the requests of each reading: several where the labels are more than `max_logprobs`."""
-        most = self.requests.loaded_engine.limits.max_logprobs
+        most = self.requests.engine.facts.limits.max_logprobs
         size = max(1, most)
         return [
             [

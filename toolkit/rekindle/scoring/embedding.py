@@ -177,7 +177,7 @@ def embed(
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     requests = session._requests
-    options = EmbedOptions.of(requests.loaded_engine, pooling, normalize, dimensions, instruction)
+    options = EmbedOptions.of(requests.engine.facts, pooling, normalize, dimensions, instruction)
     bar = ScoringBar("embedding", "texts", requests.draws_progress(progress))
     prompts, several = requests.pooled_prompts(
         texts,
@@ -231,7 +231,7 @@ def last_states(
 ) -> Waits[PooledStates]:
     """Return the pooled hidden state of each prompt; `name_of` returns the name of a prompt in errors."""
     __tracebackhide__ = True
-    requests.check_engine()
+    requests.engine.check()
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
     params = SamplingParams(max_tokens=0, cache_salt=salt, adapter=requests.adapter(adapter))
     batch = Batch(
@@ -240,13 +240,13 @@ def last_states(
         variants=[params],
         shape=Shape(several, None),
         errors="raise",
-        preparer=requests.loaded_engine.preparer,
+        preparer=requests.engine.facts.preparer,
         submit=lambda prompt, params, _: requests.compute(prompt, params, pooling),
         name_of=name_of,
     )
     handles = yield from wait_all((yield from batch.start()), bar)
     if not handles:
-        return PooledStates(np.zeros((0, requests.loaded_engine.model.hidden_size)), 0)
+        return PooledStates(np.zeros((0, requests.engine.facts.model.hidden_size)), 0)
     rows = yield from _for_many(len(handles), lambda: np.stack([handle.record.mean_state() for handle in handles]))
     return PooledStates(rows, sum(handle.record.standing.prompt_tokens or 0 for handle in handles))
 

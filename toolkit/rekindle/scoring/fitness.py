@@ -22,8 +22,8 @@ _NAMED: Final[dict[Use, str]] = {"rank": "rerank", "embed": "embed"}
 def note_unfit(requests: Requests, use: Use) -> None:
     """Display a note, once per session, if the model was not trained for a use."""
     name = _NAMED.get(use)
-    is_named = name is not None and name in requests.loaded_engine.source.lower()
-    if not is_named and not _is_trained(requests.loaded_engine.checkpoint.uses, use):
+    is_named = name is not None and name in requests.engine.facts.source.lower()
+    if not is_named and not _is_trained(requests.engine.facts.checkpoint.uses, use):
         requests.note_once(use, f"{NOTES[use]} This note appears once per session.")
 
 

@@ -63,9 +63,9 @@ def score(
     if not texts:
         raise InvalidRequest("options is empty; give at least one text")
     salt, adapter = checks.text("cache_salt", cache_salt, LONGEST_SALT), requests.adapter(adapter)
-    requests.check_engine()
+    requests.engine.check()
     sequences = yield from in_a_thread(
-        partial(options_after, requests.loaded_engine.preparer.prompts, checked, texts), "score"
+        partial(options_after, requests.engine.facts.preparer.prompts, checked, texts), "score"
     )
     answers = yield from score_all(requests, sequences, bar, salt, adapter)
     scores = [Option(text, scores_of(answer)) for text, answer in zip(texts, answers, strict=True)]
@@ -145,7 +145,7 @@ def perplexity(
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     requests = session._requests
     prompt = unanswered(requests.prompt(text, {"token_ids": token_ids}))
-    reader = requests.loaded_engine.preparer.prompts
+    reader = requests.engine.facts.preparer.prompts
     bar = ScoringBar("scoring", "windows", requests.draws_progress(progress))
     requests.check_predicts()
     note_unfit(requests, "score")
@@ -153,7 +153,7 @@ def perplexity(
     size = most if window is None else checks.integer("window", window, 2, most)
     step = size // 2 if stride is None else checks.integer("stride", stride, 1, size - 1)
     salt, adapter = checks.text("cache_salt", cache_salt, LONGEST_SALT), requests.adapter(adapter)
-    requests.check_engine()
+    requests.engine.check()
     if isinstance(prompt, tuple):
         ids = prompt
     else:

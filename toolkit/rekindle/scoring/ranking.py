@@ -90,8 +90,8 @@ def rerank(
     question, texts = content("query", query), contents("documents", documents)
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
     call = _RankingCall(question, texts, instruction, activation, most, salt, adapter, bar)
-    requests.check_engine()
-    uses = requests.loaded_engine.checkpoint.uses
+    requests.engine.check()
+    uses = requests.engine.facts.checkpoint.uses
     if uses.classifier is not None:
         return (yield from _by_class(requests, call, uses.classifier))
     if uses.embedding.pooling is not None or uses.embedding.unsupported_reason:
@@ -134,7 +134,7 @@ def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) 
     __tracebackhide__ = True
     if defaults.messages is None:
         _check_texts(call)
-    options = EmbedOptions.of(requests.loaded_engine, None, None, None, None)
+    options = EmbedOptions.of(requests.engine.facts, None, None, None, None)
     writers = writers_for_embedding(defaults, call.instruction, len(call.documents))
     prompts = yield from fitted(requests, writers, (call.query, *call.documents), call.most)
     states = yield from last_states(
@@ -171,7 +171,7 @@ def _by_class(requests: Requests, call: _RankingCall, head: Classifier) -> Waits
 
 def _questions(requests: Requests, call: _RankingCall, output: int) -> Waits[list[Prompt]]:
     """Return the questions about the documents, with room for `output` tokens behind them."""
-    loaded = requests.loaded_engine
+    loaded = requests.engine.facts
     writer = question_writer(loaded.preparer.prompts, loaded.checkpoint.uses, call.instruction, call.query)
     return (yield from fitted(requests, [writer] * len(call.documents), call.documents, call.most, output))
 
@@ -179,19 +179,19 @@ def _questions(requests: Requests, call: _RankingCall, output: int) -> Waits[lis
 def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
     """Return the ranking by the probability of "yes" against "no" as the answer to each question."""
     __tracebackhide__ = True
-    reader = requests.loaded_engine.preparer.prompts
+    reader = requests.engine.facts.preparer.prompts
     if reader.tokenizer is None:
         raise InvalidRequest("the model has no tokenizer, so rerank() cannot write its questions")
     requests.check_predicts()
     activation = call.activation
-    if not activation and (most := requests.loaded_engine.limits.max_logprobs) < 2:
+    if not activation and (most := requests.engine.facts.limits.max_logprobs) < 2:
         raise InvalidRequest(
             f"rerank(activation=False) reads the log-probabilities of two tokens, and the session has {most} at most: "
             "raise max_logprobs in open()"
         )
     note_unfit(requests, "rank")
     words = (one_token(reader.tokenizer, word) for word in ("yes", "no"))
-    yes, no = requests.loaded_engine.checkpoint.uses.answers or words
+    yes, no = requests.engine.facts.checkpoint.uses.answers or words
     prompts = yield from _questions(requests, call, output=1)
     stopped = Event()
     ids = yield from in_a_thread(partial(tokenize_questions, reader, prompts, stopped.is_set), "rerank", stopped.set)

@@ -43,7 +43,7 @@ def fitted(
     pairs = list(zip(writers, texts, strict=True))
     if most is None:
         return [write(text) for write, text in pairs]
-    reader = requests.loaded_engine.preparer.prompts
+    reader = requests.engine.facts.preparer.prompts
     length = reader.capacity - output if most == -1 else most
     return (yield from in_a_thread(lambda: [_fit(reader, write, text, length) for write, text in pairs], "rerank"))
 

@@ -11,7 +11,6 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
-from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.progress import Progress
@@ -47,7 +46,6 @@ class Measured(Protocol):
     """Interface of a session for its measurement."""
 
     _requests: Requests
-    _loaded_engine: LoadedEngine
     _operations: Operations
 
     @property
@@ -81,9 +79,9 @@ def bench(session: Measured, *, progress: bool | None = None) -> Waits[Bench]:
         Others: as in `generate`.
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
-    requests, engine = session._requests, session._loaded_engine
+    requests, engine = session._requests, session._requests.engine.facts
     draws = requests.draws_progress(progress)
-    requests.check_engine()
+    requests.engine.check()
     requests.check_predicts()
     if session.asleep:
         raise InvalidRequest("a sleeping session generates nothing: await session.wake() first")
@@ -120,9 +118,9 @@ class _Loads:
     """Requests of a measurement: random prompts that no cache has."""
 
     def __init__(self, requests: Requests):
-        limits = requests.loaded_engine.limits
+        limits = requests.engine.facts.limits
         self._requests, self._random = requests, Random()
-        slots = limits.groups * limits.max_running * len(requests.loaded_engine.lanes)
+        slots = limits.groups * limits.max_running * len(requests.engine.facts.lanes)
         self.counts = sorted({min(count, slots) for count in IN_FLIGHT})
         self.prompt_tokens = max(1, min(PROMPT, limits.max_context - 2))
         self._room = limits.max_context

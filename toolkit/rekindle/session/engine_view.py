@@ -2,9 +2,7 @@
 
 from itertools import islice
 
-from rekindle.assembly.loaded_engine import LoadedEngine
-from rekindle.assembly.thread import EngineThread
-from rekindle.client.engine_client import EngineClient
+from rekindle.client.engine_client import OpenEngine
 from rekindle.core.engine.conductor import Pause, Resume
 from rekindle.core.errors import SessionClosed
 from rekindle.notebook.board.board import BoardSource, Facts
@@ -17,21 +15,21 @@ LISTED = 8
 class EngineView(BoardSource):
     """View of a session's engine. It does not keep the session alive."""
 
-    def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient, name: str):
-        self._engine, self._loaded_engine, self._client, self._name = engine, loaded_engine, client, name
-        self._restored = loaded_engine.programs.restored().nodes
+    def __init__(self, engine: OpenEngine, name: str):
+        self._engine, self._name = engine, name
+        self._restored = engine.facts.programs.restored().nodes
 
     def look(self, at: float) -> Facts:
         """See `BoardSource`."""
-        requests, programs = self._client.under_way, self._loaded_engine.programs.readiness()
-        first_tokens = tuple(self._client.first_tokens)
+        requests, programs = self._engine.client.under_way, self._engine.facts.programs.readiness()
+        first_tokens = tuple(self._engine.client.first_tokens)
         return Facts(
             name=self._name,
             dtype=self._dtype(),
             state=self._state(),
-            has_ended=self._engine.error is not None,
-            stats=self._loaded_engine.stats(),
-            slots=self._loaded_engine.limits.groups * self._loaded_engine.limits.max_running,
+            has_ended=self._engine.thread.error is not None,
+            stats=self._engine.facts.stats(),
+            slots=self._engine.facts.limits.groups * self._engine.facts.limits.max_running,
             first_tokens=tuple(waited for when, waited in first_tokens if when >= at - SECONDS),
             ready_programs=programs.ready,
             total_programs=programs.total,
@@ -42,28 +40,28 @@ class EngineView(BoardSource):
 
     def pause(self) -> None:
         """See `BoardSource`."""
-        self._engine.command(Pause())
+        self._engine.thread.command(Pause())
 
     def resume(self) -> None:
         """See `BoardSource`."""
-        self._engine.command(Resume())
+        self._engine.thread.command(Resume())
 
     def cancel(self, request_id: int) -> None:
         """See `BoardSource`."""
-        handle = self._client.under_way.get(request_id)
+        handle = self._engine.client.under_way.get(request_id)
         if handle is not None:
             handle.cancel()
 
     def _dtype(self) -> str:
         """Return the dtype of computation, followed by the devices if there are several."""
-        deployment = self._loaded_engine.deployment
-        several = deployment.devices > 1 or self._loaded_engine.limits.lanes > 1
+        deployment = self._engine.facts.deployment
+        several = deployment.devices > 1 or self._engine.facts.limits.lanes > 1
         return deployment.dtypes + (f" on {deployment}" if several else "")
 
     def _state(self) -> str:
-        match self._engine.error:
+        match self._engine.thread.error:
             case None:
-                return self._engine.stuck or ("paused" if self._engine.paused else "running")
+                return self._engine.thread.stuck or ("paused" if self._engine.thread.paused else "running")
             case SessionClosed():
                 return "closed"
             case error:

@@ -92,7 +92,7 @@ class RekindleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types, and
     @property
     def max_length(self) -> int:
         """Maximum tokens of context before a scored token; a request has room for it and one output token too."""
-        return self._session._loaded_engine.limits.max_context - 2
+        return self._session._engine.facts.limits.max_context - 2
 
     @property
     def tokenizer_name(self) -> str:

@@ -14,7 +14,7 @@ from rekindle.assembly.loading.choosing import AUTO, Choice, choose
 from rekindle.assembly.thread import EngineThread
 from rekindle.client.concurrency.eventual import Eventual
 from rekindle.client.concurrency.twins import blocking
-from rekindle.client.engine_client import EngineClient
+from rekindle.client.engine_client import EngineClient, OpenEngine
 from rekindle.core.concurrency.progress import Report
 from rekindle.core.concurrency.threads import TOO_LATE, ending
 from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread
@@ -273,7 +273,7 @@ class Opening(Eventual[Session]):
             session = _session(engine, client, name, self._progress, self._origin)
             if self._origin is not None and marimo_cell.context() is not None:
                 marimo_cell.Keeper(session)
-            for sentence in _idle_for_model(self._settings, session._loaded_engine):
+            for sentence in _idle_for_model(self._settings, session._engine.facts):
                 warn(f"{name}: {sentence}", RuntimeWarning)
             for name, source in self._adapters.items():
                 yield from session._adapters.add(name, source, None, None)
@@ -305,13 +305,13 @@ class Opening(Eventual[Session]):
 
 def _other_kernels(session: Session) -> str:
     """Return a line about other kernels than the platform's, with the data types; "" with the platform's."""
-    deployment = session._loaded_engine.deployment
+    deployment = session._engine.facts.deployment
     return f"{session.name}: {deployment.kernels}, {deployment.dtypes}" if deployment.fallback else ""
 
 
 def _without_texts(session: Session) -> str:
     """Return a remark about a model without a tokenizer or a chat template; "" for others."""
-    tokenizer, uses = session.tokenizer, session._loaded_engine.checkpoint.uses
+    tokenizer, uses = session.tokenizer, session._engine.facts.checkpoint.uses
     if tokenizer is None:
         return f"{session.name} has no tokenizer files, such as tokenizer.json: calls take token_ids=[...], not text"
     if not uses.generates or tokenizer.chat_template is not None:
@@ -357,21 +357,22 @@ def _idle_for_model(settings: Settings, loaded_engine: LoadedEngine) -> Iterator
         )
 
 
-def _session(engine: EngineThread, client: EngineClient, name: str, progress: bool, origin: Origin | None) -> Session:
-    if engine.loaded_engine is None or engine.error is not None:
-        assert engine.error is not None, "an engine that is not loaded has an error"
-        raise engine.error
-    if unserved := engine.loaded_engine.unserved:
+def _session(thread: EngineThread, client: EngineClient, name: str, progress: bool, origin: Origin | None) -> Session:
+    facts = thread.loaded_engine
+    if facts is None or thread.error is not None:
+        assert thread.error is not None, "an engine that is not loaded has an error"
+        raise thread.error
+    if unserved := facts.unserved:
         warn(
             f"{name}: generation_config.json sets {', '.join(unserved)}, which Rekindle does not support; its other "
             "recommendations are followed",
             UserWarning,
         )
-    deployment = engine.loaded_engine.deployment
+    deployment = facts.deployment
     if deployment.form.kinds and deployment.implementation != "cpu" and not deployment.form.is_narrow:
         warn(
             f"{name}: the kernels here ({deployment.implementation}) convert packed weights again in every step, which "
             'is slow: weights="dequantized" needs more memory and less time',
             UserWarning,
         )
-    return Session(engine, engine.loaded_engine, client, name, progress=progress, origin=origin)
+    return Session(OpenEngine(thread, facts, client), name, progress=progress, origin=origin)

@@ -213,10 +213,10 @@ def prefix(
         InvalidRequest: as in `generate`, or the session was opened with `prefix_cache=False`.
         SessionError: the session is closed or its engine failed (raised by the await).
     """
-    if not session._requests.loaded_engine.limits.prefix_cache:
+    if not session._requests.engine.facts.limits.prefix_cache:
         raise InvalidRequest("this session cannot hold prefixes: it was opened with prefix_cache=False")
-    session._requests.loaded_engine.checkpoint.uses.check_generates()
-    if session._requests.loaded_engine.limits.whole_prompts:
+    session._requests.engine.facts.checkpoint.uses.check_generates()
+    if session._requests.engine.facts.limits.whole_prompts:
         raise InvalidRequest(
             "this model reads each prompt in both directions, so its first part cannot be computed alone: pass the "
             "whole prompt to generate()"

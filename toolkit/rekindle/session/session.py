@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Unpack, overload
 import jax
 
 from rekindle import markup
-from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.assembly.replicas import LaneState
-from rekindle.assembly.thread import EngineThread
 from rekindle.client.adapters import AdapterInfo
 from rekindle.client.batches.loop import AsCompleted, Streams
 from rekindle.client.batches.run import Errors, Outcome
@@ -33,7 +31,7 @@ from rekindle.client.calls.options import (
     TokenIds,
 )
 from rekindle.client.concurrency.twins import awaitable, blocking, later
-from rekindle.client.engine_client import EngineClient
+from rekindle.client.engine_client import OpenEngine
 from rekindle.client.handle import Handle, Stream
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, blocked, unless
@@ -141,31 +139,27 @@ class Session:
 
     def __init__(
         self,
-        engine: EngineThread,
-        loaded_engine: LoadedEngine,
-        client: EngineClient,
+        engine: OpenEngine,
         name: str = "",
         *,
         progress: bool = False,
         origin: Origin | None = None,
     ):
         self._engine, self._origin = engine, origin
-        self._name = name or loaded_engine.source
-        self._loaded_engine = loaded_engine
-        self._client = client
-        defaults = loaded_engine.defaults
-        self._requests = Requests(engine, loaded_engine, client, defaults, NotebookDrawer, progress, name=self._name)
-        self._operations = Operations(engine, loaded_engine, client)
-        self._adapters = AdapterOperations(engine, loaded_engine, client)
+        facts, weights = engine.facts, engine.client.weights
+        self._name = name or facts.source
+        self._requests = Requests(engine, facts.defaults, NotebookDrawer, progress, name=self._name)
+        self._operations = Operations(engine)
+        self._adapters = AdapterOperations(engine)
         self._dashboard: Dashboard | None = None
         self._fingerprint_base = ""
-        client.weights.version = loaded_engine.weights_version
-        client.weights.digests.setdefault(client.weights.version, loaded_engine.weights_digest)
+        weights.version = facts.weights_version
+        weights.digests.setdefault(weights.version, facts.weights_digest)
         self._model_facts: ModelFacts | None = None
         with suppress(SessionError):  # an ended engine has nothing to log
-            for lane, scheduler in enumerate(loaded_engine.schedulers):
-                engine.watch(TickLog(partial(_stats_of, scheduler), lane if len(loaded_engine.lanes) > 1 else None))
-        weakref.finalize(self, engine.stop)
+            for lane, scheduler in enumerate(facts.schedulers):
+                engine.thread.watch(TickLog(partial(_stats_of, scheduler), lane if len(facts.lanes) > 1 else None))
+        weakref.finalize(self, engine.thread.stop)
 
     @overload
     async def generate(
@@ -430,7 +424,7 @@ class Session:
 
     def check_room(self, priority: int = 0) -> None:
         """Raise QueueFull if `submit` would raise it now. Useful before calls that would wait, such as `embed`."""
-        self._client.check_room(priority)
+        self._engine.client.check_room(priority)
 
     @awaitable("await session.enqueue(...)")
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
@@ -622,13 +616,13 @@ class Session:
     @property
     def adapters(self) -> dict[str, AdapterInfo]:
         """The adapters by name, each with its source, rank, digest and number of unfinished requests."""
-        return self._client.adapters.infos
+        return self._engine.client.adapters.infos
 
     @cached_property
     def _inspections(self) -> "Inspections":
         from rekindle.session.operations.inspecting import Inspections
 
-        return Inspections(self._engine, self._loaded_engine, self._client, self._requests)
+        return Inspections(self._engine, self._requests)
 
     @awaitable("await session.look(...)")
     def look(
@@ -746,7 +740,7 @@ class Session:
         """
         from rekindle.session.operations.saving import save_quantized
 
-        return save_quantized(self._loaded_engine, self._client, path, format, overwrite, progress)
+        return save_quantized(self._engine, path, format, overwrite, progress)
 
     save_quantized_sync = blocking(save_quantized)
 
@@ -787,7 +781,7 @@ class Session:
         Raises:
             SessionError: the session is closed or its engine failed.
         """
-        self._engine.command(Resume())
+        self._engine.thread.command(Resume())
 
     @awaitable("await session.step()")
     def step(self) -> Waits[MessageRecord | None]:
@@ -809,12 +803,12 @@ class Session:
     @property
     def stuck(self) -> str | None:
         """Description of a tick that has exceeded `watchdog_timeout`, with its duration; None without one."""
-        return self._engine.stuck
+        return self._engine.thread.stuck
 
     @property
     def paused(self) -> bool:
         """True if the engine is paused."""
-        return self._engine.paused
+        return self._engine.thread.paused
 
     @property
     def pending(self) -> Pending:
@@ -823,7 +817,7 @@ class Session:
         Raises:
             SessionError: the session is closed or its engine failed.
         """
-        return self._engine.pending
+        return self._engine.thread.pending
 
     def watch(self, see: Observer) -> "Watching":
         """Call a function with the record of each message handled by an actor: `with session.watch(see): ...`.
@@ -840,7 +834,7 @@ class Session:
         """
         from rekindle.views.watching import Watching
 
-        return Watching(self._engine, see)
+        return Watching(self._engine.thread, see)
 
     def trace(self, *, most: int = 100_000) -> "Trace":
         """Record the engine's messages: `with session.trace() as t: ...`, then `t.timeline()` or `t.to_perfetto(path)`.
@@ -853,7 +847,7 @@ class Session:
         """
         from rekindle.views.trace import Trace
 
-        return Trace(self._engine, most)
+        return Trace(self._engine.thread, most)
 
     def dashboard(self) -> "Dashboard":
         """Show a live dashboard of speed, slots, pages and requests. Call it on the last line of a cell.
@@ -874,7 +868,7 @@ class Session:
         """The source of a dashboard: the current facts about the engine."""
         from rekindle.session.engine_view import EngineView
 
-        return EngineView(self._engine, self._loaded_engine, self._client, self._name)
+        return EngineView(self._engine, self._name)
 
     def explore(self, generation: Generation) -> "Explorer":
         """Show a generation with a button for each token. Call it on the last line of a cell.
@@ -892,12 +886,12 @@ class Session:
     @property
     def requests(self) -> dict[int, Handle]:
         """Handles of all unfinished requests, by request id as in the engine's messages."""
-        return self._client.under_way
+        return self._engine.client.under_way
 
     @property
     def restored(self) -> RestoreReport:
         """Programs and prefixes restored from earlier sessions so far; programs load in the background."""
-        return RestoreReport.of(self._loaded_engine.programs.restored())
+        return RestoreReport.of(self._engine.facts.programs.restored())
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without the special tokens added around prompts.
@@ -952,7 +946,7 @@ class Session:
             InvalidRequest: as in `generate`.
         """
         check_keywords(options, PromptOptions.__annotations__)
-        return self._loaded_engine.preparer.prompts.count(self._requests.prompt(prompt, options))
+        return self._engine.facts.preparer.prompts.count(self._requests.prompt(prompt, options))
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -962,25 +956,25 @@ class Session:
     @property
     def tokenizer(self) -> Tokenizer | None:
         """Tokenizer with the chat template; None for a model without one."""
-        return self._loaded_engine.tokenizer
+        return self._engine.facts.tokenizer
 
     @property
     def labels(self) -> tuple[str, ...] | None:
         """The classes of the model's classification head; None without a head."""
-        head = self._loaded_engine.checkpoint.uses.classifier
+        head = self._engine.facts.checkpoint.uses.classifier
         return None if head is None else head.labels
 
     @property
     def takes_images(self) -> bool:
         """True if prompts may have images."""
-        return self._loaded_engine.preparer.prompts.images is not None
+        return self._engine.facts.preparer.prompts.images is not None
 
     @property
     def text_prefix(self) -> str:
         """The text that `embed` puts before each text by default, from the model's files; empty for none."""
         from rekindle.scoring import embedding
 
-        return embedding.prompt_prefix(self._loaded_engine.checkpoint.uses.embedding, None)
+        return embedding.prompt_prefix(self._engine.facts.checkpoint.uses.embedding, None)
 
     def embedding_chat(
         self, prompt: str | Sequence[Mapping[str, Any]]
@@ -991,7 +985,7 @@ class Session:
         """
         from rekindle.scoring import embedding
 
-        return embedding.chat_by_default(self._loaded_engine.checkpoint.uses.embedding, prompt)
+        return embedding.chat_by_default(self._engine.facts.checkpoint.uses.embedding, prompt)
 
     @property
     def name(self) -> str:
@@ -1001,27 +995,27 @@ class Session:
     @property
     def error(self) -> Exception | None:
         """Reason for the session's end, a `rekindle.SessionError`; None while the session is open."""
-        return self._engine.error
+        return self._engine.thread.error
 
     @property
     def cache(self) -> "CacheView":
         """Current content of the prefix cache. Pages of ended requests and released prefixes are not held."""
         from rekindle.views.cache.view import merge_lanes, view
 
-        self._engine.await_releases()
-        tokenizer, pool = self._loaded_engine.tokenizer, self._loaded_engine.limits.pool
-        images = self._loaded_engine.preparer.prompts.images
+        self._engine.thread.await_releases()
+        tokenizer, pool = self._engine.facts.tokenizer, self._engine.facts.limits.pool
+        images = self._engine.facts.preparer.prompts.images
         text_of = images.readable if images else tokenizer.decode if tokenizer else lambda tokens: ""
         lanes = [
             scheduler.look(lambda trees: view(trees, pool.page_bytes, pool.state_bytes, text_of))
-            for scheduler in self._loaded_engine.schedulers
+            for scheduler in self._engine.facts.schedulers
         ]
         return merge_lanes(lanes).with_texts(text_of)
 
     @property
     def sampling_defaults(self) -> SamplingParams:
         """Default sampling parameters: Rekindle's defaults, overridden by the model's recommendations."""
-        return SamplingParams.from_options({}, self._loaded_engine.defaults)
+        return SamplingParams.from_options({}, self._engine.facts.defaults)
 
     @property
     def device(self) -> jax.Device:
@@ -1030,17 +1024,17 @@ class Session:
         Raises:
             InvalidRequest: the devices belong to replicas in other processes.
         """
-        place = self._loaded_engine.lanes[0].place
+        place = self._engine.facts.lanes[0].place
         if place is None:
             raise InvalidRequest(
-                f"the devices of this session, {self._loaded_engine.deployment}, are in other processes"
+                f"the devices of this session, {self._engine.facts.deployment}, are in other processes"
             )
         return place.first
 
     @property
     def settings(self) -> Settings:
         """All settings in effect: the arguments of `open`, and the values chosen for the others."""
-        return Settings.of(self._loaded_engine.settings)
+        return Settings.of(self._engine.facts.settings)
 
     @property
     def model(self) -> "ModelFacts":
@@ -1048,18 +1042,18 @@ class Session:
 
         They are those of `open`, after `update_weights` too.
         """
-        self._model_facts = self._model_facts or facts_of(self._loaded_engine)
+        self._model_facts = self._model_facts or facts_of(self._engine.facts)
         return self._model_facts
 
     @property
     def memory(self) -> Memory:
         """Current memory use of weights, workspace and pages."""
-        return Memory.of(self._loaded_engine, asleep=self.asleep, adapters=self._adapters.bytes)
+        return Memory.of(self._engine.facts, asleep=self.asleep, adapters=self._adapters.bytes)
 
     @property
     def asleep(self) -> bool:
         """True between `sleep` and `wake`, while the device has neither weights nor pages of the session."""
-        return self._client.weights.asleep
+        return self._engine.client.weights.asleep
 
     @property
     def weights_version(self) -> int:
@@ -1067,7 +1061,7 @@ class Session:
 
         Sessions on the same kept replicas share weights: an `update_weights` of one raises the number in all.
         """
-        return self._client.weights.version
+        return self._engine.client.weights.version
 
     @property
     def fingerprint(self) -> str:
@@ -1078,15 +1072,16 @@ class Session:
         platform, shapes of programs and code. After `update_weights` it ends in the number of the weights. It is the
         `system_fingerprint` in answers of a server. The first access takes a moment.
         """
-        self._fingerprint_base = self._fingerprint_base or base_of(self._loaded_engine)
+        self._fingerprint_base = self._fingerprint_base or base_of(self._engine.facts)
         version = self.weights_version
-        digest = fingerprint_of(self._fingerprint_base, self._client.weights.digest, self._client.adapters.infos)
+        client = self._engine.client
+        digest = fingerprint_of(self._fingerprint_base, client.weights.digest, client.adapters.infos)
         return f"fp_{digest}_{version}" if version else f"fp_{digest}"
 
     @property
     def stats(self) -> Stats:
         """Current counters of the engine."""
-        return Stats.of(self._loaded_engine.stats())
+        return Stats.of(self._engine.facts.stats())
 
     @spelled_out(ServerOptions, SERVER_DEFAULTS)
     def serve(self, *, name: str | Sequence[str] | None = None, **settings: Unpack[ServerOptions]) -> "PendingServer":
@@ -1109,7 +1104,7 @@ class Session:
                 await) the server cannot listen on the address.
             SessionError: the session is closed.
         """
-        self._requests.check_engine()
+        self._requests.engine.check()
         checked = ServerSettings.of(settings)
         try:
             from rekindle.server.listening.running import PendingServer
@@ -1128,7 +1123,7 @@ class Session:
         """
         from rekindle.session.metrics import SessionMetrics
 
-        return SessionMetrics(self.stats, self._client.latencies).text()
+        return SessionMetrics(self.stats, self._engine.client.latencies).text()
 
     @awaitable("await session.close()")
     def close(self) -> Waits[None]:
@@ -1159,11 +1154,11 @@ class Session:
         """Return the reason for an engine at rest, in a word; None if it serves."""
         if self.paused:
             return "paused"
-        return ASLEEP if self.asleep else None if self._client.weights.present else "without weights"
+        return ASLEEP if self.asleep else None if self._engine.client.weights.present else "without weights"
 
     def _about(self) -> SessionCard:
         state, adapters = self.stuck or self._rest(), self._adapters.bytes
-        return SessionCard(self._name, self._loaded_engine, self._engine.error, state, adapters)
+        return SessionCard(self._name, self._engine.facts, self._engine.thread.error, state, adapters)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         about = self._about()

@@ -17,7 +17,7 @@ from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.assembly.replicas import ReadWeights
 from rekindle.assembly.thread import EngineThread
-from rekindle.client.engine_client import EngineClient
+from rekindle.client.engine_client import EngineClient, OpenEngine
 from rekindle.core.content import content_digest
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.executables import Executables
@@ -154,6 +154,6 @@ def fake_session(
             deployment=replace(backend.deployment, apart=session_settings.prefill is not None),
         )
     client = EngineClient(session_settings.max_waiting)
-    engine = EngineThread(lambda report: backend, client.deliver, client.fail_all)
-    engine.opening.wait_blocking(0)
-    return Session(engine, backend, client, progress=progress)
+    thread = EngineThread(lambda report: backend, client.deliver, client.fail_all)
+    thread.opening.wait_blocking(0)
+    return Session(OpenEngine(thread, backend, client), progress=progress)

@@ -108,7 +108,7 @@ class LLM:
         self.session = open_sync(model, revision=revision, chat_template=template_of(chat_template), **settings)
         self._adapters, self._salt = Adapters(self.session), ""
         self._runner = Runner(self.session, seed or 0, self._adapters, _ends_without_reason(self.session))
-        of_model = self.session._loaded_engine.checkpoint.generation_config
+        of_model = self.session._engine.facts.checkpoint.generation_config
         entries = generation_config_of(generation_config, of_model)
         self._logprobs_of = LOGPROBS_OF[logprobs_mode]
         self._defaults = default_params(entries, override_generation_config)
@@ -209,7 +209,7 @@ class LLM:
         tokens = pooling.tokens_of(self.session, texts_or_tokens(prompts))
         loras: list[LoRARequest | None] = each_of("lora_request", lora_request, LoRARequest, len(tokens), None)
         priorities = each_of("priority", priority, int, len(tokens), 0)
-        ends = self.session._loaded_engine.preparer.eos_ids
+        ends = self.session._engine.facts.preparer.eos_ids
         rows = zip(tokens, loras, priorities, strict=True)
         searches = [Search(prompt, params, ends, adapter, place) for prompt, adapter, place in rows]
         together = len(searches) if concurrency_limit is None else concurrency_limit

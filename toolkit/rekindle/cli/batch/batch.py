@@ -90,9 +90,9 @@ def _answer(
     from rekindle.server.application import app
 
     log_to_stderr(quiet=arguments.quiet)
-    shaping, began = Shaping(session._loaded_engine, session._client), perf_counter()
+    shaping, began = Shaping(session._engine), perf_counter()
     adapters = {f"adapter {name}": shaping.adapter(name) for name, _ in arguments.adapter}
-    window = arguments.window or default_window(session._loaded_engine.limits)
+    window = arguments.window or default_window(session._engine.facts.limits)
     run: BatchRun | None = None
     try:
         answers.open(shaping.content(None) | adapters)

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from rekindle.assembly.loaded_engine import LoadedEngine
-from rekindle.assembly.thread import EngineThread
 from rekindle.client.adapters import AdapterInfo
-from rekindle.client.engine_client import EngineClient
+from rekindle.client.engine_client import OpenEngine
 from rekindle.core.concurrency.waits import Wait, Waits, in_a_thread, unless, until_closed
 from rekindle.core.errors import ConfigError, InvalidRequest
 from rekindle.core.messages import PutAdapter
@@ -33,8 +31,8 @@ class AdapterOperations:
         bytes: the memory of the room for adapters on all devices; 0 before the first one.
     """
 
-    def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient):
-        self._engine, self._loaded_engine, self._client = engine, loaded_engine, client
+    def __init__(self, engine: OpenEngine):
+        self._engine = engine
         self.bytes = 0
 
     def add(
@@ -46,19 +44,19 @@ class AdapterOperations:
     ) -> Waits[None]:
         """See `Session.add_adapter`."""
         _check_name(name)
-        self._loaded_engine.check_programs("adapters", adapters=True)
+        self._engine.facts.check_programs("adapters", adapters=True)
         lora = yield from in_a_thread(self._reader(source, tensors, config), "adapter")
         slot = yield from self._reserve(name)
         try:
             yield from self._put(lora, slot)
         except BaseException:
-            self._client.adapters.cancel(name, slot)
+            self._engine.client.adapters.cancel(name, slot)
             raise
-        self._client.adapters.put(name, slot, AdapterInfo(lora.source, lora.rank, lora.digest))
+        self._engine.client.adapters.put(name, slot, AdapterInfo(lora.source, lora.rank, lora.digest))
 
     def remove(self, name: str) -> None:
         """See `Session.remove_adapter`."""
-        self._client.adapters.remove(name)
+        self._engine.client.adapters.remove(name)
 
     def _reader(
         self, source: AdapterSource | None, tensors: Mapping[str, Any] | None, config: Mapping[str, Any] | None
@@ -66,11 +64,11 @@ class AdapterOperations:
         """Return the function to read an adapter and check it against the model."""
         from rekindle.formats.checkpoints.peft import given_adapter, read_adapter
 
-        model = self._loaded_engine.model
+        model = self._engine.facts.model
         if source is None and isinstance(tensors, Mapping) and isinstance(config, Mapping):
-            return lambda: self._loaded_engine.check_adapter(given_adapter(tensors, config, model))
+            return lambda: self._engine.facts.check_adapter(given_adapter(tensors, config, model))
         if isinstance(source, str | PathLike) and tensors is None and config is None:
-            return lambda: self._loaded_engine.check_adapter(read_adapter(source, model))
+            return lambda: self._engine.facts.check_adapter(read_adapter(source, model))
         if source is None and tensors is None and config is None:
             raise InvalidRequest(
                 'an adapter has a name for requests and a directory: session.add_adapter("name", "DIRECTORY"), or '
@@ -83,28 +81,24 @@ class AdapterOperations:
     def _reserve(self, name: str) -> Waits[int]:
         """Wait for a free slot, while removed adapters are still in use."""
         while True:
-            slot, freed = self._client.adapters.reserve(name, self._loaded_engine.limits.max_adapters)
+            slot, freed = self._engine.client.adapters.reserve(name, self._engine.facts.limits.max_adapters)
             if slot is not None:
                 return slot
             yield Wait(freed, timeout=1.0)  # the engine may end meanwhile
-            self._require_engine()
+            self._engine.check()
 
     def _put(self, lora: "Lora", slot: int) -> Waits[None]:
         """Put an adapter into a slot on all devices; at the first one, make room for all and prepare the programs."""
         is_first = not self.bytes
         content, empty = yield from in_a_thread(
-            lambda: self._loaded_engine.place_adapter(lora, with_room=is_first), "adapter"
+            lambda: self._engine.facts.place_adapter(lora, with_room=is_first), "adapter"
         )
-        _, put = self._client.ask(lambda ticket: PutAdapter(ticket, slot, content, empty), self._engine.post)
-        yield from unless(until_closed(put), lambda: self._engine.overdue)
-        self._require_engine()
+        _, put = self._engine.ask(lambda ticket: PutAdapter(ticket, slot, content, empty))
+        yield from unless(until_closed(put), lambda: self._engine.thread.overdue)
+        self._engine.check()
         if is_first:
-            self.bytes = self._loaded_engine.limits.data * sum(array.nbytes for array in jax.tree.leaves(empty))
-            self._loaded_engine.prepare_adapter_programs()
-
-    def _require_engine(self) -> None:
-        if self._engine.error is not None:
-            raise self._engine.error.with_traceback(None)
+            self.bytes = self._engine.facts.limits.data * sum(array.nbytes for array in jax.tree.leaves(empty))
+            self._engine.facts.prepare_adapter_programs()
 
 
 def with_room_for(adapters: Mapping[str, AdapterSource], settings: Settings) -> Settings:

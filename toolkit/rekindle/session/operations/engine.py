@@ -4,10 +4,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar, get_args
 
-from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.assembly.replicas import ReadWeights
-from rekindle.assembly.thread import EngineThread
-from rekindle.client.engine_client import EngineClient
+from rekindle.client.engine_client import OpenEngine
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.threads import EXIT_SECONDS, compiling, ending
@@ -35,13 +33,13 @@ LOOK_SECONDS = 0.25
 class Operations:
     """Operations of one session, each awaitable or blocking; see `rekindle.core.concurrency.waits`."""
 
-    def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient):
-        self._engine, self._loaded_engine, self._client = engine, loaded_engine, client
+    def __init__(self, engine: OpenEngine):
+        self._engine = engine
         self._followers: dict[Feed[None], Callable[[], None]] = {}
         self._source: Weights | None = None  # of the weights in use; None for those of the opened model
-        self._stamps = loaded_engine.checkpoint.stamps
-        self._is_source_kept = client.weights.present
-        engine.stopped.when_closed(self._stop_followers)
+        self._stamps = engine.facts.checkpoint.stamps
+        self._is_source_kept = engine.client.weights.present
+        engine.thread.stopped.when_closed(self._stop_followers)
 
     def followed_by(self, stop: Callable[[], None], closed: Feed[None]) -> None:
         """Register a follower, for example a server. It is stopped after the engine, and `close` waits for its end.
@@ -52,7 +50,7 @@ class Operations:
         """
         self._followers[closed] = stop
         closed.when_closed(lambda: self._forget(closed))
-        if self._engine.stopped.closed:
+        if self._engine.thread.stopped.closed:
             stop()
 
     def update_weights(self, weights: Weights, in_flight: InFlightPolicy, shares: bool = False) -> Waits[None]:
@@ -61,7 +59,7 @@ class Operations:
 
     def _update_weights(self, weights: Weights, in_flight: InFlightPolicy, shares: bool) -> Waits[None]:
         self._check_in_flight(in_flight)
-        load = self._loaded_engine.reload if self._client.weights.asleep else self._loaded_engine.load
+        load = self._engine.facts.reload if self._engine.client.weights.asleep else self._engine.facts.load
         new = yield from in_a_thread(lambda: load(weights, shares=shares), "weights")
         yield from self._exchange(lambda ticket: NewWeights(ticket, new.payload, in_flight), new.digest)
         self._is_source_kept = not isinstance(weights, Mapping)  # arrays would take the memory that sleep() frees
@@ -71,9 +69,9 @@ class Operations:
     def sleep(self, in_flight: InFlightPolicy) -> Waits[None]:
         """See `Session.sleep`."""
         self._check_in_flight(in_flight)
-        if self._loaded_engine.replicas is not None or self._loaded_engine.followers is not None:
+        if self._engine.facts.replicas is not None or self._engine.facts.followers is not None:
             raise InvalidRequest("sleep() frees the devices of this process, and this session has devices of others")
-        lanes: list[list[Any]] = [[] for _ in self._loaded_engine.lanes]
+        lanes: list[list[Any]] = [[] for _ in self._engine.facts.lanes]
         empty = lanes if len(lanes) > 1 else lanes[0]
         yield from self._unless_stuck(self._exchange(lambda ticket: NewWeights(ticket, empty, in_flight, asleep=True)))
 
@@ -82,7 +80,7 @@ class Operations:
         if weights is not None:
             yield from self.update_weights(weights, "finish")
             return
-        if not self._client.weights.asleep:
+        if not self._engine.client.weights.asleep:
             return
         if not self._is_source_kept:
             raise InvalidRequest(
@@ -90,7 +88,7 @@ class Operations:
                 "there were none: pass them, wake(weights)"
             )
         new = yield from in_a_thread(self._reload, "weights")
-        version = self._client.weights.version
+        version = self._engine.client.weights.version
         exchange = self._exchange(lambda ticket: NewWeights(ticket, new.payload, version=version), new.digest)
         yield from self._unless_stuck(exchange)
 
@@ -106,14 +104,14 @@ class Operations:
             "new weights, with a new version and an empty cache"
         )
         check_unchanged(self._stamps, remedy)
-        new = self._loaded_engine.reload(self._source)
+        new = self._engine.facts.reload(self._source)
         check_unchanged(self._stamps, remedy)
         return new
 
     def _check_in_flight(self, in_flight: InFlightPolicy) -> None:
         if in_flight not in get_args(InFlightPolicy):
             raise InvalidRequest(f"in_flight must be 'finish', 'keep' or 'fail', got {in_flight!r}")
-        if in_flight == "keep" and self._loaded_engine.limits.one_shape:
+        if in_flight == "keep" and self._engine.facts.limits.one_shape:
             raise InvalidRequest(
                 "in_flight='keep' computes generated tokens again with another program, and deterministic=True rules "
                 "that out on these devices: use 'finish' or 'fail'"
@@ -121,28 +119,27 @@ class Operations:
 
     def _exchange(self, question: Callable[[int], NewWeights], digest: str = "") -> Waits[None]:
         """Ask for weights with a digest or for none, and wait until all lanes agree; withdraw if it is left early."""
-        ticket, used = self._client.ask(question, self._engine.post, digest)
+        ticket, used = self._engine.ask(question, digest)
         try:
             yield Wait(used)
         except BaseException:
             with suppress(SessionError):  # if the engine has ended too, the first error is raised
-                self._engine.post(KeepWeights(ticket))
+                self._engine.thread.post(KeepWeights(ticket))
             raise
-        if self._engine.error is not None:
-            raise self._engine.error.with_traceback(None)
+        self._engine.check()
 
     def save(self, progress: bool) -> Waits[int]:
         """See `Session.save`."""
-        if not self._loaded_engine.limits.pool.snapshots:
+        if not self._engine.facts.limits.pool.snapshots:
             raise StorageError(
                 'this session writes no prefixes to disk; open one with restore="auto" or "require", '
                 "prefix_cache=True, disk_cache_bytes above 0, and host_cache_bytes of at least one page, which is "
-                f"{self._loaded_engine.limits.pool.page_bytes:,} bytes here"
+                f"{self._engine.facts.limits.pool.page_bytes:,} bytes here"
             )
         return (yield from self._unless_stuck(self._save(progress)))
 
     def _save(self, progress: bool) -> Waits[int]:
-        _, saving = self._client.ask(SaveCache, self._engine.post)
+        _, saving = self._engine.ask(SaveCache)
         position = 0
         with ProgressBars(progress) as bars:
             while not saving.closed or position < len(saving.items):
@@ -157,8 +154,8 @@ class Operations:
     def _pages_saved(self, saving: Feed[CacheSaving | CacheSaved]) -> int:
         answer = saving.items[-1] if saving.items else None
         if not isinstance(answer, CacheSaved):
-            assert self._engine.error is not None, "a running engine answers"
-            raise self._engine.error.with_traceback(None)
+            assert self._engine.thread.error is not None, "a running engine answers"
+            raise self._engine.thread.error.with_traceback(None)
         if not answer.complete:
             advice = "a warning says why; without one, raise host_cache_bytes. After update_weights no page is written"
             if ending():  # no warning reports this case
@@ -167,7 +164,7 @@ class Operations:
         if answer.crowded_out:
             warn(
                 f"{answer.pages} pages were written, and not all of the cached pages stay on disk: disk_cache_bytes, "
-                f"{self._loaded_engine.settings.disk_cache_bytes:,} bytes, has room for the latest only. To keep more, "
+                f"{self._engine.facts.settings.disk_cache_bytes:,} bytes, has room for the latest only. To keep more, "
                 "open the session with a larger disk_cache_bytes"
             )
         return answer.pages
@@ -176,9 +173,9 @@ class Operations:
         """See `Session.precompiled`."""
         with ProgressBars(progress) as bars:
             yield from draw_reports(
-                progress_feed(self._loaded_engine.programs.preparing, self._loaded_engine.programs.stored()), bars
+                progress_feed(self._engine.facts.programs.preparing, self._engine.facts.programs.stored()), bars
             )
-        raise_first(self._loaded_engine.programs.preparing)
+        raise_first(self._engine.facts.programs.preparing)
 
     def pause(self) -> Waits[None]:
         """See `Session.pause`."""
@@ -190,7 +187,7 @@ class Operations:
 
     def _command(self, command: Command) -> Waits[MessageRecord | None]:
         """Send the conductor a command; return the record of a stepped message, if there is one."""
-        self._engine.command(command)
+        self._engine.thread.command(command)
         try:
             yield Wait(command.answer)
         except BaseException:
@@ -198,32 +195,33 @@ class Operations:
             raise
         if command.answer.items:
             return command.answer.items[0]
-        if self._engine.error is not None:
-            raise self._engine.error.with_traceback(None)
+        self._engine.check()
         return None
 
     def close(self) -> Waits[None]:
         """See `Session.close`."""
+        thread = self._engine.thread
         try:
-            saves = self._engine.error is None and self._engine.overdue is None and not self._engine.paused
-            if saves and self._loaded_engine.limits.pool.snapshots:
+            saves = thread.error is None and thread.overdue is None and not thread.paused
+            if saves and self._engine.facts.limits.pool.snapshots:
                 with suppress(SessionError):
-                    yield Wait(self._client.ask(SaveCache, self._engine.post)[1], timeout=CLOSE_SECONDS)
+                    yield Wait(self._engine.ask(SaveCache)[1], timeout=CLOSE_SECONDS)
         finally:  # even if a cancelled scope prevents the wait
-            self._engine.stop()
-        if not self._engine.elsewhere:
+            thread.stop()
+        if not thread.elsewhere:
             yield from self._stopped()
             for closed in tuple(self._followers):
                 yield Wait(closed)
 
     def _stopped(self) -> Waits[None]:
         """Wait until the engine has stopped, or leave it behind if its device hangs. Compilations are waited for."""
-        stopped, remaining = self._engine.stopped, STUCK_SECONDS if self._engine.overdue else EXIT_SECONDS
+        thread = self._engine.thread
+        stopped, remaining = thread.stopped, STUCK_SECONDS if thread.overdue else EXIT_SECONDS
         while not stopped.closed and remaining > 0:
             yield Wait(stopped, timeout=LOOK_SECONDS)
             remaining -= 0 if compiling else LOOK_SECONDS
         if not stopped.closed:
-            obstacle = self._engine.abandon()
+            obstacle = thread.abandon()
             warn(
                 f"the session is closed, but its engine has not stopped: it is {obstacle}. Its device memory is freed "
                 "as soon as this call of the device ends; if it never does, restart the kernel, or end the process"
@@ -231,7 +229,7 @@ class Operations:
 
     def _unless_stuck(self, waits: Waits[T]) -> Waits[T]:
         """Run an operation; raise StepTimeout in it once a tick is stuck, since the engine may never answer."""
-        return unless(waits, lambda: self._engine.overdue)
+        return unless(waits, lambda: self._engine.thread.overdue)
 
     def _stop_followers(self) -> None:
         for stop in tuple(self._followers.values()):

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.assembly.loaded_engine import LoadedEngine
 from rekindle.assembly.looking import Choice
-from rekindle.assembly.thread import EngineThread
 from rekindle.client.calls.options import PromptOptions
-from rekindle.client.engine_client import EngineClient
+from rekindle.client.engine_client import OpenEngine
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread, unless
 from rekindle.core.device.programs.functions import LENS, Key, embed_program
@@ -36,18 +34,18 @@ LONGEST = 360
 class Inspections:
     """Inspections of the model of one session, each awaitable or blocking."""
 
-    def __init__(self, engine: EngineThread, loaded_engine: LoadedEngine, client: EngineClient, requests: Requests):
-        self._engine, self._loaded_engine, self._client, self._requests = engine, loaded_engine, client, requests
+    def __init__(self, engine: OpenEngine, requests: Requests):
+        self._engine, self._requests = engine, requests
 
     @property
     def layers(self) -> int:
         """The number of layers of the model."""
-        return len(self._loaded_engine.model.layers)
+        return len(self._engine.facts.model.layers)
 
     @property
     def page_size(self) -> int:
         """The number of tokens in a page of the prefix cache."""
-        size: int = self._loaded_engine.limits.pool.page_size
+        size: int = self._engine.facts.limits.pool.page_size
         return size
 
     def look(
@@ -78,10 +76,10 @@ class Inspections:
         output: tuple[int, ...] = (),
     ) -> Waits[Activations]:
         """Look at a checked prompt, and at an output behind it."""
-        model = self._loaded_engine.model
+        model = self._engine.facts.model
         tokens = yield from in_a_thread(lambda: self._read(prompt, output), "prompt")
         ids, pictures = tokens.ids, tokens.pictures
-        looks, sizes = self._loaded_engine.looks, (len(model.layers), model.hidden_size)
+        looks, sizes = self._engine.facts.looks, (len(model.layers), model.hidden_size)
         remedy = "name fewer layers, parts or heads, or look at a shorter prompt"
         shape = looks.shape(len(ids), choice, remedy, pictures=bool(pictures))
         changes = changes_of(steer, patch, len(ids), sizes)
@@ -108,7 +106,7 @@ class Inspections:
     def _embed(self, picture: Picture) -> Waits[tuple[Any, LookedImage]]:
         """Return the embeddings of an image, (tokens, hidden), apart from those in use by requests, and its layout."""
         patches, image = yield from in_a_thread(lambda: _looked_image(picture), "prompt")
-        rows, padding = np.arange(picture.tokens, dtype=np.int32), self._loaded_engine.limits.picture_rows
+        rows, padding = np.arange(picture.tokens, dtype=np.int32), self._engine.facts.limits.picture_rows
         parts = []
         for place in range(len(patches.values)):
             part = segment_of(patches, place, rows, padding)
@@ -143,11 +141,11 @@ class Inspections:
 
     def _check_served(self) -> None:
         """Raise InvalidRequest for a session whose model cannot be looked into."""
-        self._loaded_engine.check_looks("look")
-        self._requests.check_engine()
+        self._engine.facts.check_looks("look")
+        self._requests.engine.check()
 
     def _choice(self, layers: Any, parts: Any, heads: Any) -> Choice:
-        count = len(self._loaded_engine.model.layers)
+        count = len(self._engine.facts.model.layers)
         choices = range(count) if layers is None else layers if isinstance(layers, Sequence | range) else [layers]
         if isinstance(choices, str):
             choices = [choices]
@@ -161,7 +159,7 @@ class Inspections:
         return Choice(numbers, checked, self._heads(heads))
 
     def _heads(self, heads: Any) -> tuple[tuple[int, int], ...]:
-        model = self._loaded_engine.model
+        model = self._engine.facts.model
         checked = []
         for pair in heads:
             try:
@@ -174,13 +172,13 @@ class Inspections:
                 has = "no attention" if attention is None else f"the heads 0 to {attention.heads - 1}"
                 raise InvalidRequest.of("heads", f"layer {layer} has {has}, got head {head}")
             checked.append((layer, head))
-        if checked and any(lane.place is not None and lane.place.tensor > 1 for lane in self._loaded_engine.lanes):
+        if checked and any(lane.place is not None and lane.place.tensor > 1 for lane in self._engine.facts.lanes):
             raise InvalidRequest.of("heads", "attention patterns are for models on one device: leave out heads")
         return tuple(checked)
 
     def _read(self, prompt: Prompt, output: tuple[int, ...]) -> PicturedTokens:
         """Return the tokens of a prompt with an output behind it."""
-        prompts = self._loaded_engine.preparer.prompts
+        prompts = self._engine.facts.preparer.prompts
         tokens = prompts.read(prompt)
         ids = tokens.ids + output
         check_length(ids, prompts.capacity, output=False)
@@ -188,11 +186,11 @@ class Inspections:
 
     def _run(self, key: Key, inputs: Any, take: Callable[[Any], Any] | None = None) -> Waits[Any]:
         """Run a program over the weights on the first lane, between ticks; `take` is that of `Inspect`."""
-        _, answers = self._client.ask(lambda ticket: Inspect(ticket, key, inputs, take), self._engine.post)
-        yield from unless(self._requests.wait_for_look(answers), lambda: self._engine.overdue)
+        _, answers = self._engine.ask(lambda ticket: Inspect(ticket, key, inputs, take))
+        yield from unless(self._requests.wait_for_look(answers), lambda: self._engine.thread.overdue)
         if not answers.items:
-            assert self._engine.error is not None, "only an ended engine closes a feed without an answer"
-            raise self._engine.error.with_traceback(None)
+            assert self._engine.thread.error is not None, "only an ended engine closes a feed without an answer"
+            raise self._engine.thread.error.with_traceback(None)
         outputs = answers.items[0].outputs
         if outputs is None:
             raise InvalidRequest("the session has no weights at the moment: wake it, or update its weights, first")
@@ -202,7 +200,7 @@ class Inspections:
 
     def text(self, token: int) -> str:
         """Return the text of a token; its id as text without a tokenizer."""
-        tokenizer = self._loaded_engine.tokenizer
+        tokenizer = self._engine.facts.tokenizer
         return str(token) if tokenizer is None else tokenizer.decode([token], skip_special_tokens=False)
 
 

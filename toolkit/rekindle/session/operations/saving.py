@@ -4,8 +4,7 @@ from os import PathLike
 from pathlib import Path
 from threading import Event
 
-from rekindle.assembly.loaded_engine import LoadedEngine
-from rekindle.client.engine_client import EngineClient
+from rekindle.client.engine_client import OpenEngine
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.threads import Work
@@ -16,15 +15,14 @@ from rekindle.notebook.progress.bars import ProgressBars, draw_reports
 
 
 def save_quantized(
-    loaded_engine: LoadedEngine,
-    client: EngineClient,
+    engine: OpenEngine,
     path: str | PathLike[str],
     style: SavedFormat | None,
     overwrite: bool,
     progress: bool,
 ) -> Waits[SavedModel]:
     """See `Session.save_quantized`."""
-    _check(loaded_engine, client)
+    _check(engine)
     reports: Feed[Progress] = Feed()
     results: list[SavedModel] = []
     errors: list[BaseException] = []
@@ -37,7 +35,7 @@ def save_quantized(
 
     def work() -> None:
         try:
-            checkpoint, kinds = loaded_engine.checkpoint, loaded_engine.deployment.form.kind_of
+            checkpoint, kinds = engine.facts.checkpoint, engine.facts.deployment.form.kind_of
             results.append(save_model(checkpoint, kinds, Path(path), report, style=style, overwrite=overwrite))
         except BaseException as error:
             errors.append(error)
@@ -55,20 +53,20 @@ def save_quantized(
     return results[0]
 
 
-def _check(loaded_engine: LoadedEngine, client: EngineClient) -> None:
+def _check(engine: OpenEngine) -> None:
     """Raise InvalidRequest unless the weights in use are the codes of the opened files."""
-    source = loaded_engine.source
-    if loaded_engine.deployment.form.quantize is None:
+    source = engine.facts.source
+    if engine.facts.deployment.form.quantize is None:
         raise InvalidRequest(
             f'save_quantized() writes the codes of quantize=, and {source} was opened without it: add quantize="int4" '
             'or "int8" to open(), or run `rekindle quantize`'
         )
-    if client.weights.version or not client.weights.present:
+    if engine.client.weights.version or not engine.client.weights.present:
         raise InvalidRequest(
             "save_quantized() reads the files of the opened model again, and update_weights has replaced its weights, "
             "or it has none: save the new weights as a Hugging Face directory, and open that with quantize="
         )
-    if names := list(client.adapters.infos):
+    if names := list(engine.client.adapters.infos):
         raise InvalidRequest(
             f"save_quantized() writes the model without adapters, and this session has {', '.join(names)}: remove them "
             "by remove_adapter(), or merge one into the model by PEFT's merge_and_unload() and open the result"

@@ -64,7 +64,7 @@ class RekindleRollout(BaseRollout):  # type: ignore[misc]  # tunix has no types,
         self._tokens, self._session, self._alpha = tokenizer, session, lora_alpha
         table = rollout_config.rollout_mapping_config
         mapping = MappingConfig.build(mapping_obj=table, model=rollout_actor, backend="vllm_jax")
-        self._arrays = TrainerArrays(session._loaded_engine.model, mapping)
+        self._arrays = TrainerArrays(session._engine.facts.model, mapping)
         self._logprobs: dict[tuple[tuple[int, ...], tuple[int, ...]], list[float]] = {}
         self._adapter: str | None = None
         self.update_params(nnx.state(rollout_actor, nnx.Param))

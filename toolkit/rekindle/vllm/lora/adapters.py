@@ -45,7 +45,7 @@ class Adapters:
     @property
     def room(self) -> int:
         """The number of adapters for which the session has room."""
-        return self._session._loaded_engine.limits.max_adapters
+        return self._session._engine.facts.limits.max_adapters
 
     def name_of(self, lora: LoRARequest | None) -> str | None:
         """Return the name of an adapter in the session, read first if need be. The least recently used one makes room.
