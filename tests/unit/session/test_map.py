@@ -14,6 +14,7 @@ from anyio import to_thread
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.errors import BatchFailed, InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.mapping.generating import GenerationWork
 from rekindle.mapping.pending import PendingMap
 from rekindle.mapping.results import MapResults
 from rekindle.notebook.progress import batch_progress as bars
@@ -100,6 +101,19 @@ async def test_no_more_than_a_window_is_in_the_engine_and_items_are_read_as_they
     assert [each async for each in pending] == []
     assert items.reads <= 13
     await assert_free(one_by_one)
+
+
+async def test_only_the_request_that_ended_is_looked_at(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk over the window at each end would make a map of n items take n times the window."""
+    asked: list[GenerationWork] = []
+
+    def settle(work: GenerationWork) -> bool:
+        asked.append(work)
+        return work.handle.done
+
+    monkeypatch.setattr(GenerationWork, "settle", settle)
+    await session.map(token_ids=Counted(100), window=50, max_tokens=2)
+    assert len(asked) == 100
 
 
 async def test_each_answer_comes_as_it_ends(one_by_one: Session, settler: FakeSettler, session: Session) -> None:

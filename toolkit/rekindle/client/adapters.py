@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import InvalidRequest
@@ -46,6 +47,8 @@ class AdapterTable:
     def __init__(self) -> None:
         self._by_name: dict[str, _Entry] = {}
         self._occupied: dict[int, _Entry | None] = {}  # None while an adapter is put there
+        self._free: list[int] = []  # a heap of slots below the next one that was never used
+        self._unused = 0
         self._adding: list[str] = []
         self._freed: Feed[None] = Feed()
         self._lock = threading.Lock()
@@ -97,13 +100,13 @@ class AdapterTable:
             InvalidRequest: there are as many adapters already.
         """
         with self._lock:
-            names = {*self._by_name, *self._adding}
-            if name not in names and len(names) >= most:
+            new = {each for each in (*self._adding, name) if each not in self._by_name}
+            if name in new and name not in self._adding and len(self._by_name) + len(new) > most:
                 raise InvalidRequest(
                     f"the session has {quantity(most, 'adapter')}, as many as it has room for: "
                     f"{', '.join(map(repr, self._by_name))}. Remove one, or open the session with a larger max_adapters"
                 )
-            slot = next((slot for slot in range(most + 1) if slot not in self._occupied), None)
+            slot = self._take_slot(most)
             if slot is not None:
                 self._occupied[slot] = None
                 self._adding.append(name)
@@ -124,8 +127,7 @@ class AdapterTable:
         """Free a reserved slot."""
         with self._lock:
             self._adding.remove(name)
-            del self._occupied[slot]
-            freed, self._freed = self._freed, Feed()
+            freed = self._free_slot(slot)
         freed.close()
 
     def remove(self, name: str) -> None:
@@ -154,6 +156,20 @@ class AdapterTable:
         """Free the slot of an adapter without a name and requests; return the feed to close then."""
         if entry.is_named or entry.requests:
             return None
-        del self._occupied[entry.use.slot]
+        return self._free_slot(entry.use.slot)
+
+    def _take_slot(self, most: int) -> int | None:
+        """Return the first free slot of `most` and one more; None if there is none."""
+        if self._free:
+            return heappop(self._free)
+        if self._unused > most:
+            return None
+        self._unused += 1
+        return self._unused - 1
+
+    def _free_slot(self, slot: int) -> Feed[None]:
+        """Free a slot; return the feed to close then."""
+        del self._occupied[slot]
+        heappush(self._free, slot)
         freed, self._freed = self._freed, Feed()
         return freed

@@ -97,12 +97,15 @@ class InFlight:
 
     def take_ended(self) -> list[EndedItem]:
         """Take out all ended requests, and return their items with outcomes."""
-        self._position = len(self._ends.items)  # read first, because more requests may end during the loop below
+        ends = self._ends.items[self._position :]  # a copy, because more requests may end during the loop below
+        self._position += len(ends)
         ended = []
-        for place in [place for place, (_, work) in self._running.items() if work.settle()]:
-            item, work = self._running.pop(place)
-            self._settled_tokens += work.generated
-            ended.append(EndedItem(item, work.outcome, work.weights))
+        for place in sorted(set(ends) & self._running.keys()):
+            item, work = self._running[place]
+            if work.settle():
+                del self._running[place]
+                self._settled_tokens += work.generated
+                ended.append(EndedItem(item, work.outcome, work.weights))
         return ended
 
     def cancel(self) -> None:

@@ -1,6 +1,6 @@
 """Queue of requests by priority, in admission order within each priority."""
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 
@@ -11,27 +11,30 @@ class PriorityQueue:
     """Queued requests, the lowest priority number first; a part of the `WaitingQueue`."""
 
     def __init__(self) -> None:
-        self._by_priority: dict[int, deque[RequestState]] = {}
+        # By id, so that each of a hundred thousand requests can leave without a search.
+        self._by_priority: dict[int, OrderedDict[int, RequestState]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_priority.values()))
 
     def __iter__(self) -> Iterator[RequestState]:
         for priority in sorted(self._by_priority):
-            yield from self._by_priority[priority]
+            yield from self._by_priority[priority].values()
 
     def append(self, state: RequestState) -> None:
         """Add a request behind all others of its priority."""
-        self._of(state).append(state)
+        self._of(state)[state.request.id] = state
 
     def appendleft(self, state: RequestState) -> None:
         """Add a request before all others of its priority."""
-        self._of(state).appendleft(state)
+        alike = self._of(state)
+        alike[state.request.id] = state
+        alike.move_to_end(state.request.id, last=False)
 
     def remove(self, state: RequestState) -> None:
         """Remove a request."""
         priority = state.request.params.priority
-        self._by_priority[priority].remove(state)
+        del self._by_priority[priority][state.request.id]
         if not self._by_priority[priority]:
             del self._by_priority[priority]
 
@@ -44,12 +47,12 @@ class PriorityQueue:
         """
         overdue: list[RequestState] = []
         for waiting in self._by_priority.values():
-            for state in islice(waiting, most):
+            for state in islice(waiting.values(), most):
                 if state.queued.joined <= since:
                     overdue.append(state)
                 elif not state.started:  # the rest joined later: only preempted requests are ahead of older ones
                     break
         return sorted(overdue, key=lambda state: state.queued.joined)
 
-    def _of(self, state: RequestState) -> deque[RequestState]:
-        return self._by_priority.setdefault(state.request.params.priority, deque())
+    def _of(self, state: RequestState) -> OrderedDict[int, RequestState]:
+        return self._by_priority.setdefault(state.request.params.priority, OrderedDict())
