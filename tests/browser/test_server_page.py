@@ -78,3 +78,35 @@ def test_a_browser_gives_its_key_and_chats(
         expect(page.locator("#talk > *")).to_have_count(0)
         assert complaints == []
         assert [address for address in requests if not address.startswith((url, "data:"))] == []
+
+
+def test_a_conversation_beyond_the_context_goes_on_and_says_so_once(
+    context: BrowserContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts: list[str] = []
+
+    def script(prompt: str) -> str:
+        prompts.append(prompt)
+        return f"Answer {prompt.count('<|im_start|>user')}" if "long" not in prompt else "so " * 500
+
+    told = "The conversation has filled the context: its oldest turns are no longer sent to the model."
+    with scripted_session(monkeypatch, script, max_context=320) as session, closing(context.new_page()) as page:
+        page.goto(session.serve_sync(name="a-model", port=0).url)
+        for number in range(6):
+            page.get_by_label("Message").fill(f"Question {number} {'of many words ' * 3}")
+            page.get_by_role("button", name="Send").click()
+            expect(page.locator(".assistant")).to_have_count(number + 1)
+            expect(page.get_by_role("button", name="Send")).to_be_enabled()
+        expect(page.locator(".assistant").last).to_contain_text("Answer")
+        assert "Question 5" in prompts[-1]
+        assert "Question 0" not in prompts[-1], "the oldest turn left"
+        expect(page.get_by_text(told)).to_have_count(1)
+        page.get_by_label("Message").fill("Give a long one")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("#talk")).to_contain_text("tokens. Ask for more to go on.")
+        page.screenshot(path=SCREENSHOTS / "server_full.png", full_page=True)
+        page.get_by_role("button", name="New chat").click()
+        page.get_by_label("Message").fill("Hi")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator(".assistant")).to_contain_text("Answer 1")
+        expect(page.get_by_text(told)).to_have_count(0)

@@ -28,7 +28,7 @@ async def test_the_page_is_for_all_and_the_figures_are_for_those_with_a_key(text
     page = await ask(server, "/", headers={"accept": "text/html,*/*"})
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "mine" not in page.body.decode()
-    assert "v1/chat/completions" in page.body.decode()
+    assert "api/chat" in page.body.decode()
     other = await ask(server, "/", headers={"accept": "*/*"})
     assert (other.body, (await ask(server, "/", method="HEAD")).status) == (b"Rekindle is running", 200)
     assert (await ask(server, "/dashboard")).status == 401

@@ -39,7 +39,7 @@ const at = id => document.getElementById(id)
 const [key, models, talk, said, send, stop, note] = ["key", "models", "talk", "said", "send", "stop", "note"].map(at)
 const headers = () => key.value ? {authorization: `Bearer ${key.value}`} : {}
 const messages = []
-let answering = null, timer
+let answering = null, timer, longest = 0, trimmed = false
 
 at("address").textContent = new URL("v1", location.href).href
 key.value = sessionStorage.getItem("key") ?? ""
@@ -116,41 +116,53 @@ function drawing(line) {
   }
 }
 
-async function* events(body) {
+async function* objects(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader()
   for (let rest = "";;) {
     const {value, done} = await reader.read()
     if (done) return
     const lines = (rest + value).split("\\n")
     rest = lines.pop()
-    for (const line of lines)
-      if (line.startsWith("data: {")) yield JSON.parse(line.slice(6))
+    for (const line of lines) yield JSON.parse(line)
   }
+}
+
+function ended({done_reason, prompt_eval_count, eval_count}) {
+  // The prompt of a whole conversation is longer each time: a shorter one is without its oldest turns.
+  if (prompt_eval_count < longest && !trimmed) {
+    trimmed = true
+    line("pale", "The conversation has filled the context: its oldest turns are no longer sent to the model.")
+  }
+  longest = Math.max(longest, prompt_eval_count)
+  if (done_reason === "length") line("pale", `The answer was cut after ${eval_count} tokens. Ask for more to go on.`)
 }
 
 async function answer(text) {
   messages.push({role: "user", content: text})
   line("user", text)
   const shown = line("assistant pale", "waiting"), draw = drawing(shown)
-  let content = ""
+  let content = "", end = null
   answering = new AbortController()
   stop.disabled = !(send.disabled = true)
   try {
-    const reply = await fetch("v1/chat/completions", {
+    // Of the server's chats, this one lets the oldest turns go when the context is full.
+    const reply = await fetch("api/chat", {
       method: "POST",
       headers: {...headers(), "content-type": "application/json"},
-      body: JSON.stringify({model: models.value, messages, stream: true}),
+      body: JSON.stringify({model: models.value, messages}),
       signal: answering.signal,
     })
-    if (!reply.ok) throw new Error((await reply.json()).error.message)
-    for await (const event of events(reply.body)) {
-      if (event.error) throw new Error(event.error.message)
-      content += event.choices?.[0]?.delta?.content ?? ""
+    if (!reply.ok) throw new Error((await reply.json()).error)
+    for await (const part of objects(reply.body)) {
+      if (part.error) throw new Error(part.error)
+      content += part.message.content
+      if (part.done) end = part
       if (!content) continue
       draw(content)
       talk.scrollTop = talk.scrollHeight
     }
     if (!content) shown.textContent = "(an empty answer)"
+    if (end) ended(end)
   } catch (error) {
     if (!content) shown.remove()
     if (error.name !== "AbortError") line("assistant pale", error.message)
@@ -175,7 +187,13 @@ said.onkeydown = event => {
   at("chat-form").requestSubmit()
 }
 stop.onclick = () => answering?.abort()
-at("new").onclick = () => { answering?.abort(); messages.length = 0; talk.replaceChildren(); said.focus() }
+at("new").onclick = () => {
+  answering?.abort()
+  messages.length = longest = 0
+  trimmed = false
+  talk.replaceChildren()
+  said.focus()
+}
 document.onvisibilitychange = () => { if (!document.hidden) show() }
 show()
 """
