@@ -5,9 +5,9 @@ compiled for another platform names the implementation in every call.
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -32,56 +32,60 @@ _LEAST_CAPABILITY: Final = (8, 0)
 """The compute capability from which on Triton compiles for NVIDIA GPUs."""
 
 
+class Choice(NamedTuple):
+    """Kernels for the page pools of a model.
+
+    Attributes:
+        implementation: their name.
+        reason: the reason against the kernels of the platform, in favor of "xla"; empty with the platform's, and if
+            the caller names an implementation.
+    """
+
+    implementation: Implementation
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Return the text "cpu kernels (avx2)", or "xla kernels (...)" with the reason."""
+        cpu = self.implementation == "cpu"
+        reason = library_of(self.implementation).partition(" ")[0] if cpu else self.reason
+        return f"{self.implementation} kernels" + (f" ({reason})" if reason else "")
+
+
 def choose(
     platform: str,
-    shape: tuple[int, ...],
+    shapes: Iterable[tuple[int, ...]],
     dtype: jnp.dtype,
     override: Implementation | None = None,
     *,
     weights: jnp.dtype | None = None,
     capability: tuple[int, int] | None = None,
-) -> Implementation:
-    """Return the best implementation for a pool on a platform; "xla" works everywhere.
+) -> Choice:
+    """Return the best implementation for all of some pools on a platform; "xla" works everywhere.
 
     Args:
         platform: "cpu", "gpu" or "tpu", as in `jax.default_backend()` or `jax.Device.platform`.
-        shape: (pages, sides, kv_heads, page_size, head_dim) of the pool; see `empty`.
-        dtype: the dtype of the pool.
+        shapes: (pages, sides, kv_heads, page_size, head_dim) of each pool; see `empty`.
+        dtype: the dtype of the pools.
         override: an implementation to check and return instead of the best one.
         weights: the dtype of the matrices of linear layers; None if there are none.
         capability: the compute capability of the device, see `devices.capability_of`; None if it has none.
 
     Raises:
-        ValueError: `override` is unknown, or cannot serve this pool and these weights on this device.
+        ValueError: `override` is unknown, or cannot serve these pools and weights on this device.
     """
     preferred = _PREFERRED.get(platform, "xla")
-    wanted = override or preferred
-    reason = unsupported_reason(wanted, shape, dtype, weights=weights, capability=capability)
-    if override is None:
-        return preferred if reason is None else "xla"
-    if override in _PREFERRED.values() and override != preferred:
-        reason = f"its kernels do not run on {platform}"
-    if reason is not None:
-        raise ValueError(
-            f'implementation "{override}" cannot serve pages {shape} {dtype} on {platform}: {reason}. '
-            'Leave it out, or take "xla", which runs everywhere'
-        )
-    return override
-
-
-def choose_for_all(
-    platform: str,
-    shapes: Sequence[tuple[int, ...]],
-    dtype: jnp.dtype,
-    override: Implementation | None = None,
-    *,
-    weights: jnp.dtype | None = None,
-    capability: tuple[int, int] | None = None,
-) -> Implementation:
-    """Return the best implementation for all of several pools; arguments and errors as in `choose`."""
-    distinct = dict.fromkeys(shapes)
-    choices = {choose(platform, shape, dtype, override, weights=weights, capability=capability) for shape in distinct}
-    return choices.pop() if len(choices) == 1 else "xla"
+    foreign = override in _PREFERRED.values() and override != preferred
+    for shape in dict.fromkeys(shapes):
+        reason = unsupported_reason(override or preferred, shape, dtype, weights=weights, capability=capability)
+        reason = f"its kernels do not run on {platform}" if foreign else reason
+        if override is None and reason is not None:
+            return Choice("xla", "" if preferred == "xla" else reason)
+        if reason is not None:
+            raise ValueError(
+                f'implementation "{override}" cannot serve pages {shape} {dtype} on {platform}: {reason}. '
+                'Leave it out, or take "xla", which runs everywhere'
+            )
+    return Choice(override or preferred)
 
 
 def unsupported_reason(
@@ -120,41 +124,6 @@ def _reason_against_triton(capability: tuple[int, int] | None) -> str | None:
     except ImportError:
         return f"JAX {jax.__version__} cannot compile Pallas kernels by Triton"
     return None
-
-
-def fallback_reason(
-    implementation: Implementation,
-    platform: str,
-    shapes: Sequence[tuple[int, ...]],
-    dtype: jnp.dtype,
-    override: Implementation | None = None,
-    *,
-    weights: jnp.dtype | None = None,
-    capability: tuple[int, int] | None = None,
-) -> str:
-    """Return the reason the kernels of the platform do not serve some pools; empty if they do, or others are wanted.
-
-    Args:
-        implementation: the result of `choose_for_all` for the other arguments.
-        platform: see `choose`.
-        shapes: see `choose`; the pools of all layers.
-        dtype: see `choose`.
-        override: see `choose`.
-        weights: see `choose`.
-        capability: see `choose`.
-    """
-    preferred = _PREFERRED.get(platform, implementation)
-    if override is not None or preferred == implementation:
-        return ""
-    reasons = (unsupported_reason(preferred, shape, dtype, weights=weights, capability=capability) for shape in shapes)
-    return next(filter(None, reasons), "")
-
-
-def describe(implementation: Implementation, reason: str = "") -> str:
-    """Describe kernels: "cpu kernels (avx2)", or "xla kernels (...)" with the reason from `fallback_reason`."""
-    if implementation == "cpu":
-        reason = library_of(implementation).partition(" ")[0]
-    return f"{implementation} kernels" + (f" ({reason})" if reason else "")
 
 
 def is_batch_invariant(implementation: Implementation) -> bool:
@@ -437,7 +406,7 @@ def _operations_on(implementation: Implementation | None, pages: jax.Array) -> O
 def _operations(implementation: Implementation | None, shape: tuple[int, ...], dtype: jnp.dtype) -> Operations:
     if implementation is None:
         device = default_device()
-        implementation = choose(device.platform, shape, dtype, capability=capability_of(device))
+        implementation = choose(device.platform, [shape], dtype, capability=capability_of(device)).implementation
     operations = operations_of(implementation)
     if reason := operations.unsupported_reason(shape, dtype):
         raise ValueError(f'implementation "{implementation}" cannot serve pages {shape} {dtype}: {reason}')

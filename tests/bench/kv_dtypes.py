@@ -33,7 +33,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def log_probabilities(checkpoint: Checkpoint, dtype: str, ids: Array) -> Iterator[Array]:
     """Yield the distributions after each token over pages of each dtype, (token, vocabulary)."""
-    implementation = choose("cpu", (2, 2, 1, PAGE_SIZE, 64), jnp.dtype(dtype))
+    implementation = choose("cpu", [(2, 2, 1, PAGE_SIZE, 64)], jnp.dtype(dtype)).implementation
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype), implementation=implementation)
     for kv_dtype in DTYPES:
         (logits,) = paged_logits(decoder, [ids], PAGE_SIZE, kv_dtype)

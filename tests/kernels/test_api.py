@@ -21,7 +21,7 @@ HERE = "cpu" if library.unavailable_reason() is None else "xla"
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("platform", "name"), [("cpu", HERE), ("tpu", "tpu"), ("gpu", "gpu"), ("cuda", "gpu")])
 def test_a_platform_gets_its_own_kernels(platform: str, name: str, dtype: str) -> None:
-    assert api.choose(platform, POOL, jnp.dtype(dtype)) == name
+    assert api.choose(platform, [POOL], jnp.dtype(dtype)) == api.Choice(cast(Any, name))
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,12 @@ def test_a_gpu_gets_pallas_from_the_compute_capability_on_that_triton_compiles_f
     capability: tuple[int, int], name: str
 ) -> None:
     dtype = jnp.dtype("float16")
-    assert api.choose("gpu", POOL, dtype, weights=dtype, capability=capability) == name
-    reason = api.fallback_reason(cast(Any, name), "gpu", [POOL], dtype, weights=dtype, capability=capability)
+    chosen, reason = choice = api.choose("gpu", [POOL], dtype, weights=dtype, capability=capability)
+    assert chosen == name
     own = ".".join(map(str, capability))
     assert reason == ("" if name == "gpu" else f"Pallas needs compute capability 8.0, and this GPU has {own}")
-    assert api.describe(cast(Any, name), reason) == (f"xla kernels ({reason})" if reason else "gpu kernels")
-    assert api.choose("gpu", POOL, dtype, "xla", capability=capability) == "xla"
-    assert api.fallback_reason("xla", "gpu", [POOL], dtype, "xla", capability=capability) == "", "they are wanted"
+    assert str(choice) == (f"xla kernels ({reason})" if reason else "gpu kernels")
+    assert api.choose("gpu", [POOL], dtype, "xla", capability=capability) == ("xla", ""), "they are wanted"
 
 
 def test_kernels_that_do_not_compile_for_a_gpu_are_refused_with_what_to_do() -> None:
@@ -47,18 +46,18 @@ def test_kernels_that_do_not_compile_for_a_gpu_are_refused_with_what_to_do() -> 
         match=r'implementation "gpu" cannot serve .* on gpu: Pallas needs compute capability 8\.0, and this GPU has '
         r'7\.5\. Leave it out, or take "xla"',
     ):
-        api.choose("gpu", POOL, jnp.dtype("float16"), "gpu", capability=(7, 5))
+        api.choose("gpu", [POOL], jnp.dtype("float16"), "gpu", capability=(7, 5))
 
 
 def test_a_jax_without_the_triton_lowering_leaves_the_portable_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
     dtype = jnp.dtype("bfloat16")
-    assert api.choose("gpu", POOL, dtype, capability=(9, 0)) == "xla"
-    reason = api.fallback_reason("xla", "gpu", [POOL], dtype, capability=(9, 0))
+    chosen, reason = api.choose("gpu", [POOL], dtype, capability=(9, 0))
+    assert chosen == "xla"
     assert reason == f"JAX {jax.__version__} cannot compile Pallas kernels by Triton"
     with pytest.raises(ValueError, match=r"cannot compile Pallas kernels by Triton\. Leave it out"):
-        api.choose("gpu", POOL, dtype, "gpu", capability=(9, 0))
-    assert api.choose("tpu", POOL, dtype) == "tpu"
+        api.choose("gpu", [POOL], dtype, "gpu", capability=(9, 0))
+    assert api.choose("tpu", [POOL], dtype) == ("tpu", "")
 
 
 @pytest.mark.parametrize(
@@ -74,15 +73,16 @@ def test_the_capability_of_a_device_is_that_of_nvidia_s_gpus(
 @pytest.mark.parametrize("pages", ["float32", "float16", "int8"])
 def test_native_kernels_have_no_weights_of_float16(pages: str) -> None:
     half = jnp.dtype("float16")
-    assert api.choose("cpu", POOL, jnp.dtype(pages), weights=half) == "xla"
-    assert api.fallback_reason("xla", "cpu", [POOL], jnp.dtype(pages), weights=half)
+    chosen, reason = api.choose("cpu", [POOL], jnp.dtype(pages), weights=half)
+    assert chosen == "xla"
+    assert reason
     with pytest.raises(ValueError, match="weights must be float32 or bfloat16"):
-        api.choose("cpu", POOL, jnp.dtype(pages), "cpu", weights=half)
+        api.choose("cpu", [POOL], jnp.dtype(pages), "cpu", weights=half)
 
 
 @pytest.mark.parametrize("platform", ["tpu", "gpu", "another"])
 def test_pages_that_only_the_portable_kernels_can_read_choose_them(platform: str) -> None:
-    assert api.choose(platform, POOL, jnp.dtype("uint16")) == "xla"
+    assert api.choose(platform, [POOL], jnp.dtype("uint16")).implementation == "xla"
 
 
 def test_this_process_runs_the_kernels_of_its_platform_without_being_told() -> None:

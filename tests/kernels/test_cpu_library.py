@@ -39,12 +39,11 @@ VISIBLE int another() { return 1; }
 PROBE = """
 import json
 import jax.numpy as jnp
-from rekindle_kernels.api import choose, describe, fallback_reason
+from rekindle_kernels.api import choose
 from rekindle_kernels.cpu import library
 pool, dtype = (2, 2, 1, 16, 8), jnp.dtype("float32")
-chosen = choose("cpu", pool, dtype)
-reason = fallback_reason(chosen, "cpu", [pool], dtype, weights=None, capability=None)
-print(json.dumps([library.unavailable_reason(), chosen, describe(chosen, reason)]))
+chosen = choose("cpu", [pool], dtype)
+print(json.dumps([library.unavailable_reason(), chosen.implementation, str(chosen)]))
 """
 
 

@@ -254,7 +254,7 @@ def _check_step(
 ) -> Any:
     """Compile the step of a bucket; XLA serves the rest, as in a session."""
     dtype = weights.dtype
-    implementation = api.choose_for_all("gpu", config.pools(2049, 16), dtype)
+    implementation = api.choose("gpu", config.pools(2049, 16), dtype).implementation
     abstract = abstract_decoder(config, weights, implementation)
     pages = jax.eval_shape(lambda: empty_pages(config, 2049, 16, dtype, implementation))
     slots = jax.eval_shape(lambda: empty_slots(32, 512, config.vocab_size))

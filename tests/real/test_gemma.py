@@ -115,7 +115,7 @@ def test_packed_weights_restarts_and_html(model: Path) -> None:
 
 def test_pages_of_int8_change_the_distributions_little(checkpoint: Checkpoint) -> None:
     """Check the divergence: a scale for each 64 numbers has 3.6e-3, one for each head of 256 had 8.2e-3."""
-    implementation = choose("cpu", (2, 2, 1, 64, 256), jnp.dtype("float32"))
+    implementation = choose("cpu", [(2, 2, 1, 64, 256)], jnp.dtype("float32")).implementation
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"), implementation=implementation)
     exact, rounded = (distributions(decoder, kv_dtype) for kv_dtype in ("float32", "int8"))
     divergence = (np.exp(exact) * (exact - rounded)).sum(-1)

@@ -16,7 +16,7 @@ from rekindle.core.device.tick_mixer import TickMixer
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.layers import Delta
 from rekindle.core.models.mixing import LayerMemory
-from rekindle_kernels.api import choose_for_all
+from rekindle_kernels.api import choose
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,7 +53,7 @@ class PagedLogits:
         num_pages = 1 + -(-bucket.prefill_tokens // page_size)
         self._page_size, self._layout = page_size, InputLayout(bucket, 1, num_pages - 1)
         dtype = jnp.dtype(kv_dtype or decoder.embedding.dtype)
-        implementation = choose_for_all("cpu", decoder.config.pools(num_pages, page_size), dtype)
+        implementation = choose("cpu", decoder.config.pools(num_pages, page_size), dtype).implementation
         self._pages = empty_pages(decoder.config, num_pages, page_size, dtype, implementation)
         slots = empty_slots(1, num_pages - 1, decoder.config.vocab_size, decoder.config.states())
         slots = replace(slots, page_table=slots.page_table.at[0].set(jnp.arange(1, num_pages)))

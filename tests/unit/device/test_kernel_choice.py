@@ -50,16 +50,17 @@ def test_a_gpu_gets_the_kernels_and_the_dtype_that_it_has(
 ) -> None:
     blueprint = Blueprint.of(checkpoint, Settings(), gpu(capability))
     assert (blueprint.dtype.name, blueprint.kv_dtype.name) == (dtype, dtype)
-    assert blueprint.kernels(None) == kernels
-    assert bool(blueprint.fallback(None)) == (dtype == "float16")
+    assert str(blueprint.programs.shapes.kernels) == kernels
+    assert bool(blueprint.programs.shapes.kernels.reason) == (dtype == "float16")
     assert blueprint.resolve(Settings()).dtype == dtype
 
 
 def test_the_dtype_can_be_another_one(checkpoint: Checkpoint) -> None:
     blueprint = Blueprint.of(checkpoint, Settings(dtype="float32", kv_dtype="float16"), gpu("7.5"))
-    assert (blueprint.dtype.name, blueprint.kv_dtype.name, blueprint.kernels(None)) == ("float32", "float16", TURING)
+    assert (blueprint.dtype.name, blueprint.kv_dtype.name) == ("float32", "float16")
+    assert str(blueprint.programs.shapes.kernels) == TURING
     half = Blueprint.of(checkpoint, Settings(dtype="float16"), gpu("9.0"))
-    assert (half.dtype.name, half.kernels(None)) == ("float16", "gpu kernels")
+    assert (half.dtype.name, str(half.programs.shapes.kernels)) == ("float16", "gpu kernels")
 
 
 @pytest.mark.parametrize(("platform", "dtype"), [("cpu", "float32"), ("tpu", "bfloat16"), ("gpu", "bfloat16")])
@@ -76,7 +77,7 @@ def test_kernels_that_a_gpu_cannot_run_are_refused_with_what_to_do(checkpoint: C
     ):
         Blueprint.of(checkpoint, Settings(implementation="gpu"), gpu("7.5"))
     chosen = Blueprint.of(checkpoint, Settings(implementation="xla"), gpu("7.5"))
-    assert chosen.kernels("xla") == "xla kernels", "they are the user's choice"
+    assert str(chosen.programs.shapes.kernels) == "xla kernels", "they are the user's choice"
 
 
 def test_without_the_triton_lowering_gpus_get_the_portable_kernels(
@@ -85,7 +86,7 @@ def test_without_the_triton_lowering_gpus_get_the_portable_kernels(
     monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
     blueprint = Blueprint.of(checkpoint, Settings(), gpu("9.0"))
     reason = f"JAX {jax.__version__} cannot compile Pallas kernels by Triton"
-    assert (blueprint.dtype.name, blueprint.kernels(None)) == ("bfloat16", f"xla kernels ({reason})")
+    assert (blueprint.dtype.name, str(blueprint.programs.shapes.kernels)) == ("bfloat16", f"xla kernels ({reason})")
     with pytest.raises(ConfigError, match="cannot compile Pallas kernels by Triton"):
         Blueprint.of(checkpoint, Settings(implementation="gpu"), gpu("9.0"))
 

@@ -53,7 +53,7 @@ from rekindle.formats.responses.formats import format_of
 from rekindle.notebook.progress.bars import ProgressBars
 from rekindle.results.facts.traffic import Wire
 from rekindle.settings.engine import Settings
-from rekindle_kernels.api import choose, describe, fallback_reason
+from rekindle_kernels.api import choose
 from rekindle_kernels.devices import capability_of
 
 Rows = Iterator[tuple[str, str]]
@@ -105,8 +105,7 @@ def _kernels(device: jax.Device) -> str:
     """Return the name of the kernels for models of the usual sizes on a device."""
     name, pool = str(device.platform), (1, 2, 1, 64, 128)
     dtype, capability = jnp.dtype(default_dtype(device)), capability_of(device)
-    kernels = choose(name, pool, dtype, weights=dtype, capability=capability)
-    return describe(kernels, fallback_reason(kernels, name, [pool], dtype, weights=dtype, capability=capability))
+    return str(choose(name, [pool], dtype, weights=dtype, capability=capability))
 
 
 def _size(path: Path) -> str:
@@ -250,7 +249,7 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     limits, budget, place = blueprint.limits, blueprint.budget, blueprint.place
     tokens, token = limits.pool.tokens, limits.pool.page_bytes // limits.pool.page_size
     yield "dtype", blueprint.dtype.name + ("" if arguments.dtype else f", the default on {place.first.platform}")
-    yield "kernels", blueprint.kernels(None)
+    yield "kernels", str(blueprint.programs.shapes.kernels)
     yield "weights", size_text(budget.weights)
     form, how = blueprint.form, "quantized" if blueprint.form.quantize else "packed"
     if formats := blueprint.checkpoint.formats:

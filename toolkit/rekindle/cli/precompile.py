@@ -35,7 +35,7 @@ def precompile(arguments: Namespace) -> int:
         missing, start = store.missing(keys), monotonic()
         _make(blueprint.programs, store, missing, target or "this machine", bars.show)
     seconds = monotonic() - start
-    print(f"{_devices(requirements)}; {blueprint.dtype.name}; {blueprint.kernels(arguments.implementation)}")
+    print(f"{_devices(requirements)}; {blueprint.dtype.name}; {blueprint.programs.shapes.kernels}")
     print(f"programs  {len(keys)}: {len(missing)} compiled in {seconds:.1f} s, {len(keys) - len(missing)} found stored")
     print(f"stored    {size_text(sum(map(bytes_of, map(store.entry, keys))))} in {cache_dir(PROGRAMS)}")
     if target is not None:

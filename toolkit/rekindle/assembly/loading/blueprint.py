@@ -43,8 +43,7 @@ from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.settings.engine import Dtype, KvDtype, Precompile, Settings, WeightsChoice
-from rekindle_kernels.api import Implementation, describe, fallback_reason, is_batch_invariant
-from rekindle_kernels.devices import capability_of
+from rekindle_kernels.api import is_batch_invariant
 
 LOADED_AT_ONCE = 3
 """Stored programs loaded while the weights are read; the others wait until the engine is quiet."""
@@ -149,27 +148,6 @@ class Blueprint:
     def _weights(self) -> WeightsChoice:
         """The form of the file's weights, before they are quantized."""
         return "packed" if self.form.kinds and self.form.quantize is None else "dequantized"
-
-    def kernels(self, setting: Implementation | None) -> str:
-        """Return the kernels in use, as text, given the implementation in the settings."""
-        return describe(self.programs.shapes.implementation, self.fallback(setting))
-
-    def fallback(self, setting: Implementation | None) -> str:
-        """Return the reason against the kernels of the platform, given the implementation in the settings.
-
-        It is empty with the platform's kernels, and if the settings name others.
-        """
-        limits, first = self.limits.pool, self.place.first
-        pools = self.checkpoint.config.pools(limits.num_pages, limits.page_size, self.place.tensor)
-        return fallback_reason(
-            self.programs.shapes.implementation,
-            first.platform,
-            pools,
-            self.kv_dtype,
-            setting,
-            weights=self.dtype,
-            capability=capability_of(first),
-        )
 
     @property
     def first_programs(self) -> list[Key]:

@@ -14,7 +14,7 @@ from rekindle.core.models.shard import Shard
 from rekindle.core.models.weights.form import WeightForm, kept_orders, kinds_in
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.settings.engine import Settings
-from rekindle_kernels.api import Implementation, choose_for_all
+from rekindle_kernels.api import Implementation, choose
 from rekindle_kernels.devices import capability_of
 from rekindle_kernels.storage import MOST, Activations
 
@@ -93,14 +93,14 @@ def _implementation(
     """Return the kernels for a model; None if they cannot serve it, as told with the programs."""
     pools = checkpoint.config.pools(2, settings.page_size, place.tensor)
     try:
-        return choose_for_all(
+        return choose(
             place.first.platform,
             pools,
             dtype,
             settings.implementation,
             weights=dtype,
             capability=capability_of(place.first),
-        )
+        ).implementation
     except ValueError:
         return None
 

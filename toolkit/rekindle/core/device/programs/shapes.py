@@ -21,7 +21,7 @@ from rekindle.core.models.shard import Shard
 from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.models.weights.form import WeightForm, held_bytes
 from rekindle.core.models.weights.requests import JoinedTensors
-from rekindle_kernels.api import Implementation, choose_for_all
+from rekindle_kernels.api import Choice, Implementation, choose
 from rekindle_kernels.devices import capability_of
 
 SLOTS: Final[Any] = Slots(ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, STATES)  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ class ModelShapes:
     Attributes:
         config: the structure of the model.
         form: the form of the weights.
-        implementation: the kernel implementation.
+        kernels: the kernels.
         decoder: the decoder without weights.
         weights: the weights over all devices.
         state: the device state of the engine.
@@ -160,7 +160,7 @@ class ModelShapes:
 
     config: ModelConfig
     form: WeightForm
-    implementation: Implementation
+    kernels: Choice
     decoder: AbstractDecoder
     weights: Sequence[jax.ShapeDtypeStruct]
     state: StateShapes
@@ -182,15 +182,21 @@ class ModelShapes:
         """Return the shapes of a model; raises ValueError for an implementation without support for its pages."""
         pools = config.pools(sizes.num_pages, sizes.page_size, place.tensor)
         first = place.first
-        kernels = choose_for_all(
+        kernels = choose(
             first.platform, pools, kv_dtype, implementation, weights=form.dtype, capability=capability_of(first)
         )
-        decoder = abstract_decoder(config, form, kernels, place.shards[0])
+        chosen = kernels.implementation
+        decoder = abstract_decoder(config, form, chosen, place.shards[0])
         weights = [place.global_shape(form, WEIGHTS) for form in decoder.forms]
-        state = StateShapes.of(config, sizes, kv_dtype, kernels, place)
-        room = AdapterRoom(config, adapters, form.dtype, kernels, place)
-        tower = None if vision is None else VisionShapes.of(vision, form, kernels, place)
+        state = StateShapes.of(config, sizes, kv_dtype, chosen, place)
+        room = AdapterRoom(config, adapters, form.dtype, chosen, place)
+        tower = None if vision is None else VisionShapes.of(vision, form, chosen, place)
         return cls(config, form, kernels, decoder, weights, state, room, tower)
+
+    @property
+    def implementation(self) -> Implementation:
+        """The kernel implementation."""
+        return self.kernels.implementation
 
     @property
     def place(self) -> Place:
