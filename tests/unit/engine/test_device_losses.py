@@ -94,7 +94,7 @@ def test_what_is_deterministic_and_has_tokens_is_not_computed_in_another_way() -
     assert isinstance(error, RequestCancelled)
     assert str(error) == NOT_RECOMPUTED
     assert engine.tokens[2] == list(expected_tokens([2], 4))
-    assert not [each for each in engine.told if isinstance(each, Rejected) and each.request_id == 2]
+    assert not [each for each in engine.messages if isinstance(each, Rejected) and each.request_id == 2]
 
 
 @pytest.mark.anyio

@@ -145,7 +145,7 @@ class Chat:
 
     @awaitable('await chat.say("...")')
     @spelled_out(SayOptions, SAY_DEFAULTS)
-    def say(self, said: NewMessages = None, **options: Unpack[SayOptions]) -> Waits[Generation]:
+    def say(self, message: NewMessages = None, **options: Unpack[SayOptions]) -> Waits[Generation]:
         """Add messages to the conversation, wait for the model's answer, and add the answer too.
 
         Calls of Python functions and of tools of MCP servers are executed as in `session.run_tools`, until the model
@@ -155,7 +155,7 @@ class Chat:
         turn. The conversation keeps the text so far, if the answer has begun; `undo` drops it.
 
         Args:
-            said: a user message as a str, or a list of messages; None if the last message awaits an answer, such as
+            message: a user message as a str, or a list of messages; None if the last message awaits an answer, such as
                 after `edit`.
             **options: images of the message, sampling parameters and chat template variables of this turn.
 
@@ -166,19 +166,19 @@ class Chat:
             InvalidRequest: no message awaits an answer, or another turn is running, or as in `session.generate`.
             Others: as in `session.generate`. After an error, the conversation is unchanged.
         """
-        return self._turn(said, options, drawing(None))
+        return self._turn(message, options, drawing(None))
 
     say_sync = blocking(say)
 
     @awaitable('await chat.show("...")')
     @spelled_out(SayOptions, SAY_DEFAULTS)
-    def show(self, said: NewMessages = None, **options: Unpack[SayOptions]) -> Waits[Generation]:
+    def show(self, message: NewMessages = None, **options: Unpack[SayOptions]) -> Waits[Generation]:
         """Run a turn as `say` does, and show the answer in the notebook cell as it arrives. In a terminal, print it.
 
         The cancel button raises no error: the partial answer is added to the conversation, and returned. Arguments and
         errors are as in `say`.
         """
-        return (yield from self._turn(said, options, drawing((yield from way())), draw_results))
+        return (yield from self._turn(message, options, drawing((yield from way())), draw_results))
 
     show_sync = blocking(show)
 
@@ -226,21 +226,21 @@ class Chat:
     continue_sync = blocking(continue_)
 
     @spelled_out(SayOptions, SAY_DEFAULTS)
-    def stream(self, said: NewMessages = None, **options: Unpack[SayOptions]) -> Stream:
+    def stream(self, message: NewMessages = None, **options: Unpack[SayOptions]) -> Stream:
         """Submit the request of a turn, and return the stream of the answer, for `async for` or a blocking `for`.
 
         The messages and the answer are added to the conversation once the answer has ended. Leaving the loop early
         cancels the answer and leaves the conversation unchanged. Function calls are not executed; `say` executes them.
 
         Args:
-            said: as in `say`.
+            message: as in `say`.
             **options: as in `say`.
 
         Raises:
             InvalidRequest: as in `say`.
             Others: as in `session.generate`, raised by the loop.
         """
-        messages, turn = self._begin(said, options, self._toolset.tools, self._words)
+        messages, turn = self._begin(message, options, self._toolset.tools, self._words)
         blocked(turn.fit(messages))
         self._streamed = StreamedTurn(turn.ask(messages), messages, turn)
         return Stream(self._streamed.handle)

@@ -172,7 +172,7 @@ class Record:
         if self._started:
             started, queued = self._started
             usage = Usage(len(started.prompt), self.generated, image_tokens=started.image_tokens)
-            facts |= usage.said(started.cached, len(self._images))
+            facts |= usage.texts(started.cached, len(self._images))
             facts["queued"] = seconds(queued)
         if self.output.first_token:
             facts["first token after"] = seconds(self.output.first_token)

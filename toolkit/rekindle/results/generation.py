@@ -318,7 +318,7 @@ class Generation:
 
     def _summary(self) -> str:
         """Return the output and the facts of the card as text, without the log-probabilities."""
-        prompt = self.usage.said(self.cached, len(self.images))["prompt"]
+        prompt = self.usage.texts(self.cached, len(self.images))["prompt"]
         by_name = {"prompt": prompt, **self._times(), "not parsed": self.unparsed, "cut": self.cut_by}
         facts = ", ".join(f"{name} {value}" for name, value in by_name.items() if value is not None)
         output = response_text(self.response) or self.text or self.without_words
@@ -328,7 +328,7 @@ class Generation:
         """Return the times of the card by name, with a compilation as a possible reason, and any activations."""
         meanwhile = self.origin.meanwhile if self.origin else ""
         captured = None if self.activations is None else self.activations.summary
-        return self.timings.said(len(self.token_ids)) | {"meanwhile": meanwhile or None, "activations": captured}
+        return self.timings.texts(len(self.token_ids)) | {"meanwhile": meanwhile or None, "activations": captured}
 
     @property
     def cut_by(self) -> str | None:
@@ -414,7 +414,7 @@ def generation_html(generation: Generation, calls: str = "") -> str:
         or text_html(generation.text, generation.without_words, logprobs),
         token_numbers(logprobs),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
-        markup.facts(generation.usage.said(generation.cached, len(generation.images)) | generation._times()),
+        markup.facts(generation.usage.texts(generation.cached, len(generation.images)) | generation._times()),
         markup.facts({"not parsed": generation.unparsed, "cut": generation.cut_by}),
     )
     return "".join(parts)

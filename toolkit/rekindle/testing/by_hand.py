@@ -81,7 +81,7 @@ class ByHand:
         tokens: the tokens of each request so far.
         ends: the end reason of each finished request, in order.
         states: the sums of hidden states of each request, in order.
-        told: messages to callers other than tokens and ends, in order.
+        messages: messages to callers other than tokens and ends, in order.
 
     Args:
         disk_tier: a tier filled by an earlier scheduler; None for an empty one.
@@ -116,33 +116,33 @@ class ByHand:
         self.tokens: defaultdict[int, list[int]] = defaultdict(list)
         self.ends: dict[int, EndReason] = {}
         self.states: defaultdict[int, list[StateSum]] = defaultdict(list)
-        self.told: list[Message] = []
+        self.messages: list[Message] = []
         self._stepper = FakeStepper(self.limits)
 
     @property
     def started(self) -> list[int]:
         """The requests in the order of their start."""
-        return [each.request_id for each in self.told if isinstance(each, Started)]
+        return [each.request_id for each in self.messages if isinstance(each, Started)]
 
     @property
     def rejected(self) -> dict[int, Exception]:
         """The error of each rejected request."""
-        return {each.request_id: each.error for each in self.told if isinstance(each, Rejected)}
+        return {each.request_id: each.error for each in self.messages if isinstance(each, Rejected)}
 
     @property
     def weights_used(self) -> list[int]:
         """The tickets of new weights in use."""
-        return [each.ticket for each in self.told if isinstance(each, WeightsUsed)]
+        return [each.ticket for each in self.messages if isinstance(each, WeightsUsed)]
 
     @property
     def asleep(self) -> bool:
         """True if the device has neither weights nor pages."""
-        return next((each.asleep for each in reversed(self.told) if isinstance(each, WeightsUsed)), False)
+        return next((each.asleep for each in reversed(self.messages) if isinstance(each, WeightsUsed)), False)
 
     @property
     def cache_saved(self) -> list[CacheSaved]:
         """The replies to callers of a save of the cache to disk."""
-        return [each for each in self.told if isinstance(each, CacheSaved)]
+        return [each for each in self.messages if isinstance(each, CacheSaved)]
 
     def say(self, message: Message) -> list[Plan]:
         """Send a message to the scheduler, and dispatch and return the resulting plans."""
@@ -172,7 +172,7 @@ class ByHand:
                 case Outputs(outputs):
                     self._take(outputs)
                 case _:
-                    self.told.append(answer)
+                    self.messages.append(answer)
         return [answer for answer in replies if isinstance(answer, Plan)]
 
     def _take(self, outputs: Sequence[Output]) -> None:
@@ -193,7 +193,7 @@ class ByHand:
                 case Dispatched():
                     self.in_flight.append(answer)
                 case WeightsUsed():
-                    self.told.append(answer)
+                    self.messages.append(answer)
 
     def admit(
         self,

@@ -44,7 +44,7 @@ class Usage:
         """Number of tokens in prompt and output together."""
         return self.prompt_tokens + self.completion_tokens
 
-    def said(self, cached: CachedTokens, images: int = 0) -> dict[str, str]:
+    def texts(self, cached: CachedTokens, images: int = 0) -> dict[str, str]:
         """Return the counts as text for a notebook cell, by name.
 
         Args:
@@ -80,7 +80,7 @@ class Timings:
         """Return the mean seconds per token after the first; None for fewer than 2 tokens."""
         return (self.total - self.first_token) / (tokens - 1) if tokens > 1 else None
 
-    def said(self, tokens: int) -> dict[str, str | None]:
+    def texts(self, tokens: int) -> dict[str, str | None]:
         """Return the times as text for a notebook cell, by name."""
         each = self.per_token(tokens)
         return {

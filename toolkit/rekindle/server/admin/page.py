@@ -26,7 +26,7 @@ label { display: flex; flex-direction: column; min-width: 0; }
 input, button, select, textarea { font: inherit; padding: 0.35em 0.6em; border: 1px solid var(--line);
   border-radius: 6px; max-width: 100%; }
 textarea { resize: vertical; width: 100%; }
-.words { flex: 1 1 14em; }
+.wide { flex: 1 1 14em; }
 #talk { max-height: 24em; overflow-y: auto; overflow-wrap: anywhere; }
 #talk > div { margin: 0.5em 0; }
 #talk .plain { white-space: pre-wrap; }
@@ -36,7 +36,7 @@ textarea { resize: vertical; width: 100%; }
 
 SCRIPT: Final = """
 const at = id => document.getElementById(id)
-const [key, models, talk, said, send, stop, note] = ["key", "models", "talk", "said", "send", "stop", "note"].map(at)
+const [key, models, talk, words, send, stop, note] = ["key", "models", "talk", "words", "send", "stop", "note"].map(at)
 const headers = () => key.value ? {authorization: `Bearer ${key.value}`} : {}
 const messages = []
 let answering = null, timer, longest = 0, trimmed = false
@@ -171,17 +171,17 @@ async function answer(text) {
   if (content) messages.push({role: "assistant", content})
   else messages.pop()
   stop.disabled = !(send.disabled = false)
-  said.focus()
+  words.focus()
 }
 
 at("chat-form").onsubmit = event => {
   event.preventDefault()
-  const text = said.value.trim()
+  const text = words.value.trim()
   if (!text || send.disabled) return
-  said.value = ""
+  words.value = ""
   answer(text)
 }
-said.onkeydown = event => {
+words.onkeydown = event => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return
   event.preventDefault()
   at("chat-form").requestSubmit()
@@ -192,7 +192,7 @@ at("new").onclick = () => {
   messages.length = longest = 0
   trimmed = false
   talk.replaceChildren()
-  said.focus()
+  words.focus()
 }
 document.onvisibilitychange = () => { if (!document.hidden) show() }
 show()
@@ -223,7 +223,7 @@ cx='4' cy='4' r='3.5' fill='%23e8590c'/%3E%3C/svg%3E">
 <div id="talk" role="log" aria-label="Conversation" tabindex="0"></div>
 <form id="chat-form">
 <label><span class="pale">Model</span> <select id="models"></select></label>
-<label class="words"><span class="pale">Message</span> <textarea id="said" rows="1"></textarea></label>
+<label class="wide"><span class="pale">Message</span> <textarea id="words" rows="1"></textarea></label>
 <button id="send">Send</button>
 <button id="stop" type="button" disabled>Stop</button>
 <button id="new" type="button">New chat</button>
