@@ -56,7 +56,7 @@ class Way:
         """Return the library to run tests with."""
         if self.code:
             return rebuilt(self.code, *self.arguments)
-        return nullcontext(Rebuilt(os.environ | {"PYTHONPATH": str(ROOT), library.CHOICE: self.name}))
+        return nullcontext(Rebuilt(os.environ | {"PYTHONPATH": str(ROOT), build.CHOICE: self.name}))
 
 
 def others() -> Iterator[Way]:

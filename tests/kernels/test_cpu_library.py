@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -123,7 +123,16 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Replace the sources by small ones, which compile in a moment; return their folder."""
     sources = tmp_path / "source"
     sources.mkdir()
-    for name in ("dispatch.cc", "pack.cc", "codes.cc", "handlers_none.cc", "isa.cc", "tiles.cc", "widen.cc"):
+    for name in (
+        "dispatch.cc",
+        "pack.cc",
+        "codes.cc",
+        "handlers_none.cc",
+        "isa.cc",
+        "stored.cc",
+        "tiles.cc",
+        "widen.cc",
+    ):
         (sources / name).write_text("")
     (sources / "dispatch.cc").write_text(SMALL)
     monkeypatch.setattr(build, "SOURCES", sources)
@@ -145,7 +154,7 @@ def test_a_library_of_former_sources_is_replaced(small: Path) -> None:
 def test_a_long_build_gives_signs_of_life(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
 
-    def slow(file: Path) -> None:
+    def slow(file: Path, only: str) -> None:
         until_blocking(lambda: stderr.getvalue().count("still compiling") > 1, "two lines were written")
 
     monkeypatch.setattr(build, "LIFE_SECONDS", 0.001)
@@ -168,6 +177,80 @@ def test_an_instruction_set_that_the_compiler_does_not_know_is_left_out(
         "#ifdef REKINDLE_HAVE_avx512_bf16\n#error\n#endif\n#ifndef REKINDLE_HAVE_plain\n#error\n#endif\n"
     )
     assert build.build_here().exists()
+
+
+FLAGS = {
+    "none": "fpu sse4_2",
+    "avx2": "fpu avx2 fma f16c",
+    "avx512": "avx2 fma avx512f avx512bw avx512dq avx512vl",
+    "avx512_bf16": "avx2 fma avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16",
+    "amx": "avx2 fma avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 amx_bf16 amx_tile amx_int8",
+}
+"""Flags of CPUs in /proc/cpuinfo, by their best instruction set."""
+
+
+@pytest.fixture
+def cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that makes this an x86 CPU with an instruction set."""
+
+    def become(best: str) -> None:
+        (file := tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {FLAGS[best]}\n\nprocessor\t: 1\n")
+        monkeypatch.setattr(build, "CPUINFO", file)
+
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.delenv(build.CHOICE, raising=False)
+    return become
+
+
+@pytest.mark.parametrize(
+    ("best", "choice", "expected"),
+    [
+        *((name, "", "" if name == "none" else name) for name in FLAGS),
+        ("amx", "avx2", "avx2"),
+        ("amx", "amx_reference", "amx_reference"),
+        ("avx512", "amx", "avx512"),
+        ("avx512", "no-such-set", "avx512"),
+    ],
+)
+def test_the_set_to_compile_is_the_best_of_this_cpu_or_the_chosen_one(
+    best: str, choice: str, expected: str, cpu: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu(best)
+    monkeypatch.setenv(build.CHOICE, choice)
+    assert build.own_set() == expected
+    assert build.library().stem.endswith(f"-{expected}" if expected else build._digest())
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("best", "compiled"), [("avx512", ["avx512"]), ("amx", ["amx", "avx512_bf16"]), ("none", list(FLAGS)[1:])]
+)
+def test_a_build_here_has_the_kernels_of_this_cpu_alone(
+    best: str, compiled: list[str], small: Path, cpu: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu(best)
+    sets = {name: (f"-DSET_{name}",) for name in ("avx2", "avx512", "avx512_bf16")}
+    monkeypatch.setattr(build, "INSTRUCTION_SETS", {"x86_64": sets})
+    monkeypatch.setattr(build, "TILES", {"amx": ("-DSET_amx",)})
+    (small / "source" / "dispatch.cc").write_text(
+        "".join(
+            f"#if{'n' if name in compiled else ''}def REKINDLE_HAVE_{name}\n#error {name}\n#endif\n"
+            for name in [*sets, "amx"]
+        )
+    )
+    assert build.build_here().exists()
+
+
+@needs_compiler
+def test_an_older_compiler_builds_the_next_lower_set(
+    small: Path, cpu: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu("amx")
+    monkeypatch.setattr(
+        build, "INSTRUCTION_SETS", {"x86_64": {"avx2": (), "avx512": (), "avx512_bf16": ("-mno-such",)}}
+    )
+    (small / "source" / "dispatch.cc").write_text("#if !defined(REKINDLE_HAVE_avx512)\n#error\n#endif\n")
+    assert build.build_here().stem.endswith("-amx"), "which is what this CPU asks for"
 
 
 @needs_compiler

@@ -28,7 +28,7 @@ by_tiles = pytest.mark.skipif(here not in build.TILES, reason="this instruction 
 def test_the_reference_of_tiles_passes_these_tests() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", __file__],
-        env=os.environ | {library.CHOICE: REFERENCE}, capture_output=True, text=True,
+        env=os.environ | {build.CHOICE: REFERENCE}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
@@ -127,5 +127,5 @@ def test_a_value_that_is_not_finite_changes_no_bit_of_queries_that_do_not_see_it
 @pytest.mark.skipif(here != "amx", reason="this machine has no AMX")
 def test_the_reference_has_the_bits_of_the_hardware() -> None:
     child = [sys.executable, "-m", "tests.kernels.tile_programs"]
-    done = subprocess.run(child, env=os.environ | {library.CHOICE: REFERENCE}, capture_output=True, check=True)
+    done = subprocess.run(child, env=os.environ | {build.CHOICE: REFERENCE}, capture_output=True, check=True)
     assert tile_programs.digests() == json.loads(done.stdout)

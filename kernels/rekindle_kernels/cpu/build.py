@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -50,6 +51,19 @@ TILES: Final[dict[str, tuple[str, ...]]] = {
 """Compiler flags of AMX and of its reference without AMX, of the same bits. They need `BELOW_TILES`."""
 BELOW_TILES: Final = "avx512_bf16"
 """The instruction set of all kernels without tiles."""
+_CPU_AVX512: Final = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+_CPU_BF16: Final = (*_CPU_AVX512, "avx512_bf16", "avx512_vnni")
+CPU_FLAGS: Final[dict[str, tuple[str, ...]]] = {
+    "amx_reference": _CPU_BF16,
+    "avx2": ("avx2", "fma"),
+    "avx512": _CPU_AVX512,
+    "avx512_bf16": _CPU_BF16,
+    "amx": (*_CPU_BF16, "amx_tile", "amx_bf16"),
+}
+"""Flags in /proc/cpuinfo of a CPU with an instruction set of x86_64; the best set is the last."""
+CPUINFO: Final = Path("/proc/cpuinfo")
+CHOICE: Final = "REKINDLE_ISA"
+"""The environment variable with the name of an instruction set to use, instead of the best of this machine."""
 NEW: Final = ("avx512_bf16", "amx")
 """Instruction sets unknown to some C++17 compilers; the library is then built without them."""
 PROBE: Final = """
@@ -95,21 +109,38 @@ class BuildFailed(Exception):
         self.output = output
 
 
+def own_set() -> str:
+    """Return the instruction set to compile for this CPU, the best or the one of `CHOICE`; "" if it is unknown."""
+    if architecture() != "x86_64":
+        return next(iter(INSTRUCTION_SETS.get(architecture(), {"": ()})))
+    try:
+        text = "" if HOST_PLATFORM in os.environ else CPUINFO.read_text(encoding="utf-8")
+    except OSError:  # another system than Linux
+        return ""
+    found = re.search(r"^flags\s*:(.*)$", text, re.M)
+    flags = set(found[1].split()) if found else set()
+    sets = [name for name, needed in CPU_FLAGS.items() if flags.issuperset(needed)]
+    choice = os.environ.get(CHOICE, "")
+    return choice if choice in sets else sets[-1] if sets else ""
+
+
 def library() -> Path:
-    """Return the path of the library for these sources and the installed jaxlib, whether it exists or not.
+    """Return the path of the library for this CPU, these sources and the installed jaxlib, whether it exists or not.
 
     Raises:
         BuildFailed: the sources or jaxlib are missing.
     """
-    return PACKAGE / f"{_prefix()}{_digest()}.so"
+    return PACKAGE / f"{_prefix()}{_digest()}{f'-{name}' if (name := own_set()) else ''}.so"
 
 
-def build(to: Path, flags: Sequence[str] = ()) -> None:
+def build(to: Path, flags: Sequence[str] = (), only: str = "") -> None:
     """Build the library as a file. The file appears only when it is complete.
 
     Args:
         to: the file.
         flags: additional flags for the compiler and the linker.
+        only: an instruction set, with those that it needs, or with the next lower one for an older compiler; "" for all
+            instruction sets.
 
     Raises:
         BuildFailed: the compiler is missing or fails, or the folder is not writable.
@@ -117,7 +148,7 @@ def build(to: Path, flags: Sequence[str] = ()) -> None:
     command, include = compiler(), _include()
     try:
         with TemporaryDirectory(prefix=".build-", dir=to.parent.resolve()) as temporary:
-            objects = _compile([*command, *FLAGS, *flags, "-isystem", str(include)], Path(temporary))
+            objects = _compile([*command, *FLAGS, *flags, "-isystem", str(include)], Path(temporary), only)
             os.replace(_link([*command, *flags], objects, Path(temporary)), to)
     except OSError as error:
         raise BuildFailed(f"the library cannot be written to {to.parent}: {error.strerror or error}") from error
@@ -134,10 +165,10 @@ def build_here() -> Path:
         command = " ".join(compiler())
         sys.stderr.write(f"rekindle: compiling its kernels for this CPU with {command} (once; it can take minutes)\n")
         with signs_of_life(LIFE_SECONDS, _write_life):
-            build(file)
-        for former in PACKAGE.glob(f"{_prefix()}*.so"):
-            if former != file:
-                former.unlink(missing_ok=True)
+            build(file, only=own_set())
+        for other in PACKAGE.glob(f"{_prefix()}*.so"):
+            if _digest() not in other.name:  # of former sources
+                other.unlink(missing_ok=True)
     return file
 
 
@@ -228,22 +259,18 @@ def _ffi_version() -> tuple[str, str]:
         raise BuildFailed(f"jaxlib has no {header}, or the file lacks the interface version") from error
 
 
-def _compile(command: list[str], folder: Path) -> list[Path]:
-    """Compile all sources in parallel; return the objects in link order.
+def _compile(command: list[str], folder: Path, only: str) -> list[Path]:
+    """Compile all sources in parallel, for one instruction set or all; return the objects in link order.
 
     A function of the C++ library may be in many objects, and the linker keeps the first copy. So objects without
     special instructions come first: no shared function then needs an instruction set missing on this machine.
     """
-    sets = INSTRUCTION_SETS.get(architecture(), {})
-    if not sets:
-        raise BuildFailed(f"there are none for {architecture()}")
-    flags_of, tiles = _sets(sets, command, folder), {}
-    if BELOW_TILES in flags_of:
-        tiles = _sets(TILES, command, folder)
+    flags_of, tiles = _chosen_sets(command, folder, only)
     have = [f"-DREKINDLE_HAVE_{name}" for name in (*flags_of, *tiles)]
     jobs = [(source, source.stem, have) for source in (*_sources("dispatch.cc"), *_sources("handlers_*.cc"))]
     jobs += [(source, source.stem, [EXACT]) for source in _sources("pack*.cc")]
     for name, flags in flags_of.items():
+        jobs.insert(0, (SOURCES / "stored.cc", f"stored_{name}", [f"-DREKINDLE_ISA={name}", *flags]))
         jobs.append((SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]))
         for source in (SOURCES / file for file in EXACT_SOURCES):
             jobs.append((source, f"{source.stem}_{name}", [f"-DREKINDLE_ISA={name}", *flags, EXACT]))
@@ -257,6 +284,23 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return list(threads.map(compile_one, jobs))
+
+
+def _chosen_sets(
+    command: list[str], folder: Path, only: str
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Return the instruction sets to compile with their flags, and those of tiles."""
+    sets, tiles = INSTRUCTION_SETS.get(architecture(), {}), TILES
+    if not sets:
+        raise BuildFailed(f"there are none for {architecture()}")
+    if only:
+        base = BELOW_TILES if only in TILES else only
+        lower = takewhile(lambda name: name != base, sets)
+        sets = {name: sets[name] for name in (*lower, base) if name in sets}
+        tiles = {name: flags for name, flags in TILES.items() if name == only}
+    compiled = _sets(sets, command, folder)
+    tiles = _sets(tiles, command, folder) if BELOW_TILES in compiled else {}
+    return (dict([compiled.popitem()]) if only else compiled), tiles
 
 
 def _sets(flags_of: dict[str, tuple[str, ...]], command: list[str], folder: Path) -> dict[str, tuple[str, ...]]:

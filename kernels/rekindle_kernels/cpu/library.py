@@ -39,8 +39,6 @@ TARGETS: Final = (
     "rekindle_write_page",
 )
 """The library's functions for programs. They have the same names in programs."""
-CHOICE: Final = "REKINDLE_ISA"
-"""The environment variable with the name of an instruction set to use, instead of the best of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +143,8 @@ def _missing_set() -> str:
     """Return the reason for a library without kernels for this machine."""
     own = build.INSTRUCTION_SETS.get(build.architecture(), {})
     sets = " or ".join((*own, *build.TILES) if build.BELOW_TILES in own else own)
-    if choice := os.environ.get(CHOICE):
-        return f'{CHOICE} is "{choice}", which this CPU or the library lacks: unset it, or name {sets}'
+    if choice := os.environ.get(build.CHOICE):
+        return f'{build.CHOICE} is "{choice}", which this CPU or the library lacks: unset it, or name {sets}'
     return f"this CPU has none of the instruction sets of the C++ kernels: {sets or 'it is unknown'}"
 
 

@@ -10,7 +10,6 @@
 #include "attention.h"
 #include "denormals.h"
 #include "linear.h"
-#include "quantized.h"
 
 namespace {
 
@@ -63,14 +62,6 @@ void flushed_attend(const Attention& all, const AttentionPart& part) {
     attend<Kind>(all, part);
   else
     attend<Paired>(all, part);
-}
-
-// Inputs of bfloat16 alone are multiplied by `Kind`.
-template <typename Kind>
-void flushed_stored(const rekindle::StoredLinear& stored, const LinearPart& part) {
-  if (stored.most >= 0) return linear_stored<Kind>(stored, part);
-  const NoDenormals mode;
-  linear_stored<Kind>(stored, part);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// All kernels of one instruction set. This file is compiled once per set, with REKINDLE_ISA as the set's name.
+// The kernels of one instruction set, but for those over quantized blocks (stored.cc). This file is compiled once per
+// set, with REKINDLE_ISA as the set's name.
 #include "adjust.h"
 #include "attention.h"
 #include "convolve.h"
@@ -8,7 +9,6 @@
 #include "linear.h"
 #include "mass.h"
 #include "norm.h"
-#include "quantized.h"
 #include "recur.h"
 #include "rotary.h"
 #include "scaled.h"
@@ -27,13 +27,29 @@ namespace REKINDLE_ISA {
 void pack_codes_f32(const Codes&, float*, int64_t, int64_t);
 void pack_codes_bf16(const Codes&, uint16_t*, int64_t, int64_t);
 
+// In stored.cc.
+void linear_stored_widened(const StoredLinear&, const LinearPart&);
+void linear_stored_pairs(const StoredLinear&, const LinearPart&);
+void linear_stored_apart(const StoredLinear&, const LinearPart&);
+
 namespace {
+
+// For numbers of bfloat16: by the instructions of the set, if it has any.
+#if defined(__AVX512BF16__)
+constexpr auto linear_bf16 = flushed_linear<Pairs>;
+constexpr auto stored_bf16 = linear_stored_pairs;
+constexpr auto attend_bf16 = flushed_attend<Paired>;
+#else
+constexpr auto linear_bf16 = linear<BFloat16>;
+constexpr auto stored_bf16 = linear_stored_widened;
+constexpr auto attend_bf16 = attend<Halved>;
+#endif
 
 constexpr Kernels kAll = {
     REKINDLE_QUOTED(REKINDLE_ISA),
     linear<Float32>,
-    linear<BFloat16>,
-    linear_stored<BFloat16>,
+    linear_bf16,
+    stored_bf16,
     norm,
     rotate,
     gate,
@@ -44,7 +60,7 @@ constexpr Kernels kAll = {
     maxima,
     adjust,
     attend<Widened<float>>,
-    attend<Halved>,
+    attend_bf16,
     attend<Counted>,
     combine,
     quantize,
@@ -57,11 +73,12 @@ constexpr Kernels kAll = {
 // Returns the kernels with the instructions for bfloat16 that are the fastest here.
 Kernels fastest() {
   Kernels some = kAll;
-  const bool apart = apart_is_faster();
-  if (apart) some.linear_f32 = linear<FetchedFloat32>;
-  some.linear_bf16 = apart ? flushed_linear<Apart<true>> : flushed_linear<Pairs>;
-  some.linear_stored = apart ? flushed_stored<Apart<true>> : flushed_stored<Pairs>;
-  some.attend_bf16 = apart ? flushed_attend<Swapped> : flushed_attend<Paired>;
+  if (apart_is_faster()) {
+    some.linear_f32 = linear<FetchedFloat32>;
+    some.linear_bf16 = flushed_linear<Apart<true>>;
+    some.linear_stored = linear_stored_apart;
+    some.attend_bf16 = flushed_attend<Swapped>;
+  }
   return some;
 }
 
