@@ -136,7 +136,7 @@ def run_tools(
     check_keywords(options, (*TURN_DEFAULTS, "tools", "limit", "show"))
     check_messages(messages)
     callables = yield from callable_tools(tools)
-    run = yield from _rounds(session._requests, messages, callables, limit, options, cell).run()
+    run = yield from _rounds(session._requests.conversing(), messages, callables, limit, options, cell).run()
     return run if cell is None else replace(run, drawn_in=markup.cell())  # prevents a second display in the same cell
 
 

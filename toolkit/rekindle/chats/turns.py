@@ -11,7 +11,7 @@ import numpy as np
 from rekindle import markup
 from rekindle.assembly.preparing.prompt_reader import PromptReader
 from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
-from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, PromptOptions
+from rekindle.client.calls.options import GENERATE_DEFAULTS, UNLIMITED, GenerateOptions, PromptOptions
 from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
 from rekindle.client.window import FULL, REMEDY, WHOLE, Fit, Sizes, WhenFull, Words, fitting
@@ -74,8 +74,8 @@ _RESULT_WITH_PICTURE: Final[Sequence[Mapping[str, Any]]] = (
     },
 )
 """A conversation to find out whether a chat template has a place for pictures in results."""
-SAY_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in SayOptions.__annotations__}
-TURN_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in TurnOptions.__annotations__}
+SAY_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in SayOptions.__annotations__} | UNLIMITED
+TURN_DEFAULTS: dict[str, Any] = {name: GENERATE_DEFAULTS[name] for name in TurnOptions.__annotations__} | UNLIMITED
 
 
 class Turn:
@@ -183,7 +183,7 @@ class Turn:
     @property
     def _most(self) -> int | None:
         """Maximum number of new tokens; None for answers to the end of the context."""
-        most = self._requests.value_of("max_tokens", self.options, TURN_DEFAULTS["max_tokens"])
+        most = self._requests.value_of("max_tokens", self.options)
         return most if isinstance(most, int) and most >= 0 else None
 
     def _prompt(self, chat: Conversation) -> Prompt | None:

@@ -16,15 +16,14 @@ ADAPTER: Final = "adapter"
 """The name of the adapter given with --adapter."""
 
 
-def add_arguments(parser: ArgumentParser, max_tokens: int) -> None:
+def add_arguments(parser: ArgumentParser, most: str) -> None:
     """Add the arguments. Absent ones keep the defaults of `SamplingParams` and of the model.
 
     Args:
         parser: the parser of the command.
-        max_tokens: the command's default for --max-tokens.
+        most: the default of --max-tokens, as text.
     """
-    text = f"the most tokens to generate ({max_tokens:,})"
-    parser.add_argument("--max-tokens", type=int, metavar="N", default=max_tokens, help=text)
+    parser.add_argument("--max-tokens", type=int, metavar="N", help=f"the most tokens to generate ({most})")
     for flag, kind, metavar, text in (
         ("temperature", float, "T", "0 is greedy, the default unless the model has another"),
         ("top-k", int, "K", "sample among the K likeliest tokens (at temperature 1 by default)"),

@@ -21,6 +21,7 @@ from rekindle.client.calls.prompts import (
     all_prompts,
     continuation,
     each_of,
+    is_chat,
     label_of,
     names_of,
     one_chat,
@@ -45,6 +46,7 @@ from rekindle.core.request.repetition import TEXTS, RepetitionLimit
 from rekindle.core.request.request import Pooling, Turn, check_length
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.facts import settings
+from rekindle.results.generation import Generation
 
 
 class HasRequests(Protocol):
@@ -114,12 +116,24 @@ class Requests:
         requests._prefix, requests._repetition = prefix, None
         return requests
 
-    def chatting(self) -> "Requests":
-        """Return the factory of requests for chats: with the options recommended for them, and without loops."""
+    def conversing(self) -> "Requests":
+        """Return the factory of requests for conversations, whose answers end by themselves, with the context or in a
+        loop.
+        """
         requests = copy(self)
-        requests._options = {**self._options, **self.engine.facts.chat_defaults}
+        requests._options = {"max_tokens": None, **self._options}
         requests._repetition = TEXTS
         return requests
+
+    def chatting(self) -> "Requests":
+        """Return the factory of requests for chats: conversations, with the options recommended for them."""
+        requests = self.conversing()
+        requests._options = {**requests._options, **self.engine.facts.chat_defaults}
+        return requests
+
+    def _of(self, prompt: Any, options: GenerateOptions[Any]) -> "Requests":
+        """Return the factory for the prompts of a call: `conversing` for conversations, but for their captures."""
+        return self.conversing() if is_chat(prompt) and options.get("capture") is None else self
 
     def salt(self, options: Mapping[str, Any]) -> str:
         """Return the `cache_salt` of a request with these options; "" without one."""
@@ -199,8 +213,9 @@ class Requests:
         Raises:
             QueueFull: the waiting queue is full, and `wait` is False.
         """
-        params = self.params(options)  # reports a misspelt option before a missing prompt
-        return self.submit(self.prompt(prompt, options), params, options, wait=wait)
+        own = self._of(prompt, options)
+        params = own.params(options)  # reports a misspelt option before a missing prompt
+        return own.submit(own.prompt(prompt, options), params, options, wait=wait)
 
     def submit(
         self,
@@ -253,13 +268,14 @@ class Requests:
         progress: bool | None = None,
     ) -> Handle | Batch:
         """Check a call for generations; return the submitted request of a single prompt, or a batch to start."""
-        call = self._call(prompt, options, n)
+        own = self._of(prompt, options)
+        call = own._call(prompt, options, n)
         check_errors(errors, call.shape)
         check_progress(progress, call.shape)
         self.note_plain_texts(call.prompts, call.params)
         if call.shape.is_list:
-            return self._batch(call, errors, progress)
-        return self.submit(one_prompt(call.prompts, call.shape.several), call.params, options, progress=progress)
+            return own._batch(call, errors, progress)
+        return own.submit(one_prompt(call.prompts, call.shape.several), call.params, options, progress=progress)
 
     def note_plain_texts(self, prompts: Sequence[Prompt | InvalidRequest], params: SamplingParams) -> None:
         """Display the note about a text without the chat template, once."""
@@ -272,9 +288,17 @@ class Requests:
         """Check a call for generations now; return the operation that waits for room in the queue and the answers."""
         work = self.call(prompt, options, n=n, errors=errors, progress=progress)
         if isinstance(work, Handle):
-            return work.wait_ended()
+            return self._noting_cuts(work.wait_ended(), options)
         watch = self._drawer.batch(work.variants[0].max_tokens) if self.draws_progress(progress) else until_over
         return work.wait_ended(watch)
+
+    def _noting_cuts(self, answer: Waits[Generation], options: GenerateOptions[Any]) -> Waits[Generation]:
+        """Return the wait for an answer, followed by a note, once, if the default of `max_tokens` cut it."""
+        __tracebackhide__ = True  # hides this frame from notebook tracebacks
+        generation = yield from answer
+        if "max_tokens" not in options and generation.cut_by and generation.full_context is None:
+            self._notes.note_once("cut", f"The answer was cut {generation.cut_by}. This note appears once per session.")
+        return generation
 
     def stream(self, prompt: Any, options: GenerateOptions[Any]) -> Stream | Streams:
         """Return the stream of one request, submitted now, or of a batch, submitted when the loop begins."""
@@ -283,18 +307,20 @@ class Requests:
 
     def submit_all(self, prompt: Any, options: GenerateOptions[Any], n: int | None) -> Waits[list[Handle]]:
         """Check a call for generations now; return the operation that submits them. See `Session.submit_all`."""
-        call = self._call(prompt, options, n)
-        batch = self._batch(call, "raise", progress=False)
+        own = self._of(prompt, options)
+        call = own._call(prompt, options, n)
+        batch = own._batch(call, "raise", progress=False)
         self.engine.client.check_room(call.params.priority)
         return batch.submit_all()
 
     def as_completed(self, prompt: Any, options: GenerateOptions[Any], errors: Errors) -> AsCompleted[Any]:
         """Return the loop over the outcomes of a batch in order of completion."""
-        call = self._call(prompt, options)
+        own = self._of(prompt, options)
+        call = own._call(prompt, options)
         check_errors(errors, call.shape)
         if not call.shape.is_list:
             raise InvalidRequest("as_completed() takes a list of prompts, but got one prompt; generate() takes one")
-        return AsCompleted(self._batch(call, errors, None))
+        return AsCompleted(own._batch(call, errors, None))
 
     def _call(self, prompt: Any, options: GenerateOptions[Any], n: int | None = None) -> "_Call":
         """Check the options and the prompts of a call."""
@@ -328,9 +354,9 @@ class Requests:
         check_params(params, self.engine.facts)
         return params
 
-    def value_of(self, name: str, options: Mapping[str, Any], default: Any = None) -> Any:
+    def value_of(self, name: str, options: Mapping[str, Any]) -> Any:
         """Return an option of a call, its own or the session's, unchecked and without a warning."""
-        return options.get(name, self._options.get(name, default))
+        return options.get(name, self._options.get(name))
 
     def _with_tool_grammar(
         self, options: GenerateOptions[Any], prompts: Sequence[Prompt | Exception]

@@ -96,11 +96,18 @@ class InFlight:
         return Wait(self._ends, self._position, timeout)
 
     def take_ended(self) -> list[EndedItem]:
-        """Take out all ended requests, and return their items with outcomes."""
-        ends = self._ends.items[self._position :]  # a copy, because more requests may end during the loop below
+        """Take out the requests that ended since the last call, and return their items with outcomes."""
+        ends = self._ends.items[self._position :]  # a copy, because more requests may end meanwhile
         self._position += len(ends)
+        return self._take(set(ends) & self._running.keys())
+
+    def take_last(self) -> list[EndedItem]:
+        """Take out all ended requests, as `take_ended`, also those whose ends are still being told."""
+        return self._take(set(self._running))
+
+    def _take(self, places: set[int]) -> list[EndedItem]:
         ended = []
-        for place in sorted(set(ends) & self._running.keys()):
+        for place in sorted(places):
             item, work = self._running[place]
             if work.settle():
                 del self._running[place]

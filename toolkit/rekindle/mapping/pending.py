@@ -136,7 +136,8 @@ class PendingMap(Loop[tuple[int, Result | Exception]], Generic[Result]):
                 yield from in_a_thread(self._call.open, "map")
             while self._state != "closed":
                 with self._lock:
-                    self._collect()
+                    for ended in self._in_flight.take_ended():
+                        self._record(ended)
                     has_room = self._fill()
                     if not self._ready and not len(self._in_flight):
                         break
@@ -160,18 +161,14 @@ class PendingMap(Loop[tuple[int, Result | Exception]], Generic[Result]):
                 return
             self._state = state
             try:
-                self._collect()
+                for ended in self._in_flight.take_last():
+                    self._record(ended)
             finally:
                 self._in_flight.cancel()
                 if state == "ended":
                     self._pace.complete()
                 self._bar.close()
                 self._call.close()
-
-    def _collect(self) -> None:
-        """Collect the ended requests, and write their outcomes to the file."""
-        for ended in self._in_flight.take_ended():
-            self._record(ended)
 
     def _fill(self) -> bool:
         """Read and submit items until the window is full or no items remain; return True if it stopped before."""
@@ -191,6 +188,7 @@ class PendingMap(Loop[tuple[int, Result | Exception]], Generic[Result]):
         return False
 
     def _record(self, ended: EndedItem) -> None:
+        """Record an outcome for the caller and in the file."""
         self._pace.count(stored=False)
         self._ready.append(ended)
         if not isinstance(ended.outcome, SessionError):  # an error of the session is not an outcome of the item

@@ -16,7 +16,6 @@ EXAMPLES: Final = (
     "rekindle chat owner/name --mcp servers.json",
     r"printf 'What is the capital of France?\n/stats\n' | rekindle chat --quiet",
 )
-MAX_TOKENS: Final = 1024
 TOOL_SECONDS: Final = 60.0
 
 
@@ -38,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress and no notes on stderr")
     requirements.add_forms(parser)
     requirements.add_chat_template(parser)
-    sampling.add_arguments(parser, MAX_TOKENS)
+    sampling.add_arguments(parser, "no limit but the context")
     parser.usage = "%(prog)s [OPTION ...] [MODEL]"
     parser.set_defaults(run=_chat, refuse=parser.error)
 

@@ -17,7 +17,6 @@ EXAMPLES: Final = (
     'rekindle generate -m HuggingFaceTB/SmolVLM2-256M-Video-Instruct --image cat.png "What is this?"',
     """rekindle generate "A city" --schema '{"type": "object", "properties": {"name": {"type": "string"}}}'""",
 )
-MAX_TOKENS: Final = 256
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress and no figures on stderr")
     requirements.add_forms(parser)
     requirements.add_chat_template(parser)
-    sampling.add_arguments(parser, MAX_TOKENS)
+    sampling.add_arguments(parser, "no limit but the context; 256 with --raw")
     parser.usage = "%(prog)s [OPTION ...] [PROMPT ...]"
     parser.set_defaults(run=deferred("rekindle.cli.generate.generating", "generate"), refuse=parser.error)
 

@@ -86,6 +86,8 @@ GENERATE_DEFAULTS: dict[str, Any] = {
     **{field.name: field.default for field in fields(SamplingParams)},
 }
 """Defaults of all options, for models without recommended sampling parameters."""
+UNLIMITED: dict[str, Any] = {"max_tokens": None}
+"""Defaults of conversations, where they are others: answers end by themselves, or with the context."""
 
 OnePromptOptions = GenerateOptions[TokenIds]
 RaisingOne = Raising[TokenIds]

@@ -55,6 +55,12 @@ def all_prompts(
     return prompts if images is None else _illustrated(prompts, images, batch), batch
 
 
+def is_chat(prompt: Any) -> bool:
+    """Return True for the messages of a conversation, and for a list that begins with one."""
+    first: Any = prompt[0] if _is_list(prompt) and len(prompt) else None
+    return isinstance(first, Mapping) or (_is_list(first) and len(first) > 0 and isinstance(first[0], Mapping))
+
+
 def _illustrated(prompts: Sequence[Prompt | InvalidRequest], images: Any, batch: bool) -> list[Prompt | InvalidRequest]:
     """Return prompts with images; a batch has a list of them for each prompt."""
     of_each = images if batch else [images]

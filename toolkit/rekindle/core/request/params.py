@@ -94,7 +94,8 @@ class SamplingParams:
         min_p: smallest probability of a token relative to the likeliest token, from 0 (default) to 1.
         seed: seed for repeatable sampling, from 0 to 2**64 - 1. None (default), or -1 as in vLLM, takes a random seed.
         max_tokens: largest number of tokens to generate; None, or more than fits, generates to the end of the context.
-            Default 256. 0 only computes the prompt, for `prompt_logprobs`.
+            Default None for messages and in chats, whose answers end by `stop_on_repetition` too; else 256, as in
+            `map`. 0 only computes the prompt, for `prompt_logprobs`.
         ignore_eos: continue after the end tokens of the model; `stop_token_ids` still end the request. Default False.
         stop_token_ids: one or more further token ids that end the request. The end token is part of the output.
             Default empty.
