@@ -154,7 +154,8 @@ def test_a_library_of_former_sources_is_replaced(small: Path) -> None:
 def test_a_long_build_gives_signs_of_life(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
 
-    def slow(file: Path, only: str) -> None:
+    def slow(file: Path, only: str, report: Callable[[int, int], None]) -> None:
+        report(3, 20)
         until_blocking(lambda: stderr.getvalue().count("still compiling") > 1, "two lines were written")
 
     monkeypatch.setattr(build, "LIFE_SECONDS", 0.001)
@@ -164,6 +165,7 @@ def test_a_long_build_gives_signs_of_life(small: Path, monkeypatch: pytest.Monke
     first, *others = stderr.getvalue().splitlines()
     assert "compiling its kernels for this CPU" in first
     assert all(line.startswith("rekindle: still compiling its kernels after ") for line in others)
+    assert others[-1].endswith(" s: 3 of 20 files")
     assert "rekindle-build" not in [thread.name for thread in threading.enumerate()]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -133,7 +133,9 @@ def library() -> Path:
     return PACKAGE / f"{_prefix()}{_digest()}{f'-{name}' if (name := own_set()) else ''}.so"
 
 
-def build(to: Path, flags: Sequence[str] = (), only: str = "") -> None:
+def build(
+    to: Path, flags: Sequence[str] = (), only: str = "", report: Callable[[int, int], None] | None = None
+) -> None:
     """Build the library as a file. The file appears only when it is complete.
 
     Args:
@@ -141,6 +143,7 @@ def build(to: Path, flags: Sequence[str] = (), only: str = "") -> None:
         flags: additional flags for the compiler and the linker.
         only: an instruction set, with those that it needs, or with the next lower one for an older compiler; "" for all
             instruction sets.
+        report: called with the number of compiled sources, and of all, from several threads.
 
     Raises:
         BuildFailed: the compiler is missing or fails, or the folder is not writable.
@@ -148,7 +151,7 @@ def build(to: Path, flags: Sequence[str] = (), only: str = "") -> None:
     command, include = compiler(), _include()
     try:
         with TemporaryDirectory(prefix=".build-", dir=to.parent.resolve()) as temporary:
-            objects = _compile([*command, *FLAGS, *flags, "-isystem", str(include)], Path(temporary), only)
+            objects = _compile([*command, *FLAGS, *flags, "-isystem", str(include)], Path(temporary), only, report)
             os.replace(_link([*command, *flags], objects, Path(temporary)), to)
     except OSError as error:
         raise BuildFailed(f"the library cannot be written to {to.parent}: {error.strerror or error}") from error
@@ -164,8 +167,17 @@ def build_here() -> Path:
     if not file.exists():
         command = " ".join(compiler())
         sys.stderr.write(f"rekindle: compiling its kernels for this CPU with {command} (once; it can take minutes)\n")
-        with signs_of_life(LIFE_SECONDS, _write_life):
-            build(file, only=own_set())
+        progress = ["0"]
+
+        def report(done: int, total: int) -> None:
+            progress[0] = f"{done} of {total}"
+
+        def write(seconds: float) -> None:
+            text = f"rekindle: still compiling its kernels after {seconds:.0f} s: {progress[0]} files"
+            sys.stderr.write(text + "\n")
+
+        with signs_of_life(LIFE_SECONDS, write):
+            build(file, only=own_set(), report=report)
         for other in PACKAGE.glob(f"{_prefix()}*.so"):
             if _digest() not in other.name:  # of former sources
                 other.unlink(missing_ok=True)
@@ -188,10 +200,6 @@ def signs_of_life(seconds: float, write: Callable[[float], None]) -> Iterator[No
     finally:
         done.set()
         thread.join()
-
-
-def _write_life(seconds: float) -> None:
-    sys.stderr.write(f"rekindle: still compiling its kernels after {seconds:.0f} s\n")
 
 
 def compiler() -> list[str]:
@@ -259,7 +267,7 @@ def _ffi_version() -> tuple[str, str]:
         raise BuildFailed(f"jaxlib has no {header}, or the file lacks the interface version") from error
 
 
-def _compile(command: list[str], folder: Path, only: str) -> list[Path]:
+def _compile(command: list[str], folder: Path, only: str, report: Callable[[int, int], None] | None) -> list[Path]:
     """Compile all sources in parallel, for one instruction set or all; return the objects in link order.
 
     A function of the C++ library may be in many objects, and the linker keeps the first copy. So objects without
@@ -280,7 +288,11 @@ def _compile(command: list[str], folder: Path, only: str) -> list[Path]:
         source, name, flags = job
         to = folder / f"{name}.o"
         _run([*command, *flags, "-c", source.name, "-o", str(to)])
+        if report is not None:
+            report(next(done), len(jobs))
         return to
+
+    done = count(1)
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return list(threads.map(compile_one, jobs))

@@ -326,7 +326,9 @@ def test_a_long_list_is_folded() -> None:
 
 def test_the_command_prints_the_same_list(gguf: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--local"]) == 0
-    assert capsys.readouterr().out == "no models of Ollama, LM Studio, the hub's cache or this folder on this machine\n"
+    assert (
+        capsys.readouterr().out == f"no models of Ollama, LM Studio, the hub's cache or {Path.cwd()} on this machine\n"
+    )
     directory = home / ".ollama" / "models"
     config = add_blob(directory, b'{"model_format": "gguf", "file_type": "Q5_K_M"}', "config")
     layers = [add_blob(directory, gguf.read_bytes(), "model")]

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,7 +42,7 @@ class ArchivedChat:
     Attributes:
         path: its file.
         model: the model's name.
-        title: the last message of the user, on one line; "" without one.
+        title: the first message of the user, on one line; "" without one.
         messages: its messages.
         tokens: the tokens of its turns as JSON, and the digest of their tokenizer; None without them.
         time: the time of its last turn, in seconds since 1970.
@@ -222,7 +222,7 @@ def read(path: Path) -> ArchivedChat:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidRequest(f"it has no conversation ({type(error).__name__})") from error
     check_messages(messages)
-    return ArchivedChat(path, str(model), last_said(messages), messages, whole.get("tokens"), stamp[0] / 1e9, stamp)
+    return ArchivedChat(path, str(model), user_line(messages), messages, whole.get("tokens"), stamp[0] / 1e9, stamp)
 
 
 def prune() -> None:
@@ -243,9 +243,9 @@ def prune() -> None:
             path.unlink(missing_ok=True)
 
 
-def last_said(messages: Messages) -> str:
-    """Return the last message of the user in one line; "" if there is none."""
-    texts = (content(message) for message in reversed(messages) if message.get("role") == "user")
+def user_line(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Return the first message of the user in one line; "" if there is none."""
+    texts = (content(message) for message in messages if message.get("role") == "user")
     return " ".join(next(texts, "").split())
 
 

@@ -296,7 +296,7 @@ class Chat:
 
     def __repr__(self) -> str:
         size = quantity(len(self), "message")
-        last = f", last {chat_text(self.messages[-1:])!r:.80}" if len(self) else ""
+        last = f", last {checks.preview(chat_text(self.messages[-1:]))}" if len(self) else ""
         return f"<rekindle.Chat of {size}{last}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:

@@ -1,6 +1,7 @@
 """The command `demo`: answers of the default model, one by one and several at once."""
 
 import os
+import shutil
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -39,7 +40,16 @@ def demo(arguments: Namespace) -> int:
         alone = [_ask(session, question) for question in QUESTIONS]
         together, seconds = _ask_together(session)
         _print(_figures(alone, together, seconds, session.restored))
+        _print(f"\nNext: {_command()} chat, or rekindle.open() in a notebook.")
     return 0
+
+
+def _command() -> str:
+    """Return the command of this environment, as a shell finds it here."""
+    command = Path(sys.executable).with_name("rekindle")
+    if shutil.which("rekindle") is not None or not command.exists():
+        return "rekindle"
+    return str(command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command)
 
 
 def _announce(model: str) -> None:
@@ -86,7 +96,7 @@ def _ask_together(session: Session) -> tuple[int, float]:
 def _figures(alone: list[Generation], together: int, seconds: float, restored: RestoreReport) -> str:
     first, count = " and ".join(f"{each.timings.first_token:.2f}" for each in alone), len(alone[-1].token_ids)
     return (
-        f"Measured: {count} tokens streamed at {count / alone[-1].timings.total:.0f}/s, the first of each answer "
+        f"Measured: the last answer's {count} tokens at {count / alone[-1].timings.total:.0f}/s, the first of each "
         f"after {first} s; {together} together at {together / seconds:.0f}/s; "
         f"{quantity(restored.programs, 'program')} loaded, {restored.compiled} compiled."
     )

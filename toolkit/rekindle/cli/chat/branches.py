@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
-from rekindle.chats.archive import last_said
+from rekindle.chats.archive import user_line
 from rekindle.chats.card import content
 from rekindle.chats.chat import Chat
 from rekindle.core.errors import InvalidRequest
@@ -87,7 +87,9 @@ class Branches:
         lines = []
         for number, branch in enumerate(self._branches, 1):
             mark = "*" if number == self.number else " "
-            lines.append(f"{mark} {number}  {len(branch.now)} messages  {last_said(branch.now.messages):.60}".rstrip())
+            lines.append(
+                f"{mark} {number}  {len(branch.now)} messages  {user_line(reversed(branch.now.messages)):.60}".rstrip()
+            )
         return "\n".join(lines)
 
 

@@ -59,6 +59,8 @@ def chat(arguments: Namespace) -> int:
         talk.keep()
         if lines.interactive:
             print()
+            if talk.kept:
+                screen.note("/resume continues this conversation in the next chat")
     return 0
 
 

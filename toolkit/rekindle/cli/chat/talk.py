@@ -185,6 +185,11 @@ class Talk:
         """The way on after an answer that has filled the context."""
         return REMEDY if self._when_full == "stop" else "/continue goes on without the oldest turns"
 
+    @property
+    def kept(self) -> bool:
+        """True if the next chat can continue this one."""
+        return self._recording is not None and self.answer is not None
+
     def keep(self) -> None:
         """Write the conversation for the next start, once it has an answer of this one."""
         if (

@@ -32,6 +32,6 @@ def print_local(arguments: Namespace) -> int:
         print(wrap_for(sys.stdout, "\n".join(models.lines(names=True))))
     else:
         part = "" if arguments.name is None else f" with {arguments.name!r} in the name"
-        places = "Ollama, LM Studio, the hub's cache or this folder"
+        places = f"Ollama, LM Studio, the hub's cache or {Path.cwd()}"
         print(wrap_for(sys.stdout, "\n".join([f"no models{part} of {places} on this machine", *models.skipped])))
     return 0

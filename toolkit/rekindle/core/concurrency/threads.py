@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.05
 STACK_BYTES = 256 << 20
 """Size of a deep stack. Only the pages in use take memory."""
 _stack_size = threading.Lock()
-WAITING = "rekindle: waiting for the end of a compilation; Ctrl-C ends it now"
+WAITING = "rekindle: waiting for a compilation, which the next start would repeat; Ctrl-C ends it now"
 TOO_LATE = (
     "weights can no longer be read, because the process is ending: its main thread is done. Read them before, or let "
     "the main thread wait for the thread that reads them, as with thread.join()"

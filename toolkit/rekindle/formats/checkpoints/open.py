@@ -14,7 +14,7 @@ from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import CHAT_DEFAULTS, NAME, embedded_path
 from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.formats.checkpoints.hub.stored import Admission
-from rekindle.formats.checkpoints.local.sources import find_local, has_prefix, local_tower
+from rekindle.formats.checkpoints.local.sources import find_local, has_prefix, hint_for_local, local_tower
 from rekindle.formats.checkpoints.name_hints import hint_for
 from rekindle.formats.families.reading import Family
 from rekindle.formats.model_file import damage, is_present
@@ -165,7 +165,7 @@ def _open(
     if (hub_model := HubModel.of(name, revision)) is not None:
         path = _download(hub_model, report, admit)
         return _open_gguf(path, family, tower) if hub_model.file else _open_directory(path, family)
-    hint = hint_for(name) or "There is no such file or directory, and it is not a hub id."
+    hint = hint_for_local(name) or hint_for(name) or "There is no such file or directory, and it is not a hub id."
     raise ModelNotFound(f"no model {name!r}. {hint}{_ACCEPTED}")
 
 

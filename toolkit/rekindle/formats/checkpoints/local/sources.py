@@ -1,6 +1,7 @@
 """The programs with models for `open`, by the prefix of a name."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,15 @@ def find_local(name: str) -> Path:
     prefix, _, rest = name.partition(":")
     _, find = sources()[prefix.lower()]
     return find(rest)
+
+
+def hint_for_local(name: str) -> str:
+    """Return a hint for a name without the prefix of the program that has the model; "" for others."""
+    for prefix, (_, find) in sources().items():
+        with suppress(Exception):  # the program has no such model, or cannot be read
+            find(name)
+            return f"Did you mean '{prefix}:{name}'?"
+    return ""
 
 
 def local_tower(name: str) -> Path | None:
