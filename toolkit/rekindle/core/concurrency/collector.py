@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 _FEW: Final = 5_000
-"""New objects that a collection walks through in less than a millisecond."""
+"""A number of new objects with a walk of less than a millisecond."""
 
 _lock = threading.Lock()
 _pauses = 0
@@ -18,7 +18,7 @@ def collector_paused() -> Iterator[None]:
     """Pause the garbage collector in a block, in all threads. A pause by the user stays in effect.
 
     The collector walks through all objects whenever their number has grown by a quarter, a fifth of the time of
-    importing rekindle. After a block with many new objects, all count as old, so that no walk over the new ones
+    importing rekindle. After a block with many new objects, all count as old, so that no walk over them
     follows.
     """
     global _pauses
@@ -49,7 +49,7 @@ def leave_out() -> None:
 def _count_as_old() -> None:
     """Move many new objects to the oldest generation, without a walk. Objects frozen by the user stay frozen.
 
-    To count those walks through all of them, a tenth of a second in a process that left out its imports.
+    A count of frozen objects takes a tenth of a second in the process of a server.
     """
     if gc.get_count()[0] > _FEW and not gc.get_freeze_count():
         gc.freeze()
