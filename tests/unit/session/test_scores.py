@@ -68,9 +68,12 @@ def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
     targets = rng.integers(0, 50, tokens).astype(np.int32)
     targets[3] = 0  # the only one of its group
     targets[:70] = np.where(np.arange(len(targets[:70])) == 3, targets[:70], -1)
-    scores = jax.jit(lambda *arrays: score_prompt(*arrays, lambda rows, adapters: (rows @ weight).T, 3))(
-        hidden, targets
-    )
+
+    @jax.jit
+    def scores_of(hidden: jax.Array, targets: jax.Array) -> jax.Array:
+        return score_prompt(hidden, targets, lambda rows, adapters: (rows @ weight).T, 3)
+
+    scores = scores_of(jnp.asarray(hidden), jnp.asarray(targets))
     assert scores.shape == (tokens, score_columns(3))
     p = expected(np.asarray(jnp.asarray(hidden) @ weight))
     for row in np.flatnonzero(targets >= 0):
