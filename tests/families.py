@@ -1,7 +1,10 @@
 """The tiny models of all families, as `tests/goldens/README.md` describes them."""
 
+from collections.abc import Container
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 MODELS: Final = sorted(path.name for path in (Path(__file__).parent / "goldens" / "families").iterdir())
 """Models with goldens of their logits and greedy tokens."""
@@ -38,3 +41,9 @@ COVERING = [
     "stablelm",
 ]
 """A few models with each part of a decoder at least once."""
+
+
+def families_by_tier(always: Container[str]) -> list[Any]:
+    """Return the parameters of a test for all models: some always, the covering ones wide, and the others deep."""
+    wide, deep = pytest.mark.wide, pytest.mark.deep
+    return [pytest.param(name, marks=() if name in always else wide if name in COVERING else deep) for name in MODELS]

@@ -203,6 +203,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "tests/real/",
     ),
     "test-tools": (
+        ".pre-commit-config.yaml",
         "Makefile",
         "tests/bench/",
         "tests/documents.py",

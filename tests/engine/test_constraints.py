@@ -36,8 +36,8 @@ ASKED: list[dict[str, Any]] = [
     {"json_schema": PERSON, "temperature": 1.0, "seed": 4},
     {"regex": r"(19|20)\d\d-(0[1-9]|1[0-2])-\d\d", "temperature": 0.8, "seed": 9, "top_p": 0.9},
     {"choice": ["yes, it certainly is", "no"], "logprobs": 2},
-    {"temperature": 1.0, "seed": 1},
-    {"repetition_penalty": 1.2, "min_tokens": 20},
+    {"temperature": 1.0, "seed": 1, "max_tokens": 24},
+    {"repetition_penalty": 1.2, "min_tokens": 20, "max_tokens": 24},
 ]
 
 
@@ -52,12 +52,12 @@ def session() -> Iterator[rekindle.Session]:
 @pytest.fixture(scope="module")
 def alone(session: rekindle.Session) -> list[rekindle.Generation]:
     pairs = zip(PROMPTS, ASKED, strict=True)
-    return [session.generate_sync(PREFACE + prompt, max_tokens=60, **asked) for prompt, asked in pairs]
+    return [session.generate_sync(PREFACE + prompt, **{"max_tokens": 60} | asked) for prompt, asked in pairs]
 
 
 def together(session: rekindle.Session) -> list[rekindle.Generation]:
     pairs = zip(PROMPTS, ASKED, strict=True)
-    handles = [session.submit(PREFACE + prompt, max_tokens=60, **asked) for prompt, asked in pairs]
+    handles = [session.submit(PREFACE + prompt, **{"max_tokens": 60} | asked) for prompt, asked in pairs]
     return [handle.result(timeout=PATIENCE) for handle in handles]
 
 

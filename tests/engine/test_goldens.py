@@ -10,7 +10,7 @@ import pytest
 import rekindle
 from rekindle.settings.engine import SettingsOptions
 from tests.engine.small import FEW_PAGES, SMOLLM2
-from tests.families import COVERING, MODELS
+from tests.families import families_by_tier
 
 Golden = dict[str, Any]
 SHORTAGE: SettingsOptions = {"num_pages": 21}
@@ -26,6 +26,7 @@ PAGE = 16
 ALONE = 8
 """The new tokens of a request by itself: its steps are the steps of a batch with empty rows."""
 MARKS = {
+    "room for all": pytest.mark.wide,  # packed weights, which are the default, give the same tokens and texts
     "chunks of 16, combined ticks, no overlap": pytest.mark.deep,  # the others have its parts too; it takes a minute
     "shortage, chunks of 16, combined ticks": pytest.mark.wide,
     "shortage, no overlap": pytest.mark.deep,
@@ -65,6 +66,8 @@ def test_smollm2_draws_the_same_tokens_with_packed_weights(smollm2_goldens: list
             session.generate_sync(prompts(smollm2_goldens), max_tokens=NEW, **options), smollm2_goldens, strict=True
         ):
             _check(generation, golden, NEW, 1e-2)
+            assert generation.text == golden["text"]
+            assert generation.finish_reason == ("length" if len(golden["new_ids"]) == NEW else "stop")
         assert session.stats.unexpected_compilations == 0
 
 
@@ -83,14 +86,7 @@ def _check(generation: rekindle.Generation, golden: Golden, new: int, most: floa
     np.testing.assert_allclose([score.logprob for score in prompt if score], golden["prompt_logprobs"], atol=most)
 
 
-def marks(family: str) -> pytest.MarkDecorator | tuple[()]:
-    """Return the mark of a family's tier."""
-    if family in CORE:
-        return ()
-    return pytest.mark.wide if family in COVERING else pytest.mark.deep
-
-
-@pytest.mark.parametrize("family", [pytest.param(family, marks=marks(family)) for family in MODELS])
+@pytest.mark.parametrize("family", families_by_tier(CORE))
 @pytest.mark.filterwarnings("ignore:.*separate head")
 def test_families_greedy_tokens(family: str, families: Path) -> None:
     """Check a request alone, in chunks, in a batch with preemptions, and with its prefix from each tier."""

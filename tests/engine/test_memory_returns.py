@@ -79,7 +79,7 @@ def test_a_wake_that_fails_leaves_no_array_behind_and_the_next_one_succeeds(
     def fail(spans: Any) -> None:
         raise RuntimeError("at this stage")
 
-    with rekindle.open_sync(families / "qwen3", **SMALL, progress=False) as session:
+    with rekindle.open_sync(families / "qwen3", **SMALL, progress=False, precompile="lazy") as session:
         expected = session.generate_sync(token_ids=[1, 2, 3], max_tokens=4).token_ids
         session.sleep_sync()
         asleep = live()

@@ -74,6 +74,14 @@ def test_what_was_made_meanwhile_counts_as_old() -> None:
     assert all(id(each) in oldest for each in lists)
 
 
+def test_few_new_objects_cost_no_walk_through_those_that_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: pytest.fail("a walk"))
+    with collector_paused():
+        lists = [[] for _ in range(100)]  # type: list[list[int]]
+    assert lists
+
+
 def test_it_is_enabled_when_the_last_of_several_threads_is_done() -> None:
     entered, leave = threading.Barrier(3), threading.Event()
 

@@ -20,6 +20,9 @@ from rekindle.core.request.request import Request
 
 Array = np.ndarray[Any, np.dtype[Any]]
 ROWS, SLOTS = 6, 9
+DRAWS, VOCABULARY = 64, 77
+"""Numbers of rows and of tokens for all draws, because each shape is compiled once more."""
+draw = jax.jit(partial(sample, max_logprobs=9))
 
 
 def packed_bits(may: Array) -> Array:
@@ -69,16 +72,14 @@ def test_a_row_of_which_nothing_would_be_left_stays_as_it_is() -> None:
     ],
 )
 def test_a_draw_is_from_what_is_allowed_and_scored_as_such(options: dict[str, Any]) -> None:
-    vocabulary, rows = 77, 64
     chance = np.random.default_rng(3)
-    logits = np.repeat(chance.normal(size=(vocabulary, 1)).astype(np.float32) * 2, rows, axis=1)
-    may = np.zeros((rows, vocabulary), bool)
-    may[:, chance.choice(vocabulary, 9, replace=False)] = True
+    logits = np.repeat(chance.normal(size=(VOCABULARY, 1)).astype(np.float32) * 2, DRAWS, axis=1)
+    may = np.zeros((DRAWS, VOCABULARY), bool)
+    may[:, chance.choice(VOCABULARY, 9, replace=False)] = True
     common = {"regex": regex("regex", "a"), "logprobs": 9, "logprobs_of": "sampled", **options}
-    requests = [{**common, "seed": seed} for seed in range(rows)]
-    draw = jax.jit(partial(sample, max_logprobs=9))
-    owners = jnp.arange(rows, dtype=jnp.int32)
-    positions, empty = jnp.full(rows, 5, jnp.int32), Adjustments.empty(rows, vocabulary)
+    requests = [{**common, "seed": seed} for seed in range(DRAWS)]
+    owners = jnp.arange(DRAWS, dtype=jnp.int32)
+    positions, empty = jnp.full(DRAWS, 5, jnp.int32), Adjustments.empty(DRAWS, VOCABULARY)
     tokens, scores = draw(logits, rows_of(requests), positions, empty, owners, allowed=jnp.asarray(packed_bits(may)))
     assert may[0][np.asarray(tokens)].all()
     best = np.where(may[0], logits[:, 0], -np.inf).argmax()
@@ -92,15 +93,15 @@ def test_a_draw_is_from_what_is_allowed_and_scored_as_such(options: dict[str, An
 
 
 def test_allowed_tokens_are_scored_by_the_model_beside_rows_of_other_sources() -> None:
-    vocabulary, sources = 77, ("allowed", "sampled", "model", "allowed")
+    sources = ("allowed", "sampled", "model", "allowed") * (DRAWS // 4)
     chance = np.random.default_rng(4)
-    logits = (chance.normal(size=(vocabulary, len(sources))) * 3 - 40).astype(np.float32)
-    may = np.zeros((len(sources), vocabulary), bool)
-    may[:, chance.choice(vocabulary, 5, replace=False)] = True
+    logits = (chance.normal(size=(VOCABULARY, DRAWS)) * 3 - 40).astype(np.float32)
+    may = np.zeros((DRAWS, VOCABULARY), bool)
+    may[:, chance.choice(VOCABULARY, 5, replace=False)] = True
     options: dict[str, Any] = {"regex": regex("regex", "a"), "logprobs": 7, "temperature": 0.5, "seed": 1}
     rows = rows_of([{**options, "logprobs_of": source} for source in sources])
-    owners, empty = jnp.arange(len(sources), dtype=jnp.int32), Adjustments.empty(len(sources), vocabulary)
-    positions, draw = jnp.full(len(sources), 5, jnp.int32), jax.jit(partial(sample, max_logprobs=7))
+    owners, empty = jnp.arange(DRAWS, dtype=jnp.int32), Adjustments.empty(DRAWS, VOCABULARY)
+    positions = jnp.full(DRAWS, 5, jnp.int32)
     tokens, scores = draw(logits, rows, positions, empty, owners, allowed=jnp.asarray(packed_bits(may)))
     for row, source in enumerate(sources):
         token, x = int(tokens[row]), logits[:, row].astype(np.float64)

@@ -118,4 +118,6 @@ def test_every_parameter_refuses_some_values_and_serves_others(session: Session)
     values = [*INTEGERS, *FLOATS, True, "a", "left", [5, 6], ["a"], {5: 1.0}, object(), "model", 'start: "a"']
     values += [None, (), Steering(0, np.ones(HIDDEN)), Patch(0, np.ones(HIDDEN), 0)]
     for name in NAMES:
-        assert {is_served(session, beside(name) | {name: value}) for value in values} == {True, False}, name
+        results = (is_served(session, beside(name) | {name: value}) for value in values)
+        first = next(results)
+        assert any(result != first for result in results), name

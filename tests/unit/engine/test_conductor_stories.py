@@ -124,7 +124,7 @@ ENDING = st.sampled_from(["stepped", "resumed"])
 
 
 @pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.wide)])
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(story=STORY, limits=LIMITS, ending=ENDING)
 def test_stepped_paused_and_resumed_at_will_requests_get_the_tokens_that_they_get_otherwise(
     backend: str, story: list[Ask | Do], limits: dict[str, Any], ending: str

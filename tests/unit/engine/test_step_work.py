@@ -18,7 +18,7 @@ from rekindle.core.device.programs.lowering import Programs
 from rekindle.core.device.state import Sizes
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.formats.checkpoints.open import open_checkpoint
-from tests.families import COVERING, MODELS
+from tests.families import families_by_tier
 
 RECORD: Final = Path(__file__).parents[2] / "goldens" / "steps.json"
 COSTLY: Final = (
@@ -26,7 +26,7 @@ COSTLY: Final = (
     "sine", "power", "concatenate", "dynamic_slice", "dynamic_update_slice", "transpose", "reduce",
 )  # fmt: skip
 """The counted operations; all others are elementwise, and fused."""
-CHEAP: Final = ("deepseek-v3", "gemma4-e", "llama-tied", "olmo2")
+CHEAP: Final = ("deepseek-v3", "gemma4-e", "llama-tied")
 
 
 def work(family: str, families: Path) -> dict[str, int]:
@@ -40,14 +40,7 @@ def work(family: str, families: Path) -> dict[str, int]:
     return {name: counts[name] for name in COSTLY if counts[name]}
 
 
-def marks(family: str) -> pytest.MarkDecorator | tuple[()]:
-    """Return the mark of a family's tier."""
-    if family in CHEAP:
-        return ()
-    return pytest.mark.wide if family in COVERING else pytest.mark.deep
-
-
-@pytest.mark.parametrize("family", [pytest.param(family, marks=marks(family)) for family in MODELS])
+@pytest.mark.parametrize("family", families_by_tier(CHEAP))
 def test_a_step_has_the_costly_operations_on_record(family: str, families: Path) -> None:
     record = json.loads(RECORD.read_text())
     counts = work(family, families)

@@ -49,14 +49,15 @@ def takes(grammar: str, text: str) -> bool:
 
 @pytest.mark.parametrize("definition", [PATCH, SUM], ids=["patch", "sum"])
 @pytest.mark.parametrize("name", FORMS)
-def test_what_the_grammar_allows_is_read_with_an_input_of_its_own(name: str, definition: str) -> None:
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 8), marks=pytest.mark.wide)], ids=str)
+def test_what_the_grammar_allows_is_read_with_an_input_of_its_own(name: str, definition: str, seeds: range) -> None:
     text, form = tokenizer_of(name), FORMS[name]
     (end,) = text.encode_chat(form.end)
     vocabulary = LLTokenizer(text.backend.to_str(), n_vocab=text.vocab_size, eos_token=[end])
     prompt = render([USER], form.template, eos_token=form.end, tools=TOOLS)
     grammar = tool_choice_grammar("run", TOOLS, THOUGHT, text, inputs={"run": definition})
     inputs = set()
-    for seed in range(8):
+    for seed in seeds:
         tokens = walk(grammar, vocabulary, text, seed, end, closing=tuple(form.tokens))
         reading = TemplateReading(format_of(text), text, text.encode_chat(prompt), tools=TOOLS)
         decoder = IncrementalDecoder(text)

@@ -83,11 +83,12 @@ def read(name: str, tokens: list[int], tools: Sequence[dict[str, Any]] = TOOLS) 
 
 @EACH
 @pytest.mark.parametrize("choice", [*SCHEMAS, "required"])
-def test_what_the_grammar_allows_is_read_as_calls(name: str, choice: str) -> None:
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 12), marks=pytest.mark.wide)], ids=str)
+def test_what_the_grammar_allows_is_read_as_calls(name: str, choice: str, seeds: range) -> None:
     text, (vocabulary, end) = tokenizer_of(name), vocabulary_of(name)
     grammar = tool_choice_grammar(choice, TOOLS, THOUGHT, text)
     most = 0
-    for seed in range(12):
+    for seed in seeds:
         tokens = walk(grammar, vocabulary, text, seed, end, rare="eE", closing=('<|"|>', "<tool_call|>"))
         calls = read(name, [*tokens, end])
         most = max(most, len(calls))

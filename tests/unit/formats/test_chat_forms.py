@@ -38,6 +38,14 @@ TOOLS: list[dict[str, Any]] = [
 ]
 Calls = Sequence[tuple[str, dict[str, Any]]]
 NAMES = pytest.mark.parametrize("name", FORMS)
+NOTATIONS = (
+    *("hermes, as text", "qwen3-coder", "mistral, lists", "deepseek v3.1", "gpt-oss", "glm 4.7", "deepseek v3.2"),
+    *("llama 3.2, pythonic", "functionary", "gemma 4"),
+)
+"""A form for each notation of calls, which are tried in all places with every change."""
+EACH_NOTATION = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in NOTATIONS else pytest.mark.wide) for name in FORMS]
+)
 
 
 def encode_answer(name: str, message: dict[str, Any]) -> tuple[list[int], list[int]]:
@@ -126,7 +134,7 @@ def test_thoughts_calls_and_content_are_read_back(name: str, size: int) -> None:
     assert "".join(part.text for part in parts if part.kind == "content") == response.content
 
 
-@NAMES
+@EACH_NOTATION
 def test_an_answer_that_is_cut_anywhere_calls_nothing_that_the_whole_does_not(name: str) -> None:
     form = FORMS[name]
     calls = [WEATHER, DELETE] if form.several else [DELETE]
@@ -162,7 +170,7 @@ def test_an_answer_can_end_after_its_first_call(name: str) -> None:
     assert (last is None or last > len(tokens) - 3) == (name in LISTS or not form.several)
 
 
-@NAMES
+@EACH_NOTATION
 def test_end_tokens_are_in_no_field_wherever_they_come(name: str) -> None:
     form, tokenizer = FORMS[name], tokenizer_of(name)
     prompt, tokens = encode_answer(name, message_of(form, [WEATHER], "Let me think.", "I look."))
@@ -174,7 +182,7 @@ def test_end_tokens_are_in_no_field_wherever_they_come(name: str) -> None:
         assert called(response) in ([], [WEATHER])
 
 
-@NAMES
+@EACH_NOTATION
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_marks_inside_of_an_argument_belong_to_it(name: str, data: st.DataObject) -> None:

@@ -29,7 +29,9 @@ def with_silu(model: Pictured, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("family", ["ministral3", "mistral3", "pixtral"])
+@pytest.mark.parametrize(
+    "family", ["mistral3", *(pytest.param(each, marks=pytest.mark.wide) for each in ("ministral3", "pixtral"))]
+)
 def test_a_model_has_the_weights_and_the_tower_of_its_other_files(family: str, tmp_path: Path) -> None:
     model = Pictured(family)
     expected = open_checkpoint(with_silu(model, tmp_path / "other"))

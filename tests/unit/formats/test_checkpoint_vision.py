@@ -327,7 +327,9 @@ def test_towers_of_qwen_are_the_same_from_llama_cpp(family: str, tmp_path: Path)
     np.testing.assert_array_equal(RunningTower.of(other).embed(patches), RunningTower.of(expected).embed(patches))
 
 
-@pytest.mark.parametrize("family", ["internvl", "lfm2-vl", "mistral3", "pixtral"])
+@pytest.mark.parametrize(
+    "family", ["lfm2-vl", "pixtral", *(pytest.param(each, marks=pytest.mark.wide) for each in ("internvl", "mistral3"))]
+)
 def test_further_towers_are_the_same_from_llama_cpp(family: str, tmp_path: Path) -> None:
     model = Pictured(family)
     checkpoint = open_checkpoint(model.path)

@@ -11,7 +11,7 @@ from tests.unit.formats.file_mutations import mutations, write_gguf
 from tests.unit.formats.test_checkpoint_huggingface import Copy, copy  # noqa: F401
 from tests.waiting import PATIENCE
 
-SAMPLE, ALL = 40, 2000
+SAMPLE, ALL = 16, 2000
 KINDS = ("gguf", "tokenizer")
 VISION = Path(__file__).parents[2] / "goldens" / "vision" / "smolvlm"
 

@@ -68,8 +68,13 @@ def check_same_weights(model: Checkpoint, form: WeightForm, other: Checkpoint) -
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(loaded))
 
 
-@pytest.mark.parametrize("quantize", ["int4", "int8"])
-@pytest.mark.parametrize("model", CODED)
+@pytest.mark.parametrize(
+    ("model", "quantize"),
+    [
+        *((model, "int4") for model in CODED),
+        *(pytest.param(model, "int8", marks=() if model == "qwen2" else pytest.mark.wide) for model in CODED),
+    ],
+)
 def test_a_file_opens_with_the_weights_of_the_session(
     model: str, quantize: Quantize, families: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -203,6 +203,7 @@ def test_images_of_a_continuation_are_behind_those_of_the_prefix() -> None:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
+@settings(max_examples=40)
 @given(
     parts=st.lists(st.sampled_from(["two words", "\n", WIDE, SQUARE]), min_size=1, max_size=5),
     most=st.integers(12, 120),

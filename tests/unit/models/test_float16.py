@@ -19,14 +19,16 @@ from rekindle_kernels.xla.halves import halves
 from tests.families import MODELS
 from tests.unit.logits import Array, paged_logits
 
-FEW: Final = ("gemma3", "gemma4-dense", "llama-tied")
-"""Families that are tried with every change."""
+FEW: Final = ("gemma3",)
+"""A family that is tried with every change: the one whose activations are known to leave the range."""
 KINDS: Final = (
     "deepseek-v3",
     "falcon-h1-norm",
     "gemma3n",
+    "gemma4-dense",
     "gpt-oss",
     "gpt2",
+    "llama-tied",
     "mixtral",
     "nemotron-h",
     "olmo2",

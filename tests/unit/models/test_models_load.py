@@ -53,7 +53,7 @@ def expected(checkpoint: Checkpoint, dtype: str, *names: str) -> Array:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model", [*FAMILIES, "smollm2"])
+@pytest.mark.parametrize("model", [*FAMILIES, pytest.param("smollm2", marks=pytest.mark.wide)])
 def test_weights_are_the_tensors_to_the_bit(
     model: str, dtype: str, families: Path, request: pytest.FixtureRequest
 ) -> None:

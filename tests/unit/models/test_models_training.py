@@ -17,7 +17,7 @@ from rekindle.core.models.decoder import Decoder
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.lora import LowRank
 from rekindle_kernels.api import Implementation
-from tests.families import MODELS
+from tests.families import families_by_tier
 from tests.unit.logits import logits_within
 from tests.unit.lora import merged, random_parts, tensors_of
 
@@ -39,9 +39,7 @@ def of_tokens(logits: np.ndarray[Any, Any], ids: np.ndarray[Any, Any]) -> np.nda
     return np.take_along_axis(logprobs, ids[1:, None], axis=1)[:, 0]
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(family, marks=() if family in FEW else pytest.mark.wide) for family in MODELS]
-)
+@pytest.mark.parametrize("family", families_by_tier(FEW))
 @pytest.mark.filterwarnings("ignore:.*separate head")
 def test_log_probabilities_of_whole_sequences_are_those_over_pages(family: str, families: Path) -> None:
     decoder = loaded(families / family)

@@ -31,7 +31,7 @@ from rekindle_kernels.api import operations_of
 from rekindle_kernels.blocks import Array, Blocks, Tensor
 from rekindle_kernels.storage import Activations, Stored
 from rekindle_kernels.xla.stored import widen
-from tests.families import MODELS
+from tests.families import families_by_tier
 from tests.unit.logits import paged_logits
 
 FLOAT32 = jnp.dtype("float32")
@@ -98,9 +98,7 @@ FIRST = ("granite-hybrid-moe",)
     [*(pytest.param(each, marks=pytest.mark.wide) for each in (WHOLE, Shard(0, 2))), Shard(1, 2)],
     ids=["whole", "first", "second"],
 )
-@pytest.mark.parametrize(
-    "family", [family if family in FIRST else pytest.param(family, marks=pytest.mark.wide) for family in MODELS]
-)
+@pytest.mark.parametrize("family", families_by_tier(FIRST))
 @pytest.mark.filterwarnings("ignore:.*separate head")
 def test_packed_weights_have_the_numbers_of_their_tensors(family: str, shard: Shard, families: Path) -> None:
     checkpoint = checkpoint_of(family, families)

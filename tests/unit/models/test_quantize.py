@@ -34,7 +34,7 @@ from rekindle_kernels.encode import encode
 from rekindle_kernels.quantized import Codes, Quantized
 from rekindle_kernels.storage import Stored, has_large_groups, layout_of
 from rekindle_kernels.xla.stored import widen
-from tests.families import MODELS
+from tests.families import families_by_tier
 from tests.unit.logits import logits_within, paged_logits
 
 FLOAT32 = jnp.dtype("float32")
@@ -102,9 +102,7 @@ def weights_by_request(
 
 @pytest.mark.parametrize("is_accelerator", [False, True], ids=["cpu", "accelerator"])
 @pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize(
-    "family", [family if family in FIRST else pytest.param(family, marks=pytest.mark.wide) for family in MODELS]
-)
+@pytest.mark.parametrize("family", families_by_tier(FIRST))
 @pytest.mark.filterwarnings("ignore:.*separate head")
 def test_quantized_weights_are_the_codes_of_their_numbers(
     family: str, tensor: int, is_accelerator: bool, families: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,8 +19,9 @@ from rekindle.core.models.taps.interventions import Interventions
 from rekindle.formats.checkpoints.open import open_checkpoint
 
 INSIDE = Path(__file__).parents[2] / "goldens" / "inside.npz"
-FEW = ("llama-tied", "gemma2", "deepseek-v3", "lfm2")
+FEW = ("llama-tied", "deepseek-v3")
 MANY = (
+    *("gemma2", "lfm2"),
     *("gpt2", "mixtral", "cohere", "gpt-oss", "granite", "falcon-h1", "gpt-neox", "nemotron-h", "phi3-longrope"),
     "llama4",
 )

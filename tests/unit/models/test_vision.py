@@ -24,10 +24,10 @@ from tests.engine.pictured import Pictured
 from tests.vision import SMOLVLM, Array, RunningTower, golden, padded, patches_of
 
 WIDE = (
-    *("gemma4-dense", "gemma4-e", "granite-vision", "internvl", "llava", "llava-next", "ministral3", "mistral3"),
-    *("paligemma", "pixtral", "qwen2_5-vl", "qwen3_5"),
+    *("gemma4-dense", "gemma4-e", "granite-vision", "internvl", "lfm2-vl", "llava", "llava-next", "ministral3"),
+    *("mistral3", "paligemma", "pixtral", "qwen2_5-vl", "qwen3_5"),
 )
-FAMILIES = ("gemma3", "lfm2-vl", "qwen3-vl", *(pytest.param(name, marks=pytest.mark.wide) for name in WIDE))
+FAMILIES = ("gemma3", "qwen3-vl", *(pytest.param(name, marks=pytest.mark.wide) for name in WIDE))
 """Tiny models beside SmolVLM."""
 WITH_KERNELS = pytest.mark.parametrize("implementation", [pytest.param("xla", marks=pytest.mark.wide), "cpu"])
 
@@ -44,7 +44,7 @@ def some(patches: Patches, tiles: slice) -> Patches:
     return each
 
 
-@pytest.mark.parametrize("implementation", ["xla", "cpu"])
+@WITH_KERNELS
 @pytest.mark.parametrize("prompt", [0, 1])
 def test_embeddings_are_those_of_transformers(files: TowerFiles, implementation: Implementation, prompt: int) -> None:
     pixels, expected = golden(prompt)

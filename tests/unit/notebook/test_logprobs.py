@@ -160,7 +160,7 @@ def test_a_preempted_request_gives_each_once() -> None:
         assert check([(20, ask)] * 5, {**SHORT_OF_PAGES, "ticks": ticks}, order=1) > 0
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(asks=ASKS, limits=LIMITS, order=st.integers(0, 2**32))
 def test_they_are_complete_in_any_batch_and_order(
     asks: list[tuple[int, SamplingOptions]], limits: dict[str, Any], order: int

@@ -34,10 +34,11 @@ class Caller:
 def test_no_blocking_twin_is_written_by_hand() -> None:
     assert len(TWINS) > 20
     for path in Path(rekindle.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "_sync(" in text else ():
             # A protocol declares twins, and writes none.
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.unparse(node.body[-1]) != "...":
-                assert not node.name.endswith("_sync"), f"{path.name}:{node.lineno} writes a method twice"
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.endswith("_sync"):
+                assert ast.unparse(node.body[-1]) == "...", f"{path.name}:{node.lineno} writes a method twice"
 
 
 @pytest.mark.parametrize(("owner", "name"), TWINS, ids=lambda each: getattr(each, "__name__", each))

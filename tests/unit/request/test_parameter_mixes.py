@@ -153,7 +153,7 @@ STORY = {"asks": st.lists(ASK, min_size=1, max_size=6), "limits": ROOMY | CROWDE
 CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
-@settings(CALM, max_examples=100)
+@settings(CALM, max_examples=40)
 @given(**STORY)
 def test_any_mix_of_parameters_gives_the_same_alone_and_in_any_batch(
     asks: list[Ask], limits: dict[str, Any], order: int, byte_tokenizer: Tokenizer

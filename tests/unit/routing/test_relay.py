@@ -88,7 +88,7 @@ def check_all(alone: Session, others: list[Session], asks: Asks) -> None:
         assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.lists(ASK, min_size=1, max_size=5))
 def test_any_mix_is_the_same(alone: Session, apart: Session, crowded: Session, asks: Asks) -> None:
     check_all(alone, [apart, crowded], asks)

@@ -112,7 +112,7 @@ def test_any_mix_is_the_same(alone: Session, session: Session, asks: Asks) -> No
     check(alone, session, asks)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(ASK, min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_any_mix_is_the_same_when_replicas_die(
     ray: FakeRay, alone: Session, session: Session, asks: Asks, random: Random

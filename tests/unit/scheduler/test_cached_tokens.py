@@ -173,7 +173,7 @@ async def lived(lives: list[list[list[tuple[int, int, int]]]], limits: dict[str,
 
 
 @pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.wide)])
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(lives=LIVES, limits=CROWDED)
 def test_whatever_is_asked_the_results_add_up_to_the_counters(
     backend: str, lives: list[list[list[tuple[int, int, int]]]], limits: dict[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.core.errors import ConfigError
@@ -295,6 +295,7 @@ def test_one_that_lost_its_pages_goes_on_before_those_that_came_later(policy: Po
     assert completed == [1, 2, 3, 4, 5, 6, 7], "the one that lost its pages first"
 
 
+@settings(max_examples=30)
 @given(
     keys=st.lists(st.integers(0, 3), min_size=6, max_size=6),
     last=st.booleans(),

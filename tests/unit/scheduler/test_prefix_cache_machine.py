@@ -271,7 +271,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("machine", [CacheMachine, StateMachine])
 def test_no_order_of_messages_breaks_the_cache(machine: type[CacheMachine]) -> None:
-    run(machine, stories=80, steps=50)
+    run(machine, stories=40, steps=50)
 
 
 @pytest.mark.deep

@@ -528,7 +528,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
 
 
 def test_no_order_of_changes_breaks_the_tree() -> None:
-    run(PrefixTreeMachine, stories=80, steps=50)
+    run(PrefixTreeMachine, stories=40, steps=50)
 
 
 @pytest.mark.deep

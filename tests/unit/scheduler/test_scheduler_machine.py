@@ -231,7 +231,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 def test_no_order_of_messages_breaks_the_scheduler() -> None:
-    run(SchedulerMachine, stories=80, steps=25)
+    run(SchedulerMachine, stories=40, steps=25)
 
 
 @pytest.mark.deep

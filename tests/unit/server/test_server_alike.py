@@ -193,7 +193,7 @@ def content_of(reply: Reply) -> str:
     return "".join(json.loads(f'"{each}"') for each in texts)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.wide), True], ids=["whole", "stream"])
 async def test_a_cut_call_beside_a_schema_is_no_content(serve: Serve, stream: bool) -> None:
     """Cut a call, and the second of two, at each of its tokens; a cut answer by the schema stays."""
     session = serve(lambda prompt: call(place="Rome") * 2)

@@ -112,7 +112,7 @@ async def test_an_answer_that_is_cut_ends_so_whatever_it_called(serve: Serve, ap
     assert (whole.calls, whole.end) == ([ROME], "length")
     assert (streamed.calls[0], streamed.end) == (ROME, "length")
     assert all(isinstance(arguments, str) for _, arguments in streamed.calls[1:])
-    for cut in range(20, 75, 9):
+    for cut in range(20, 75, 18):
         _, streamed = await both(session, api, Wish(has_tool=True, limit=cut))
         assert streamed.end == "length"
         for _, text in streamed.calls:

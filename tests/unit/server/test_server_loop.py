@@ -58,7 +58,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "items": ("/v1/responses", {"input": [USER] * MANY, "max_output_tokens": 1}),
     "blocks of messages": ("/v1/messages", {"messages": [{"role": "user", "content": BLOCKS}], "max_tokens": 1}),
     "count_tokens": ("/v1/messages/count_tokens", {"messages": [USER, {"role": "assistant", "content": "a"}] * MANY}),
-    "a history": ("/api/chat", {"messages": [USER] * MANY, "stream": False}),
+    "a history": ("/api/chat", {"messages": [USER] * (MANY // 2), "stream": False}),
     "context": ("/api/generate", {"prompt": "a", "context": [1] * 2 * MANY, "stream": False}),
     "keep_alive": ("/api/generate", {"prompt": "a", "keep_alive": "1s" * 4 * MANY, "stream": False}),
     "embed": ("/api/embed", {"input": ["a"] * MANY}),

@@ -57,7 +57,7 @@ async def test_adapters_come_and_go_while_requests_run(session: Session) -> None
     async with anyio.create_task_group() as tasks:
         for _ in range(4):
             tasks.start_soon(ask)
-        for _ in range(60):
+        for _ in range(30):
             name = chance.choice("ab")
             if name in session.adapters and chance.random() < 0.3:
                 await session.remove_adapter(name)

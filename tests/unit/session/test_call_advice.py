@@ -75,8 +75,9 @@ PLAIN = tool(
 
 @pytest.mark.parametrize("marks", TEMPLATES, ids=lambda marks: marks[:12])
 @pytest.mark.parametrize("name", [*RICH, *MALFORMED])
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 12), marks=pytest.mark.wide)], ids=str)
 def test_a_required_call_is_served_whatever_a_tool_has_in_its_schema(
-    name: str, marks: str, text: Tokenizer, vocabulary: LLTokenizer
+    name: str, marks: str, seeds: range, text: Tokenizer, vocabulary: LLTokenizer
 ) -> None:
     form, template = form_of(call_field_for(marks)), load(template_for(marks, None))
     assert form is not None
@@ -85,7 +86,7 @@ def test_a_required_call_is_served_whatever_a_tool_has_in_its_schema(
     grammar = call_grammar(form, tools, "required", special={}, one_call=True)
     (end,) = text.encode_chat(END)
     names = set()
-    for seed in range(8):
+    for seed in seeds:
         tokens = walk(grammar, vocabulary, text, seed, end, endings=["\n</parameter>"])
         answer = text.decode(tokens, skip_special_tokens=False)
         parser = ResponseParser(template)

@@ -52,13 +52,14 @@ def test_of_equal_logits_the_first_ids_come_first_and_share_the_best_rank() -> N
 def test_scores_are_zeros_where_nobody_wants_them() -> None:
     logits, tokens = jnp.ones((40, 3), jnp.float32), jnp.zeros(3, jnp.int32)
     scored_logits = ScoredLogits(logits, logits.max(0), logits)
-    assert not np.asarray(score_if(jnp.zeros(3, bool), lambda: scored_logits, tokens, 4)).any()
+    scores_if = jax.jit(lambda wanted: score_if(wanted, lambda: scored_logits, tokens, 4))
+    assert not np.asarray(scores_if(jnp.zeros(3, bool))).any()
     np.testing.assert_array_equal(
-        score_if(jnp.asarray([False, True, False]), lambda: scored_logits, tokens, 4), score(scored_logits, tokens, 4)
+        scores_if(jnp.asarray([False, True, False])), jax.jit(lambda: score(scored_logits, tokens, 4))()
     )
 
 
-@pytest.mark.parametrize("tokens", [16, 64, 80, 200])
+@pytest.mark.parametrize("tokens", [80, *(pytest.param(tokens, marks=pytest.mark.wide) for tokens in (16, 64, 200))])
 def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
     """Check also a partial last group, and a whole group without targets."""
     rng = np.random.default_rng(tokens)
@@ -67,7 +68,12 @@ def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
     targets = rng.integers(0, 50, tokens).astype(np.int32)
     targets[3] = 0  # the only one of its group
     targets[:70] = np.where(np.arange(len(targets[:70])) == 3, targets[:70], -1)
-    scores = score_prompt(jnp.asarray(hidden), jnp.asarray(targets), lambda rows, adapters: (rows @ weight).T, 3)
+
+    @jax.jit
+    def scores_of(hidden: jax.Array, targets: jax.Array) -> jax.Array:
+        return score_prompt(hidden, targets, lambda rows, adapters: (rows @ weight).T, 3)
+
+    scores = scores_of(jnp.asarray(hidden), jnp.asarray(targets))
     assert scores.shape == (tokens, score_columns(3))
     p = expected(np.asarray(jnp.asarray(hidden) @ weight))
     for row in np.flatnonzero(targets >= 0):

@@ -183,7 +183,7 @@ def check(backend: str, story: list[Ask | Do], limits: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.wide)])
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(story=STORY, limits=LIMITS)
 def test_any_interleaving_leaves_all_free_and_everybody_answered(
     backend: str, story: list[Ask | Do], limits: dict[str, Any]

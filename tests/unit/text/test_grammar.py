@@ -150,10 +150,23 @@ def test_json_that_comes_of_a_schema_is_valid(
         jsonschema.validate(value, whole, format_checker=jsonschema.FormatChecker())
 
 
-@settings(max_examples=20, deadline=None)
-@given(schema=schemas, seed=st.integers(0, 99), fewest=st.sampled_from([1, 2, 5]))
+FORCED: dict[str, Any] = {"schema": schemas, "seed": st.integers(0, 99), "fewest": st.sampled_from([1, 2, 5])}
+
+
+@settings(max_examples=6, deadline=None)
+@given(**FORCED)
 def test_forced_tokens_are_those_that_would_have_been_chosen(
-    compiler: Compiler, smollm2_tokenizer: Tokenizer, schema: dict[str, Any], seed: int, fewest: int
+    compiler: Compiler, schema: dict[str, Any], seed: int, fewest: int
+) -> None:
+    options = {"json_schema": {**schema, "$defs": {"tree": TREE}}}
+    assert walked(compiler, options, seed, fewest) == walked(compiler, options, seed)
+
+
+@pytest.mark.wide
+@settings(max_examples=40, deadline=None)
+@given(**FORCED)
+def test_forced_tokens_of_many_schemas_are_those_that_would_have_been_chosen(
+    compiler: Compiler, schema: dict[str, Any], seed: int, fewest: int
 ) -> None:
     options = {"json_schema": {**schema, "$defs": {"tree": TREE}}}
     assert walked(compiler, options, seed, fewest) == walked(compiler, options, seed)

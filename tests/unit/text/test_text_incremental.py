@@ -135,7 +135,7 @@ def test_tokens_of_a_decoder_that_is_a_sequence_of_one_are_bytes() -> None:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_tokens_joined_are_their_decoding(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]
     token = st.integers(0, tokenizer.vocab_size + 1) | st.sampled_from(sorted(tokenizer.special_ids))
