@@ -1,8 +1,6 @@
 """Clients may leave, flood, stall and err: all others get their answers, and no client leaves anything behind."""
 
 import asyncio
-import ctypes
-import gc
 import logging
 import os
 import random
@@ -21,6 +19,7 @@ import pytest
 import rekindle
 from rekindle.server.listening.running import Server
 from rekindle.session.session import Session
+from tests.costs import memory
 from tests.engine.soak_clients import Case, Clients
 from tests.sentence_models import embedding_model
 from tests.waiting import until
@@ -126,14 +125,6 @@ class Resources:
             len(state.connections),
             counts.running + counts.waiting + counts.pages - counts.free_pages + len(session.requests),
         )
-
-
-def memory() -> int:
-    """Return the bytes of memory of this process, without garbage and the allocator's reserve."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class Errors(logging.Handler):

@@ -3,6 +3,7 @@
 import random
 import time
 import warnings
+from dataclasses import fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 import rekindle
+from rekindle.settings.engine import Settings
 from tests.engine.small import SMALL
 
 CHOICES: Final[dict[str, tuple[Any, ...]]] = {
@@ -45,8 +47,20 @@ CHOICES: Final[dict[str, tuple[Any, ...]]] = {
     "max_adapters": (1,),
     "max_adapter_rank": (2,),
     "draft": ("lookup",),
+    "max_prefill_tokens": (32,),
+    "prefill_buckets": (None, (16, 64)),
+    "decode_buckets": (None, (1, 4)),
 }
-"""Values beside the defaults that leave the greedy tokens as they are."""
+"""Values beside the defaults, or beside those of `SMALL`, that leave the greedy tokens as they are."""
+APART: Final = {
+    **dict.fromkeys(("device", "tensor", "data", "mesh"), "they need several devices: the tier mesh"),
+    **dict.fromkeys(("prefill", "decode", "prefill_from"), "they need several engines: the tests of hosts and lanes"),
+    "dtype": "it changes the numbers, and so may change tokens",
+    "mmproj": "it is a file of GGUF",
+    "pool_bytes": "it stands for num_pages, which all of these sessions have",
+}
+"""Settings of no pair, each with its reason."""
+BUCKETS: Final = ("prefill_buckets", "decode_buckets")
 PAIRS: Final = [
     {one: first, other: second}
     for one, other in combinations(CHOICES, 2)
@@ -61,6 +75,8 @@ FAMILIES: Final = ("qwen3", "gemma3", "lfm2", "deepseek-v2")
 def tokens_of(model: Path, **settings: Any) -> list[tuple[int, ...]]:
     """Return the greedy answers of a session, one of them again from the cache."""
     options: dict[str, Any] = {**SMALL, "precompile": "lazy", "progress": False, **settings}
+    if "deterministic" in settings:  # has shapes of its own
+        options |= {name: settings.get(name) for name in BUCKETS}
     with rekindle.open_sync(model, **options) as session:
         asked: Any = {"max_tokens": 12, "ignore_eos": True, "temperature": 0}
         answers = list(session.generate_sync(token_ids=PROMPTS, **asked))
@@ -86,6 +102,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("cache")
     directory.chmod(0o700)
     return directory
+
+
+def test_each_setting_is_in_pairs_or_apart_for_a_reason() -> None:
+    assert {each.name for each in fields(Settings)} == CHOICES.keys() | APART.keys()
 
 
 @pytest.mark.wide

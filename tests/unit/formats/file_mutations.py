@@ -2,7 +2,8 @@
 
     python -m tests.unit.formats.file_mutations KIND PATH SEED COUNT
 
-A line per mutation says what became of it: "opened", or the name of the error.
+A line per mutation says what became of it: "opened", or the name of the error. The process fails at the end if one took
+long, or if memory is kept.
 """
 
 import copy
@@ -26,6 +27,7 @@ from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.formats.rendering.chat_template import ChatTemplate
+from tests.costs import Costs
 from tests.gguf_models.files import write_model
 
 MEMORY = 12 << 30
@@ -253,15 +255,19 @@ def mutations(kind: str, source: Path, first: int, count: int) -> Iterator[tuple
 def main(kind: str, path: str, first: str, count: str) -> None:
     """Print a line for each mutation; "RAW" begins that of an error that is not one of Rekindle's."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    costs = Costs(warm_up=int(count) // 10)
     for seed in range(int(first), int(first) + int(count)):
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
         try:
-            ((_, words),) = mutations(kind, Path(path), seed, 1)
+            with costs.of(seed):
+                ((_, words),) = mutations(kind, Path(path), seed, 1)
         except BaseException as error:
             words = f"RAW {type(error).__module__}.{type(error).__name__}: {str(error)[:200]!r}"
             traceback.print_exc()
         sys.stdout.write(f"{seed} {words}\n")
         sys.stdout.flush()
+    faulthandler.cancel_dump_traceback_later()
+    costs.check()
 
 
 if __name__ == "__main__":

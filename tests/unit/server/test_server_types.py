@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rekindle.session.session import Session
+from tests.costs import Costs
 from tests.unit.server.test_server_fuzz import BODIES, FIELDS, TELLING, check, check_all, session
 
 __all__ = ["session"]  # a fixture
@@ -241,5 +242,13 @@ def test_random_bodies_never_make_the_server_fail(session: Session, route: str) 
 @pytest.mark.parametrize("part", range(5))
 def test_a_thousand_random_bodies_never_make_the_server_fail(session: Session, route: str, part: int) -> None:
     """Send 5,000 to each route, in parts for the time limit of a test."""
-    chance = random.Random(f"{part} {route}")
-    check_all(session, ((route, mutated(chance, route)) for _ in range(1000)))
+    chance, costs = random.Random(f"{part} {route}"), Costs(warm_up=200)
+
+    def bodies() -> Iterator[tuple[str, Any]]:
+        for number in range(1000):
+            body = mutated(chance, route)
+            with costs.of(number):  # a generator goes on once its body has its answer
+                yield route, body
+
+    check_all(session, bodies())
+    costs.check()

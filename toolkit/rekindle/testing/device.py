@@ -1,6 +1,6 @@
 """Fake device: pages and slots as in the real step, filled with token ids. For `rekindle.testing`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import attrgetter
@@ -72,10 +72,12 @@ class FakeOutputs:
     Attributes:
         values: the new tokens, then the sums of hidden states.
         proposals: the guess of the draft head for each request with new tokens.
+        among: the possible alternatives by request, where they are the allowed tokens alone.
     """
 
     values: Sequence[Any]
     proposals: Mapping[int, int]
+    among: Mapping[int, Collection[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -200,7 +202,13 @@ class FakeStepper:
         guesses = {}
         if self._limits.proposes:
             guesses = {slot.request.id: self._guess(slot) for slot in slots if slot.request is not None}
-        results = FakeOutputs(outputs, guesses)
+        requests = [slot.request for slot in slots if slot.request is not None]
+        among = {
+            request.id: request.params.allowed_token_ids
+            for request in requests
+            if request.params.logprobs_of == "allowed" and request.params.allowed_token_ids is not None
+        }
+        results = FakeOutputs(outputs, guesses, among)
         return Dispatched(plan.tick, places, score_rows, results, self._losses, tuple(sum_rows), size)
 
     def _verify(self, rows: Sequence[Row]) -> list[int]:
@@ -461,7 +469,7 @@ def settle_tick(tick: Dispatched) -> Settled:
     logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
     for i, token in tokens:
         if (k := counts[i]) is not None:
-            logprobs[i] = (*logprobs.get(i, ()), score_of(token, k))
+            logprobs[i] = (*logprobs.get(i, ()), score_of(token, k, outputs.among.get(i)))
     prompts = {
         s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.score_rows
     }

@@ -71,9 +71,16 @@ def banned_tokens(request: Request, tokens: Sequence[int], bits: Any = None) -> 
     return banned
 
 
-def score_of(token: int, alternatives: int) -> TokenLogprob:
-    """Return the fake log-probability of a token: minus its id. The alternatives are the token and its successors."""
-    top = [(token + step) % VOCAB_SIZE for step in range(alternatives)]
+def score_of(token: int, alternatives: int, among: Collection[int] | None = None) -> TokenLogprob:
+    """Return the fake log-probability of a token: minus its id. The alternatives are the token and its successors.
+
+    Args:
+        token: the token.
+        alternatives: the number of alternatives.
+        among: the only tokens to choose them from; None for the vocabulary.
+    """
+    top = [(token + step) % VOCAB_SIZE for step in range(VOCAB_SIZE if among else alternatives)]
+    top = [each for each in top if each in among][:alternatives] if among else top
     others = tuple(TokenLogprob(other, "", -float(other), rank) for rank, other in enumerate(top, 1))
     return TokenLogprob(token, "", -float(token), 1, others)
 
