@@ -114,8 +114,10 @@ def test_demo_says_what_it_does_and_ends_with_what_it_measured(capsys: pytest.Ca
     assert output.startswith(f"Rekindle {rekindle.__version__}")
     assert [output.count(f"\n> {question}\n") for question in QUESTIONS + BATCH] == [1] * 6
     assert re.search(r"^Ready after \d+\.\d s\.$", output, re.MULTILINE)
-    last = output.splitlines()[-1]
-    assert last.startswith("Measured: 64 tokens streamed at ")
+    *_, last, _, following = output.splitlines()
+    assert last.startswith("Measured: the last answer's 64 tokens at ")
+    assert following.startswith("Next: ")
+    assert " chat, or rekindle.open() in a notebook." in following
     assert "256 together at " in last
     assert last.endswith(" 0 programs loaded, 0 compiled.")
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from io import StringIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session  # type: ignore[attr-defined]
+from tqdm.std import tqdm
 
 import rekindle
 from rekindle.assembly.devices import places_of
@@ -20,6 +22,7 @@ from rekindle.assembly.loading.admission import weight_bytes
 from rekindle.core.concurrency.progress import Progress
 from rekindle.core.errors import ModelError, ModelNotFound, ModelTooLarge, SessionClosed, StorageError
 from rekindle.formats.checkpoints.hub import download, tokens, watch
+from rekindle.formats.checkpoints.hub.meter import Meter
 from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.formats.checkpoints.hub.stored import StoredWeights
 from rekindle.settings.engine import Settings
@@ -335,6 +338,12 @@ def test_a_disk_that_gets_full_is_told(serve: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("huggingface_hub.file_download.http_get", http_get)
     with pytest.raises(StorageError, match=r"The disk is full at 0 B of 3\.15 MB at .*hub"):
         fetch()
+
+
+def test_bars_of_a_download_leave_no_lines_above_visible_ones() -> None:
+    hidden = [Meter("a", lambda _: None).bar_class()(total=3) for _ in range(3)]
+    assert tqdm(file=StringIO(), total=1).pos == 0
+    assert len(hidden) == 3
 
 
 def test_weights_without_a_config_are_not_downloaded(serve: Any) -> None:

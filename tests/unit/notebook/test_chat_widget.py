@@ -323,7 +323,7 @@ def test_an_earlier_conversation_goes_on_by_a_click(session: Session, earlier: N
     shown = unescape(page(widget))
     assert "Hello <b>" not in page(widget)
     assert "“Hello <b>” · 2 messages · less than a minute ago" in shown
-    assert "“And then” · 4 messages" in shown
+    assert "“First of all” · 4 messages" in shown
     message(widget, {"press": "resume-1"})
     assert [each["content"] for each in chat.messages[::2]] == ["First of all", "And then"]
     assert "First of all" in history(widget).html

@@ -132,8 +132,9 @@ class Requests:
         return requests
 
     def _of(self, prompt: Any, options: GenerateOptions[Any]) -> "Requests":
-        """Return the factory for the prompts of a call: `conversing` for conversations, but for their captures."""
-        return self.conversing() if is_chat(prompt) and options.get("capture") is None else self
+        """Return the factory for the prompts of a call: `conversing` for conversations without a limit or captures."""
+        is_open = "max_tokens" not in options and options.get("capture") is None
+        return self.conversing() if is_open and is_chat(prompt) else self
 
     def salt(self, options: Mapping[str, Any]) -> str:
         """Return the `cache_salt` of a request with these options; "" without one."""

@@ -3,7 +3,8 @@
 import time
 from io import StringIO
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 from rekindle.core.concurrency.progress import Progress, Report
 
@@ -57,6 +58,7 @@ class Meter:
 
         class DownloadBar(base):  # type: ignore[misc]
             monitor_interval = 0  # no redrawing thread
+            _instances: ClassVar[Any] = WeakSet()  # apart from visible bars, which would leave a line for each of these
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:  # tqdm's signature
                 super().__init__(*args, **{**kwargs, "file": StringIO()})
