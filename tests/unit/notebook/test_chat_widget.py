@@ -336,7 +336,7 @@ def test_an_earlier_conversation_goes_on_by_a_click(session: Session, earlier: N
     assert answer.cached_tokens > known, "random bytes are no text, and their tokens are known all the same"
     again = session.chat().widget()
     again._ipython_display_()
-    assert re.findall("“(.*?)” · . messages", unescape(page(again))) == ["At last", "Hello <b>"]
+    assert re.findall("“(.*?)” · . messages", unescape(page(again))) == ["First of all", "Hello <b>"]
     again.close()
 
 
