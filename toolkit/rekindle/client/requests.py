@@ -117,9 +117,7 @@ class Requests:
         return requests
 
     def conversing(self) -> "Requests":
-        """Return the factory of requests for conversations, whose answers end by themselves, with the context or in a
-        loop.
-        """
+        """Return the factory of requests for conversations, whose answers end by themselves, or in a loop."""
         requests = copy(self)
         requests._options = {"max_tokens": None, **self._options}
         requests._repetition = TEXTS
