@@ -57,12 +57,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Measure each step of every engine's loop from now on, and run failed tests again at the end.
 
     Programs are compiled without optimization, here and in child processes: most tests compile them to run them once.
+    `make test` has no fusions either. Wide tests have: some compare bits of programs that XLA fuses as users have them.
     """
     if not config.getoption("--optimized"):
         jax.config.update("jax_disable_most_optimizations", True)
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-        flags = os.environ.get("XLA_FLAGS", "")
-        if WITHOUT_FUSIONS not in flags and jax.__version_info__ < (0, 11):
+        flags, is_narrow = os.environ.get("XLA_FLAGS", ""), "not wide" in config.getoption("-m")
+        if is_narrow and WITHOUT_FUSIONS not in flags and jax.__version_info__ < (0, 11):
             os.environ["XLA_FLAGS"] = f"{flags} {WITHOUT_FUSIONS}".strip()
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Reruns(config.getoption("--rerun-failed")))

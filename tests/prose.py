@@ -29,14 +29,11 @@ PARTICIPLES: Final = frozenset(
 VERBS: Final = frozenset({"read"})
 """Participles and verbs at once, for names of functions."""
 EXCEPTIONS: Final[dict[str, str]] = {
-    "toolkit/rekindle/chats/chat.py: said": "the public argument of Chat.say",
     "toolkit/rekindle/formats/families/reading.py: read": "the public field of Family",
-    "toolkit/rekindle/results/facts/figures.py: said": "public methods of Usage and Timings",
     "toolkit/rekindle/settings/route.py: given": "the public field of LaneLoad",
     "toolkit/rekindle/results/generation.py: begun": "the public field of Generation",
     "toolkit/rekindle/results/generation.py: written": "the public argument of Generation.from_dict",
     "toolkit/rekindle/testing/by_hand.py: begun": "a public argument of rekindle.testing",
-    "toolkit/rekindle/testing/by_hand.py: told": "a public field of rekindle.testing",
     "toolkit/rekindle/testing/device.py: held": "a public argument of rekindle.testing",
     "toolkit/rekindle/testing/model.py: begun": "a public argument of rekindle.testing",
 }

@@ -117,8 +117,8 @@ def own_set() -> str:
         text = "" if HOST_PLATFORM in os.environ else CPUINFO.read_text(encoding="utf-8")
     except OSError:  # another system than Linux
         return ""
-    found = re.search(r"^flags\s*:(.*)$", text, re.M)
-    flags = set(found[1].split()) if found else set()
+    line = re.search(r"^flags\s*:(.*)$", text, re.M)
+    flags = set(line[1].split()) if line else set()
     sets = [name for name, needed in CPU_FLAGS.items() if flags.issuperset(needed)]
     choice = os.environ.get(CHOICE, "")
     return choice if choice in sets else sets[-1] if sets else ""

@@ -104,7 +104,7 @@ async def test_no_more_than_a_window_is_in_the_engine_and_items_are_read_as_they
 
 
 async def test_only_the_request_that_ended_is_looked_at(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A walk over the window at each end would make a map of n items take n times the window."""
+    """Count looks at requests: a walk over the window at each end would take n times the window."""
     asked: list[GenerationWork] = []
 
     def settle(work: GenerationWork) -> bool:

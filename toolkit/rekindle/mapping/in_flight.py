@@ -96,13 +96,13 @@ class InFlight:
         return Wait(self._ends, self._position, timeout)
 
     def take_ended(self) -> list[EndedItem]:
-        """Take out the requests that ended since the last call, and return their items with outcomes."""
+        """Take out the requests with an end since the last call, and return the items with outcomes."""
         ends = self._ends.items[self._position :]  # a copy, because more requests may end meanwhile
         self._position += len(ends)
         return self._take(set(ends) & self._running.keys())
 
     def take_last(self) -> list[EndedItem]:
-        """Take out all ended requests, as `take_ended`, also those whose ends are still being told."""
+        """Take out all ended requests, also the ones of ends not yet delivered."""
         return self._take(set(self._running))
 
     def _take(self, places: set[int]) -> list[EndedItem]:

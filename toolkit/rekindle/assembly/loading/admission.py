@@ -15,15 +15,15 @@ from rekindle.formats.checkpoints.hub.stored import StoredWeights
 from rekindle.settings.engine import Quantize, Settings
 
 NEEDED: Final = 0.8
-"""The least part of a model's weights that a session reads; towers for sound, for example, stay out."""
+"""The least part of the weights in use by a session; towers for sound, for example, stay out."""
 QUANTIZED: Final[Mapping[Quantize, float]] = {"int8": 1, "int4": 0.5}
 """The bytes of a number of quantized weights, without scales."""
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
-"""Data types of safetensors files that are converted to the session's."""
+"""Data types of safetensors files with conversion to the dtype of a session."""
 
 
 def check_before_download(stored: StoredWeights, settings: Settings) -> None:
-    """Check the weights of a model on the hub against the memory of the devices, if the hub tells sizes.
+    """Check the weights of a model on the hub against the memory of the devices, unless the hub hides sizes.
 
     A model near the limit passes; `Budget.check` follows after the download.
 

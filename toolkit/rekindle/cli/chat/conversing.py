@@ -59,7 +59,7 @@ def chat(arguments: Namespace) -> int:
         talk.keep()
         if lines.interactive:
             print()
-            if talk.kept:
+            if talk.is_resumable:
                 screen.note("/resume continues this conversation in the next chat")
     return 0
 

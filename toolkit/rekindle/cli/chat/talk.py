@@ -186,7 +186,7 @@ class Talk:
         return REMEDY if self._when_full == "stop" else "/continue goes on without the oldest turns"
 
     @property
-    def kept(self) -> bool:
+    def is_resumable(self) -> bool:
         """True if the next chat can continue this one."""
         return self._recording is not None and self.answer is not None
 

@@ -185,12 +185,12 @@ class ModelShapes:
         kernels = choose(
             first.platform, pools, kv_dtype, implementation, weights=form.dtype, capability=capability_of(first)
         )
-        chosen = kernels.implementation
-        decoder = abstract_decoder(config, form, chosen, place.shards[0])
+        name = kernels.implementation
+        decoder = abstract_decoder(config, form, name, place.shards[0])
         weights = [place.global_shape(form, WEIGHTS) for form in decoder.forms]
-        state = StateShapes.of(config, sizes, kv_dtype, chosen, place)
-        room = AdapterRoom(config, adapters, form.dtype, chosen, place)
-        tower = None if vision is None else VisionShapes.of(vision, form, chosen, place)
+        state = StateShapes.of(config, sizes, kv_dtype, name, place)
+        room = AdapterRoom(config, adapters, form.dtype, name, place)
+        tower = None if vision is None else VisionShapes.of(vision, form, name, place)
         return cls(config, form, kernels, decoder, weights, state, room, tower)
 
     @property
