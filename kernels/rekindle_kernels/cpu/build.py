@@ -94,6 +94,8 @@ EXACT: Final = "-ffp-contract=off"
 """Flag for dequantization, whose rounding must equal the gguf library's."""
 EXACT_SOURCES: Final = ("codes.cc", "widen.cc")
 """Sources of each instruction set with the flag EXACT."""
+LONGEST: Final = ("stored.cc", "isa.cc")
+"""Sources with the longest times of compiling."""
 EXPORTS: Final = "{ global: rekindle_*; local: *; };"
 
 
@@ -110,7 +112,7 @@ class BuildFailed(Exception):
 
 
 def own_set() -> str:
-    """Return the instruction set to compile for this CPU, the best or the one of `CHOICE`; "" if it is unknown."""
+    """Return the instruction set to compile for this CPU, the best or the one of `CHOICE`; "" if unknown."""
     if architecture() != "x86_64":
         return next(iter(INSTRUCTION_SETS.get(architecture(), {"": ()})))
     try:
@@ -278,8 +280,8 @@ def _compile(command: list[str], folder: Path, only: str, report: Callable[[int,
     jobs = [(source, source.stem, have) for source in (*_sources("dispatch.cc"), *_sources("handlers_*.cc"))]
     jobs += [(source, source.stem, [EXACT]) for source in _sources("pack*.cc")]
     for name, flags in flags_of.items():
-        jobs.insert(0, (SOURCES / "stored.cc", f"stored_{name}", [f"-DREKINDLE_ISA={name}", *flags]))
         jobs.append((SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]))
+        jobs.append((SOURCES / "stored.cc", f"stored_{name}", [f"-DREKINDLE_ISA={name}", *flags]))
         for source in (SOURCES / file for file in EXACT_SOURCES):
             jobs.append((source, f"{source.stem}_{name}", [f"-DREKINDLE_ISA={name}", *flags, EXACT]))
     jobs += [(SOURCES / "tiles.cc", name, [f"-DREKINDLE_ISA={name}", *flags]) for name, flags in tiles.items()]
@@ -295,7 +297,14 @@ def _compile(command: list[str], folder: Path, only: str, report: Callable[[int,
     done = count(1)
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return list(threads.map(compile_one, jobs))
+        futures = {job[1]: threads.submit(compile_one, job) for job in _longest_first(jobs)}
+        return [futures[name].result() for _, name, _ in jobs]
+
+
+def _longest_first(jobs: Sequence[tuple[Path, str, list[str]]]) -> list[tuple[Path, str, list[str]]]:
+    """Return jobs with those of `LONGEST` first, against a long one alone at the end."""
+    names = [*LONGEST, *(source.name for source, *_ in jobs)]
+    return sorted(jobs, key=lambda job: names.index(job[0].name))
 
 
 def _chosen_sets(
