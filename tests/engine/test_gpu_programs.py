@@ -44,6 +44,8 @@ KINDS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "int8 pages": ("families/llama-tied", {"kv_dtype": "int8"}),
 }
 """A model and settings for each kind of program."""
+FEW: Final = ("prompts and decoding", "states of delta nets", "latents", "images")
+"""Kinds that the tier compiles each time; the deep run compiles all."""
 
 
 @pytest.fixture(scope="module", params=["t4", "l4"])
@@ -52,7 +54,7 @@ def device(request: pytest.FixtureRequest) -> jax.Device:
     return device
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind in FEW else pytest.mark.deep) for kind in KINDS])
 def test_programs_of_every_kind_compile(kind: str, device: jax.Device, families: Path, tmp_path: Path) -> None:
     (name, options), is_turing = KINDS[kind], device.device_kind == "Tesla T4"
     model = families.parent / name

@@ -17,7 +17,7 @@ def test_callers_of_one_pool_have_no_race_and_the_right_sums(sanitizer: str, tmp
     name, flags = next(iter(build.INSTRUCTION_SETS[build.architecture()].items()))
     program = tmp_path / "threads"
     command = [*build.compiler(), *build.FLAGS, "-O1", "-g", f"-fsanitize={sanitizer}", "-pthread", *flags]
-    sources = ("isa.cc", *build.EXACT_SOURCES, "pack_stored.cc")
+    sources = ("isa.cc", "stored.cc", *build.EXACT_SOURCES, "pack_stored.cc")
     files = [str(DRIVER), *(str(build.SOURCES / source) for source in sources)]
     subprocess.run(
         [*command, *files, f"-I{build.SOURCES}", f"-DREKINDLE_ISA={name}", "-o", str(program)], check=True, cwd=tmp_path
