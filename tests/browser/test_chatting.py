@@ -51,9 +51,9 @@ def test_a_conversation_goes_on_by_a_click_after_a_restart_of_the_kernel(opens: 
         for dark in (False, True):
             notebook.use_theme(dark=dark)
             notebook.picture(SCREENSHOTS / f"resume_{'dark' if dark else 'light'}.png")
-        output.get_by_role("button", name="w6 w7").click()
+        output.get_by_role("button", name="w3 w4 w5").click()
         expect(output).to_contain_text("w3 w4 w5")
-        expect(output.get_by_role("button", name="w6 w7")).to_have_count(0)
+        expect(output.get_by_role("button", name="w3 w4 w5")).to_have_count(0)
         box = output.get_by_label("You")
         box.fill("w8 w9")
         box.press("Enter")
