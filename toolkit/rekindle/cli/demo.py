@@ -96,7 +96,7 @@ def _ask_together(session: Session) -> tuple[int, float]:
 def _figures(alone: list[Generation], together: int, seconds: float, restored: RestoreReport) -> str:
     first, count = " and ".join(f"{each.timings.first_token:.2f}" for each in alone), len(alone[-1].token_ids)
     return (
-        f"Measured: the last answer's {count} tokens at {count / alone[-1].timings.total:.0f}/s, the first of each "
+        f"Measured: the last answer's {count} tokens at {count / alone[-1].timings.total:.0f}/s, first tokens "
         f"after {first} s; {together} together at {together / seconds:.0f}/s; "
         f"{quantity(restored.programs, 'program')} loaded, {restored.compiled} compiled."
     )
