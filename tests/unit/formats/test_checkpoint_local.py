@@ -48,6 +48,14 @@ def test_a_model_of_ollama_opens_by_all_spellings_of_its_name(
         assert checkpoint.tensors.keys() == open_checkpoint(gguf).tensors.keys()
 
 
+def test_a_name_without_the_prefix_of_its_program_gets_it_as_a_hint(gguf: Path, home: Path) -> None:
+    add_to_ollama(home / ".ollama" / "models", "registry.ollama.ai/library/smol/latest", gguf)
+    with pytest.raises(ModelNotFound, match=r"no model 'smol'\. Did you mean 'ollama:smol'\?"):
+        open_checkpoint("smol")
+    with pytest.raises(ModelNotFound, match=r"no model 'smal'\. (?!Did you mean 'ollama)"):
+        open_checkpoint("smal")
+
+
 def test_ollamas_directory_is_that_of_its_variable(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_to_ollama(tmp_path / "elsewhere", "registry.ollama.ai/library/m/latest", gguf)
     monkeypatch.setenv("OLLAMA_MODELS", f'"{tmp_path / "elsewhere"}"')
