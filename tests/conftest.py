@@ -188,6 +188,14 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return (base / str(number) for number in count())
 
 
+@pytest.fixture(scope="session", autouse=True)
+def run_cache(shared_caches: dict[str, Path], own_directories: Iterator[Path]) -> Iterator[None]:
+    """Give fixtures of the whole run a cache of their own, such as that of a kernel, which would use the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        _use_cache(patch, next(own_directories), shared_caches)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def module_cache(shared_caches: dict[str, Path], own_directories: Iterator[Path]) -> Iterator[None]:
     """Give each module a cache of its own, so that its sessions find no prefixes of other modules."""

@@ -47,8 +47,12 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def segment(directory: Path) -> Path:
-    """Write the only segment of a store: `path(0, length=8)`, so large that its seal has no digest of the pages."""
+def segment(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the only segment of a store, `path(0, length=8)`, whose seal has no digest of the pages.
+
+    They may lie in several files, each smaller than the files that seals have no digest of.
+    """
+    monkeypatch.setattr(store_entries, "LARGE_BYTES", content(path(0)[0].digest).nbytes)
     write(open_store(directory), path(0, length=8))
     return segments(directory)[0]
 
