@@ -166,7 +166,9 @@ async def test_chats_take_the_options_recommended_for_them_and_generate_does_not
         assert (await session.chat(max_tokens=4).say("Hi")).seed is not None
         assert (await session.chat(max_tokens=4).say("Hi", temperature=0)).seed is None
         assert (await session.chat(max_tokens=4, temperature=0).fork().say("Hi")).seed is None
-        assert session.chat()._requests.params({}).temperature == CHAT_DEFAULTS["temperature"]
+        params = session.chat()._requests.params({})
+        assert (params.temperature, params.max_tokens) == (CHAT_DEFAULTS["temperature"], CHAT_DEFAULTS["max_tokens"])
+        assert session.chat()._requests.params({"max_tokens": None}).max_tokens is None
     neutral = replace(advised, settings=replace(advised.settings, sampling_defaults="neutral"))
     assert neutral.chat_defaults == {}
 
@@ -174,5 +176,6 @@ async def test_chats_take_the_options_recommended_for_them_and_generate_does_not
 def test_the_default_model_has_such_options(smollm2_path: object) -> None:
     checkpoint = open_checkpoint(NAME)
     sampling = {"temperature": 0.2, "top_p": 0.9, "min_p": 0.7}
-    assert checkpoint.chat_defaults == {**sampling, "frequency_penalty": 0.5, "repetition_penalty": 1.03}
+    limits = {"frequency_penalty": 0.5, "repetition_penalty": 1.03, "max_tokens": 1024}
+    assert checkpoint.chat_defaults == {**sampling, **limits}
     assert SamplingParams.from_options({}, checkpoint.chat_defaults).temperature == 0.2

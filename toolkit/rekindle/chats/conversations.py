@@ -57,8 +57,8 @@ def chat(
             `chat.messages` keeps all messages, and `chat.window` has the ones to send.
         **options: default sampling parameters and chat template variables of all turns. Others come from the model, and
             for the default model from the recommendation of its card: temperature 0.2, top_p 0.9, with min_p
-            0.7, frequency_penalty 0.5 and repetition_penalty 1.03. With `sampling_defaults="neutral"` in `open`, chats
-            are greedy, as `generate` is.
+            0.7, frequency_penalty 0.5, repetition_penalty 1.03 and max_tokens 1,024. With `sampling_defaults="neutral"`
+            in `open`, chats are greedy, as `generate` is.
 
     An answer ends with the finish reason "repetition" when its last 64 or more tokens are the same tokens at least four
     times in a row, when a list restarts, or when 128 words were nearly all said twice before; code, tables, JSON and

@@ -59,8 +59,9 @@ CHAT_DEFAULTS: Final[Mapping[str, Any]] = {
     "min_p": 0.7,
     "frequency_penalty": 0.5,
     "repetition_penalty": 1.03,
+    "max_tokens": 1024,
 }
-"""Sampling options of chats with the model: those of its card, a limit for unlikely tokens, and a penalty for loops.
+"""Sampling options of chats with the model: those of its card, a limit for unlikely tokens, and penalties for loops.
 
 Without `min_p`, a third of the answers to "What is the capital of France?" begin with a French article, and get lost.
 The frequency penalty counts the tokens of the answer alone. A repetition penalty also hits the end token of earlier
@@ -68,6 +69,10 @@ turns: of a hundred answers tried, 26 had no end before their limit with 1.1, an
 all of 120 ended. By `tests/bench/chat_loops.py`, 48 % of the runs of eight words in 60 answers came before in their
 answer with a frequency penalty of 0.2 and no stop; with 0.5, 1 % and 15 % (two seeds); with both, 0.4 % and 2 %. All
 code was valid with these. With a frequency penalty of 0.6, four of seven classes in Python were broken.
+
+The penalty has no bound: of 60 answers, one without an end was letters at random from its thousandth token to the end
+of the context. A fifth of the runs of eight words comes before in an earlier answer. With a ban of each ninth token of
+such a run it was 6 %, in words that nobody writes ("long-awaarding").
 """
 _POLL_SECONDS = 0.2
 _CHUNK = 1 << 20
