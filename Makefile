@@ -24,7 +24,7 @@ TOGETHER := $(WORKERS) --dist loadfile --no-loadscope-reorder
 APART := $(WORKERS) --dist load
 # DEEP=1 runs a target unreduced, on programs as users have them, and forgives nothing.
 ifdef DEEP
-ONE_BY_ONE := --optimized --timeout 3600 --override-ini faulthandler_timeout=7200 --judge-steps -m ""
+ONE_BY_ONE := --optimized --timeout 3600 --override-ini alarm_seconds=7200 --judge-steps -m ""
 WIDE := $(ONE_BY_ONE)
 else
 ONE_BY_ONE := --rerun-failed 3

@@ -24,6 +24,7 @@ from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.embedded import embedded_path
 from rekindle.formats.checkpoints.gguf.checkpoint import open_gguf
 from rekindle_kernels.api import Implementation, operations_of
+from tests.alarm import Alarm
 from tests.compilations import listen
 from tests.reruns import Reruns
 from tests.waiting import bounded
@@ -50,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rekindle")
     group.addoption("--rerun-failed", type=int, default=0, help="run so many failed tests once more, alone; at most")
     group.addoption("--optimized", action="store_true", help="compile programs as users have them, which takes longer")
+    parser.addini("alarm_seconds", "end a process whose test takes so long, see tests/alarm.py", type="string")
     group.addoption("--judge-steps", action="store_true", help="fail the run if steps on an engine's loop are too long")
 
 
@@ -67,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ["XLA_FLAGS"] = f"{flags} {WITHOUT_FUSIONS}".strip()
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Reruns(config.getoption("--rerun-failed")))
+    config.pluginmanager.register(Alarm(float(config.getini("alarm_seconds"))))
     watchdog = config.stash[_WATCHDOG] = Watchdog()
     stack = ExitStack()
     stack.enter_context(watchdog.watching())
