@@ -181,6 +181,7 @@ def test_swaps_under_load_compile_nothing_and_requests_end_with_the_adapter_that
     assert session.adapters["one"].requests == 0
 
 
+@pytest.mark.wide
 def test_a_removed_adapter_is_refused_at_once_and_serves_who_named_it_before(
     session: rekindle.Session, adapters: list[dict[str, LowRank]]
 ) -> None:

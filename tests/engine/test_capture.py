@@ -98,6 +98,7 @@ def test_others_in_a_batch_keep_their_tokens_and_run_no_look(session: rekindle.S
     assert (other.layers, other.parts) == ((1,), ("attention", "mlp"))
 
 
+@pytest.mark.wide
 def test_the_lens_of_what_is_captured_predicts_as_the_steps_drew(session: rekindle.Session) -> None:
     """Compare the lens with the log-probabilities of the decode steps."""
     answer = session.generate_sync(token_ids=PROMPTS[0], capture=[1, 2], **OPTIONS)

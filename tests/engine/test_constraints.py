@@ -18,6 +18,8 @@ from tests.engine.small import SMOLLM2, Shapes
 from tests.unit.text.test_grammar import TREE, schemas
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.wide
+
 PERSON = {
     "type": "object",
     "properties": {

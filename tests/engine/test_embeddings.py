@@ -88,6 +88,7 @@ def ids(text: str) -> list[int]:
     return [*text.encode(), END]
 
 
+@pytest.mark.wide
 def test_texts_have_the_end_token_that_the_tokenizer_puts_there(session: rekindle.Session) -> None:
     text = session.embed_sync("A cat.")
     assert session.count_tokens("A cat.") == 7

@@ -20,21 +20,17 @@ def ended(situation: str, model: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "situation",
     [
         "while requests run",
-        *(
-            pytest.param(other, marks=pytest.mark.wide)
-            for other in (
-                "at once",
-                "after an answer",
-                "by an error",
-                "closed while requests run",
-                "after its loop",
-                "while it opens",
-            )
-        ),
+        "at once",
+        "after an answer",
+        "by an error",
+        "closed while requests run",
+        "after its loop",
+        "while it opens",
     ],
 )
 def test_a_script_that_leaves_its_session_open_ends_well(situation: str, families: Path) -> None:

@@ -31,8 +31,8 @@ MARKS = {
     "shortage, chunks of 16, combined ticks": pytest.mark.wide,
     "shortage, no overlap": pytest.mark.deep,
 }
-CORE = {"deepseek-v3", "qwen3"}
-"""Two families: attention with and without a latent vector."""
+CORE = {"qwen3"}
+"""The family that is not wide."""
 
 
 def prompts(goldens: Sequence[Golden]) -> list[Any]:

@@ -73,6 +73,7 @@ def test_an_opening_that_fails_leaves_no_array_behind_though_its_error_is_kept(
     assert kept.value.__traceback__ is not None
 
 
+@pytest.mark.wide
 def test_a_wake_that_fails_leaves_no_array_behind_and_the_next_one_succeeds(
     families: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_the_second_steering_compiles_nothing_and_slots_forget_their_steering(se
     assert not events, "nothing was traced, lowered or compiled"
 
 
+@pytest.mark.wide
 def test_cached_prefixes_belong_to_the_changes(session: rekindle.Session) -> None:
     values = golden("llama-tied")
     prompt = {"token_ids": values["ids"].tolist(), "max_tokens": 2}
@@ -220,6 +221,7 @@ def test_models_with_several_streams_are_refused(families: Path) -> None:
             session.generate_sync(token_ids=[1, 2, 3], steer=rekindle.Steering(0, [1.0]))
 
 
+@pytest.mark.wide
 def test_embeddings_are_changed_where_no_factor_follows(session: rekindle.Session, families: Path) -> None:
     """Patch all embeddings, as if the prompt had other tokens."""
     hello, other = [5, 6, 7, 8], [9, 10, 11, 12]

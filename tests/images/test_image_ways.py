@@ -59,6 +59,7 @@ async def test_parts_for_transformers_name_the_image_by_path_and_url(session: Se
         await session.generate(messages, **GREEDY)
 
 
+@pytest.mark.wide
 async def test_later_turns_of_a_chat_see_its_images(session: Session) -> None:
     chat = session.chat(**GREEDY)
     first = await chat.say("What is it?", images=[IMAGES[0]])

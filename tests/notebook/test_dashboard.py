@@ -108,7 +108,14 @@ def test_a_click_cancels_a_request(front: Front) -> None:
     assert "cancelled" in notebook.run("print(handle)")
 
 
-@pytest.mark.parametrize("cell", ["", "await asyncio.sleep(0.5)", "time.sleep(0.5)"], ids=["idle", "awaits", "blocks"])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param("", id="idle", marks=pytest.mark.wide),
+        pytest.param("await asyncio.sleep(0.5)", id="awaits", marks=pytest.mark.wide),
+        pytest.param("time.sleep(0.5)", id="blocks"),
+    ],
+)
 def test_it_stops_when_its_output_is_closed_and_leaves_no_widget(cell: str, front: Front) -> None:
     widgets = front.widgets
     front.notebook.client.execute(cell)

@@ -172,7 +172,10 @@ class ByItself:
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "longest-prefix", lambda candidate: -candidate.cached_tokens])
-@pytest.mark.parametrize("cached", [0, LONG - 100, LONG - 10])
+@pytest.mark.parametrize(
+    "cached",
+    [0, pytest.param(LONG - 100, marks=pytest.mark.wide), pytest.param(LONG - 10, marks=pytest.mark.wide)],
+)
 def test_the_scheduler_with_long_prompts_and_a_full_queue(watchdog: Watchdog, policy: Policy, cached: int) -> None:
     one, document = ByItself(watchdog, policy), draw(LONG)
     if cached:

@@ -194,7 +194,7 @@ async def test_a_session_that_is_dropped_stops_its_engine(freed: list[str]) -> N
     assert freed == ["rekindle-engine"]
 
 
-@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize("stepped", [False, pytest.param(True, marks=pytest.mark.wide)])
 def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool) -> None:
     """Check the release of the session although an error keeps its frames, and so their session."""
 
