@@ -13,6 +13,7 @@ from rekindle.core.scheduler.scheduler import Scheduler
 from rekindle.settings.engine import Settings
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_session
 from rekindle.testing.by_hand import fake_limits
+from rekindle.testing.model import FAKE_STATE_MODEL
 
 PROMPT = [1, 2, 3]
 
@@ -28,6 +29,14 @@ def drained(engine: ByHand) -> list[int]:
     while engine.in_flight:
         steps += [each for each in steps_of(engine.settle()) if each]
     return steps
+
+
+def settled(engine: ByHand) -> list[Plan]:
+    """Settle everything; return the plans with rows."""
+    plans = list[Plan]()
+    while engine.in_flight:
+        plans += engine.settle()
+    return [plan for plan in plans if plan.rows]
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -119,11 +128,28 @@ def test_callers_get_what_they_get_with_one_step(options: dict[str, Any]) -> Non
             assert generation.finish_reason == expected.finish_reason
 
 
-def test_there_is_a_program_more_for_each_decode_bucket() -> None:
+def test_one_program_takes_any_number_of_steps() -> None:
     limits = fake_limits(decode_steps=4, decode_buckets=[1, 32], prefill_buckets=[512])
-    assert set(limits.all_buckets()) == {
-        Bucket(0, 1), Bucket(0, 1, 4), Bucket(0, 32), Bucket(0, 32, 4), Bucket(512, 0),
-    }  # fmt: skip
+    assert set(limits.all_buckets()) == {Bucket(0, 1), Bucket(0, 32), Bucket(512, 0)}
+
+
+def test_a_state_takes_steps_up_to_the_end_of_a_page() -> None:
+    engine = ByHand(model=FAKE_STATE_MODEL, decode_steps=16, page_size=16, overlap=False)
+    engine.admit(0, PROMPT, 40)
+    engine.admit(1, [5] * 9, 40)
+    counts = [{row.request_id: row.steps for row in plan.rows} for plan in settled(engine)]
+    assert counts[-3:] == [{0: 12, 1: 7}, {0: 16, 1: 16}, {0: 10, 1: 16}]
+    for number, prompt in enumerate((PROMPT, [5] * 9)):
+        assert tuple(engine.tokens[number]) == expected_tokens(prompt, 40)
+
+
+def test_a_request_with_drafts_takes_one_step_and_the_next_one_several() -> None:
+    engine = ByHand(decode_steps=8, draft="lookup", overlap=False)
+    engine.admit(0, PROMPT * 4, 20)
+    assert {plan.steps for plan in settled(engine)} == {1}
+    other = ByHand(decode_steps=8, overlap=False)
+    other.admit(0, PROMPT * 4, 20)
+    assert max(plan.steps for plan in settled(other)) == 8
 
 
 @pytest.mark.parametrize("steps", [0, MAX_STEPS + 1, 2.0])
@@ -132,6 +158,8 @@ def test_other_numbers_are_refused(steps: Any) -> None:
         Settings(decode_steps=steps)
 
 
-def test_one_shape_excludes_it() -> None:
-    with pytest.raises(ConfigError, match="deterministic=True gives every tick one shape"):
-        Settings(decode_steps=2, deterministic=True)
+def test_one_shape_takes_several_steps() -> None:
+    engine = ByHand(decode_steps=4, deterministic=True)
+    engine.admit(0, PROMPT, 20)
+    assert max(plan.steps for plan in settled(engine)) == 4
+    assert tuple(engine.tokens[0]) == expected_tokens(PROMPT, 20)

@@ -76,8 +76,6 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(limits=CROWDED | ROOMY)
     def begin(self, limits: dict[str, Any]) -> None:
         limits = limits | {"deterministic": limits["deterministic"] and limits["ticks"] != "combined"}
-        if limits["deterministic"] or limits["draft"]:
-            limits["decode_steps"] = 1
         self.engine = ByHand(picture_rows=ROWS, **limits)
         self.submissions: list[Submission] = []
         self.withdrawn: set[int] = set()

@@ -123,8 +123,8 @@ class Settings:
             rows only when no admitted prompt is left to compute. "combined" computes both in one tick, at the price of
             more programs.
         deterministic: give a request the same tokens whatever other requests run and whatever is cached. Default
-            False. Excludes `prefill_buckets`, `decode_buckets`, `decode_steps` and ticks="combined". Native CPU kernels
-            are deterministic anyway, except with a `logits_processor`. Elsewhere each tick has one shape, the largest:
+            False. Excludes `prefill_buckets`, `decode_buckets` and ticks="combined". Native CPU kernels are
+            deterministic anyway, except with a `logits_processor`. Elsewhere each tick has one shape, the largest:
             a short prompt takes as long as `max_prefill_tokens`, and a step of one request as long as one of
             `max_running`. A request waits for pages for all of its `max_tokens`, and only pages of prompts are cached.
         policy: order in which requests of the same `priority` leave the waiting queue. "fcfs" (default) is the order
@@ -168,10 +168,9 @@ class Settings:
             resumes. None is 120 on GPUs and TPUs, where a tick takes milliseconds, and 1,800 on CPUs, where a tick of a
             large model can take minutes on a busy machine. `math.inf` disables the watchdog.
         decode_steps: number of tokens generated per running request in one tick, from 1 (default) to 16, while no
-            request waits, no prompt is computed, and no request is constrained. The tokens do not change. Python runs
-            once for that number of tokens, a gain where a step takes less than about 3 ms. The tokens come in bursts,
-            stop strings and cancellations take effect later, and each decode bucket has one more program to compile.
-            Models whose layers keep a state take 1 alone.
+            request waits, no prompt is computed, and no request is constrained or has drafts. The tokens do not change.
+            Python runs once for that number of tokens, a gain where a step takes less than about 3 ms. The tokens come
+            in bursts, and stop strings and cancellations take effect later.
         max_adapters: largest number of adapters at a time; a replaced or removed adapter does not count, even while
             requests still use it. None (default) is 4, or the number of `adapters` given to `open` if that is larger.
             With a number, or with `adapters`, their memory is set aside and their programs are prepared in `open`;
@@ -248,16 +247,11 @@ class Settings:
         if self.logits_processor is not None and not callable(self.logits_processor):
             got = f"{self.logits_processor!r:.80}"
             raise ConfigError(f"logits_processor must be a function of logits and a rekindle.LogitsRow, got {got}")
-        if self.draft is not None and self.decode_steps > 1:
-            raise ConfigError(
-                f'draft="{self.draft}" verifies several tokens in one step, decode_steps takes several steps: give one '
-                "of them"
-            )
         one_shape = not (self.prefill_buckets or self.decode_buckets or self.ticks == "combined")
-        if self.deterministic and not (one_shape and self.decode_steps == 1):
+        if self.deterministic and not one_shape:
             raise ConfigError(
-                "deterministic=True gives every tick one shape: leave out prefill_buckets, decode_buckets, "
-                'decode_steps and ticks="combined"'
+                "deterministic=True gives every tick one shape: leave out prefill_buckets, decode_buckets and "
+                'ticks="combined"'
             )
 
     @property

@@ -128,13 +128,11 @@ class EngineLimits:
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Return every bucket a tick may need."""
-        every = buckets.all_buckets(
-            self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined", steps=self.decode_steps
-        )
+        every = buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined")
         return tuple(map(self._of_model, every))
 
     def bucket(self, prefill_tokens: int, decode_rows: int) -> buckets.Bucket:
-        """Return a bucket of one step for text."""
+        """Return a bucket for text."""
         return self._of_model(buckets.Bucket(prefill_tokens, decode_rows))
 
     def _of_model(self, bucket: buckets.Bucket) -> buckets.Bucket:

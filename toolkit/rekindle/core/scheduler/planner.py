@@ -14,7 +14,7 @@ from rekindle.core.scheduler.plan_builder import PlanBuilder
 from rekindle.core.scheduler.requests.lease import Lease
 from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.requests.table import RequestTable
-from rekindle.core.scheduler.requests.work import drafted_rows, next_chunk, next_row, next_rows
+from rekindle.core.scheduler.requests.work import drafted_rows, next_chunk, next_row
 from rekindle.core.scheduler.writeback import DiskWriteback
 
 
@@ -84,16 +84,12 @@ class Planner:
         drafter = self._table.drafter
         if drafter.drafting and drafter.waits(candidates):
             return
-        reserving = [
-            state
-            for state in candidates
-            if (steps == 1 and state.computed < state.same_row_until) or self._reserve_next(state, steps)
-        ]
+        reserving = [state for state in candidates if state.has_same_row(steps) or self._reserve_next(state, steps)]
         states = [state for state in reserving if state.lease is not None]  # a later reservation may preempt it
         drafts = drafter.choose(states) if drafter.drafting and not self._adds_chunks else {}
         builder.decoding += sorted(states, key=attrgetter("computed"))
         for state in builder.decoding:
-            if steps == 1 and state.computed < state.same_row_until:
+            if state.has_same_row(steps):
                 builder.rows.append(state.same_row())
             else:
                 builder.rows += self._rows_of(state, steps, drafts.get(state))
@@ -103,7 +99,7 @@ class Planner:
         slot = self._table.group_of(state).running.slots[state]
         if offered and (draft := self._fitting(state, offered)):
             return drafted_rows(state, slot, draft)
-        return [next_row(state, slot) if steps == 1 else next_rows(state, slot, steps)]
+        return [next_row(state, slot, steps)]
 
     @property
     def _adds_chunks(self) -> bool:
@@ -123,12 +119,13 @@ class Planner:
     def _steps(self) -> int:
         """Return the limit of new tokens for each row of the next tick.
 
-        The limit is 1 if a request waits for a slot or a page, or if the host has to see each token first.
+        The limit is 1 if a request waits for a slot or a page, or if the host has to see each token first: for a mask,
+        for a draft, or for the length of a rope.
         """
         steps, table = self._limits.decode_steps, self._table
         if steps == 1 or len(table.waiting) or self._limits.long_from is not None:
             return 1
-        if any(state.in_prefill or state.takes_masks for state in table.running):
+        if any(state.in_prefill or state.takes_masks or state.drafting is not None for state in table.running):
             return 1
         for group in table.groups:
             states = [state for state in group.running if state.wants_token and state.lease is not None]
