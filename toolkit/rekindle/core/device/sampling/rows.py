@@ -58,7 +58,7 @@ class SamplingRows:
         return cls(**(columns | floats), ends=packed[:, -MAX_END_IDS:])
 
     def is_end(self, tokens: jax.Array) -> jax.Array:
-        """Return whether the token of each row is one of its end tokens, (rows,) bool.
+        """Return True for each row whose token is one of its end tokens, (rows,) bool.
 
         Args:
             tokens: (rows,) int32, ids, or negative values in place of tokens.
