@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.core.buckets import MAX_STEPS
+from rekindle.core.scheduler.step_counts import StepCounts
 from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.engine.pictured import Pictured
 from tests.engine.small import SMALL
@@ -24,6 +26,11 @@ KINDS: tuple[dict[str, Any], ...] = (
     {**SAMPLED, "max_tokens": 21, "top_k": 20, "top_p": 0.9, "bad_words": [(21, 22)], "logprobs_of": "sampled"},
 )
 ALONE: Any = {"precompile": "lazy", "prefix_cache": False, "progress": False}
+
+
+@pytest.fixture(autouse=True)
+def _as_many_steps_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepCounts, "choose", lambda self, rows, alone: MAX_STEPS)
 
 
 def bits(answer: rekindle.Generation) -> tuple[Any, ...]:

@@ -10,12 +10,18 @@ from rekindle.core.messages import Admit, Message, Outputs, Plan, Rejected, Sett
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.scheduler.scheduler import Scheduler
+from rekindle.core.scheduler.step_counts import StepCounts
 from rekindle.settings.engine import Settings
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_session
 from rekindle.testing.by_hand import fake_limits
 from rekindle.testing.model import FAKE_STATE_MODEL
 
 PROMPT = [1, 2, 3]
+
+
+@pytest.fixture(autouse=True)
+def _as_many_steps_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepCounts, "choose", lambda self, rows, alone: MAX_STEPS)
 
 
 def steps_of(plans: list[Plan]) -> list[int]:

@@ -481,7 +481,7 @@ def settle_tick(tick: Dispatched) -> Settled:
         tick.losses,
         sums,
         rows=tick.rows,
-        seconds=TICK_SECONDS,
+        seconds=steps * TICK_SECONDS,
         proposals=outputs.proposals,
         steps=steps,
     )

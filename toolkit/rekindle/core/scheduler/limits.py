@@ -76,6 +76,7 @@ class EngineLimits:
             cache.
         whole_images: whether what is to compute of an image is in one chunk.
         expects_adapters: whether the room and the programs for adapters are made in `open`.
+        shares_cores: whether the device computes on the cores of the host, as a CPU does.
         Others as in `Settings`.
     """
 
@@ -107,6 +108,7 @@ class EngineLimits:
     segments: tuple[int, ...] = ()
     whole_prompts: bool = False
     whole_images: bool = False
+    shares_cores: bool = False
 
     def program_count(self, *, adapters: bool = False, steered: bool = False) -> int:
         """Return the number of programs, with or without those for adapters, or for steering."""

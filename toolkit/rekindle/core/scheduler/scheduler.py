@@ -284,6 +284,7 @@ class Scheduler:
         table = self.table
         self._in_flight -= 1
         self._last_settled, self._overdue, self._waiting_at_overdue = message.tick, False, ()
+        self._planner.step_counts.add(message)
         verified = table.drafter.settle(message, table)
         for finished in [state for state in table.running if state.held_at == message.tick]:
             table.hold(finished)
