@@ -6,7 +6,7 @@ import pytest
 
 from rekindle.core.buckets import MAX_STEPS, Bucket
 from rekindle.core.errors import ConfigError, LogitsNotFinite
-from rekindle.core.messages import Admit, Message, Outputs, Plan, Rejected, Settled
+from rekindle.core.messages import Admit, Dispatched, Message, Outputs, Plan, Rejected, Settled
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle.core.scheduler.scheduler import Scheduler
@@ -14,6 +14,7 @@ from rekindle.core.scheduler.step_counts import StepCounts
 from rekindle.settings.engine import Settings
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_session
 from rekindle.testing.by_hand import fake_limits
+from rekindle.testing.device import FakeStepper, settle_tick
 from rekindle.testing.model import FAKE_STATE_MODEL
 
 PROMPT = [1, 2, 3]
@@ -43,6 +44,12 @@ def settled(engine: ByHand) -> list[Plan]:
     while engine.in_flight:
         plans += engine.settle()
     return [plan for plan in plans if plan.rows]
+
+
+def settled_by(message: Message) -> Settled:
+    """Return the results of a dispatched tick."""
+    assert isinstance(message, Dispatched)
+    return settle_tick(message)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -120,7 +127,7 @@ def test_a_sign_after_the_end_of_a_request_fails_nobody() -> None:
     messages: list[Message] = scheduler.handle(Settled(2, ((0, 8), (0, 9)), failures=failure))
     assert not any(isinstance(each, Rejected) for each in messages)
     outputs = [output for each in messages if isinstance(each, Outputs) for output in each.outputs]
-    assert [(output.token_ids, output.end) for output in outputs] == [((8,), None), ((9,), "stop")]
+    assert [(output.token_ids, output.end) for output in outputs] == [((8, 9), "stop")]
 
 
 @pytest.mark.parametrize("options", [{"stop_token_ids": [5]}, {"logprobs": 2}, {"temperature": 1.0, "seed": 3}])
@@ -156,6 +163,40 @@ def test_a_request_with_drafts_takes_one_step_and_the_next_one_several() -> None
     other = ByHand(decode_steps=8, overlap=False)
     other.admit(0, PROMPT * 4, 20)
     assert max(plan.steps for plan in settled(other)) == 8
+
+
+def test_the_tokens_of_a_request_and_tick_are_one_output_and_one_piece() -> None:
+    scheduler, stepper = Scheduler(limits := fake_limits(decode_steps=4, overlap=False)), FakeStepper(limits)
+    replies: list[Message] = []
+    for number in range(3):
+        params = SamplingParams(max_tokens=30)
+        replies += scheduler.handle(Admit(Request(number, (*PROMPT, number), params, frozenset(), 64)))
+    seen: list[int] = []
+    while replies:
+        message = replies.pop(0)
+        if isinstance(message, Plan):
+            replies += [reply for each in stepper.handle(message) for reply in scheduler.handle(settled_by(each))]
+        elif isinstance(message, Outputs):
+            ids = [output.request.id for output in message.outputs]
+            assert len(ids) == len(set(ids))
+            seen += [len(output.token_ids) for output in message.outputs]
+    assert sum(seen) == 3 * 30
+    assert max(seen) == 4
+    with fake_session(decode_steps=4, overlap=False) as session:
+        pieces = [piece.token_ids for piece in session.stream(token_ids=PROMPT, max_tokens=21)]
+    assert [len(piece) for piece in pieces] == [1, 4, 4, 4, 4, 4]
+    assert sum(pieces, ()) == expected_tokens(PROMPT, 21)
+
+
+def test_a_row_is_the_same_while_its_page_and_its_steps_are() -> None:
+    engine = ByHand(decode_steps=4, page_size=32, overlap=False)
+    engine.admit(0, PROMPT, 60)
+    rows = [plan.rows[0] for plan in settled(engine)]
+    assert [row.steps for row in rows] == [4] * 14 + [3]
+    assert len({id(row) for row in rows[:7]}) == 1
+    assert rows[7] is not rows[6], "it goes on to the next page"
+    assert rows[7].next_page == rows[8].page != rows[7].page
+    assert len({id(row) for row in rows[8:14]}) == 1
 
 
 @pytest.mark.parametrize("steps", [0, MAX_STEPS + 1, 2.0])

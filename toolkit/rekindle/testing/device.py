@@ -462,7 +462,10 @@ def _wait_for_the_device() -> None:
 
 def settle_tick(tick: Dispatched) -> Settled:
     outputs = FakeOutputs((), {}) if tick.outputs is None else tick.outputs
-    tokens = tuple((sample.request_id, outputs.values[sample.row]) for sample in tick.sample_rows)
+    of_request: dict[int, list[tuple[int, Any]]] = {}
+    for sample in tick.sample_rows:
+        of_request.setdefault(sample.request_id, []).append((sample.request_id, outputs.values[sample.row]))
+    tokens = tuple(chain.from_iterable(of_request.values()))
     counts = {sample.request_id: sample.logprobs for sample in tick.sample_rows}
     logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
     for i, token in tokens:

@@ -330,8 +330,8 @@ class Settled(Message):
     """The results of one tick, read back from the device. From the settler to the scheduler.
 
     Attributes:
-        tokens: (request id, token) of each new token, in order within each request. Tokens after the end of a request
-            are surplus.
+        tokens: (request id, token) of each new token, those of a request side by side and in order. Tokens after the
+            end of a request are surplus.
         logprobs: the requested log-probabilities of new tokens, by request id.
         prompt_logprobs: the log-probabilities of a slice of the prompt, by request id.
         losses: the number of losses of the device state after the dispatch. If it is new to the scheduler, everything
