@@ -70,6 +70,7 @@ def milliseconds_per_tick(model: str | Path, running: int, device: float) -> tup
         model,
         max_running=running,
         decode_buckets=(running,),
+        decode_steps=1,
         prefill_buckets=(512,),
         precompile="all",
         restore="off",

@@ -148,5 +148,5 @@ def _inputs(bucket: Bucket, rows: int, tables: Table, context: int) -> Table:
         inputs.sample_slot[0], inputs.sample_length[0] = 0, bucket.prefill_tokens
     if bucket.decode_rows:
         inputs.row_slot[:] = np.arange(rows)
-        inputs.row_page[:] = tables[:, context // PAGE_SIZE]
+        inputs.row_pages[:, 0], inputs.row_steps[:] = tables[:, context // PAGE_SIZE], 1
     return packed

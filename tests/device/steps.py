@@ -118,7 +118,7 @@ class Model:
             packed = layout.padding()
             inputs = layout.unpack(packed)
             inputs.row_slot[:] = np.arange(rows)
-            inputs.row_page[:] = tables[:, (context + done) // PAGE_SIZE]
+            inputs.row_pages[:, 0], inputs.row_steps[:] = tables[:, (context + done) // PAGE_SIZE], 1
             steps.append(packed)
         return self._seconds(bucket, steps)
 

@@ -182,7 +182,7 @@ def test_states_are_updated_in_place(device_kind: str, name: str) -> None:
     "bucket",
     [
         Bucket(512, 8),
-        Bucket(0, 8, 4),
+        Bucket(0, 8),
         *(pytest.param(each, marks=pytest.mark.deep) for each in (Bucket(2048, 0), Bucket(0, 32))),
     ],
 )

@@ -235,7 +235,6 @@ def _check_step(topology: str, config: ModelConfig, bucket: Bucket, beside: int 
     ("topology", "config", "bucket"),
     [
         (V5E, SMOLLM2, Bucket(0, 16)),
-        (V5E, SMOLLM2, Bucket(0, 16, 4)),
         (V6E, LLAMA_OF_TWO, Bucket(256, 4)),
         pytest.param(V5P, LLAMA_OF_TWO, Bucket(0, 32), marks=pytest.mark.deep),
     ],

@@ -64,7 +64,7 @@ class PagedLogits:
         def run(state: Any, pages: Pages, packed: jax.Array) -> jax.Array:
             decoder, inputs = nnx.merge(graph, state), self._layout.unpack(packed)
             delta = adapt(decoder, bucket.prefill_tokens)
-            mixer = TickMixer(inputs, slots, bucket, page_size, implementation)
+            mixer = TickMixer(inputs, slots, bucket, page_size, jnp.zeros(0, jnp.int32), implementation)
             hidden, _ = decoder(inputs.tokens, positions, LayerMemory(pages, slots.states), mixer)
             return decoder.logits(hidden, delta)
 

@@ -53,7 +53,7 @@ def logits_of_devices(directory: Path, devices: int, ids: Array) -> Array:
         slots = empty_slots(1, blocks, config.vocab_size, config.states(devices))
         slots = replace(slots, page_table=slots.page_table.at[0].set(jnp.arange(1, 1 + blocks)))
         pages = empty_pages(config, 1 + blocks, QUERY_BLOCK, FLOAT32, "xla", devices)
-        mixer = TickMixer(on_device, slots, bucket, QUERY_BLOCK, "xla")
+        mixer = TickMixer(on_device, slots, bucket, QUERY_BLOCK, jnp.zeros(0, jnp.int32), "xla")
         decoder = abstract.with_weights(weights)
         positions = jnp.arange(bucket.prefill_tokens, dtype=jnp.int32)
         hidden, _ = decoder(on_device.tokens, positions, LayerMemory(pages, slots.states), mixer)

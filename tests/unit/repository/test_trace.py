@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 BOUNDS = {
-    "generate": {"functions": 402, "files": 87, "lines": 1640},
+    "generate": {"functions": 404, "files": 88, "lines": 1640},
     "chat": {"functions": 604, "files": 129, "lines": 2450},
 }
 """Without the device programs, which a fake device stands for. Timing moves a few lines: 2 % are left for that."""

@@ -136,8 +136,6 @@ CALLS = st.fixed_dictionaries(
 def test_the_answer_is_the_same_alone_and_in_any_batch(
     calls: list[dict[str, Any]], ways: dict[str, Any], has_states: bool, loss: int
 ) -> None:
-    if ways["deterministic"] or has_states:
-        ways |= {"decode_steps": 1}
     ways |= {"num_pages": 64} if ways["deterministic"] else {}
     engine = ByHand(model=FAKE_STATE_MODEL if has_states else FAKE_MODEL, **ways)
     requests = []

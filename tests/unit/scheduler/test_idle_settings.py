@@ -81,10 +81,10 @@ OPEN: Entries = {
     "logits_processor": "it runs for requests with processor_args, by default for all",
     "sampling_defaults": "a model without recommendations is neutral already",
     "watchdog_timeout": ALWAYS,
-    "decode_steps": [({"deterministic": True, "decode_steps": 2}, "deterministic=True gives every tick one shape")],
+    "decode_steps": ALWAYS,
     "max_adapters": ALWAYS,
     "max_adapter_rank": "it holds for adapters added later",
-    "draft": [({"draft": "lookup", "decode_steps": 2}, 'draft="lookup" verifies several tokens')],
+    "draft": ALWAYS,
 }
 NO_SAMPLING = "temperature=0 always takes the likeliest token, so "
 TOKENS = "needs a conversation"

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rekindle.core.buckets import MAX_STEPS
 from rekindle.core.errors import StepTimeout
 from rekindle.core.messages import NewWeights, Overdue, Plan, Withdraw
 from rekindle.core.request.activations.changes import Changes, changes_of
 from rekindle.core.request.activations.steering import Steering
 from rekindle.core.request.request import AdapterUse
+from rekindle.core.scheduler.step_counts import StepCounts
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep
@@ -76,8 +78,6 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(limits=CROWDED | ROOMY)
     def begin(self, limits: dict[str, Any]) -> None:
         limits = limits | {"deterministic": limits["deterministic"] and limits["ticks"] != "combined"}
-        if limits["deterministic"] or limits["draft"]:
-            limits["decode_steps"] = 1
         self.engine = ByHand(picture_rows=ROWS, **limits)
         self.submissions: list[Submission] = []
         self.withdrawn: set[int] = set()
@@ -228,6 +228,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             if end != "cancelled":
                 assert tuple(tokens) == submission.tokens
                 assert end == submission.end
+
+
+@pytest.fixture(autouse=True)
+def _as_many_steps_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepCounts, "choose", lambda self, rows, alone: MAX_STEPS)
 
 
 def test_no_order_of_messages_breaks_the_scheduler() -> None:

@@ -223,8 +223,3 @@ def test_without_room_for_a_state_all_is_computed_again_and_right() -> None:
 def test_devices_for_prompts_alone_are_refused_by_name() -> None:
     with pytest.raises(rekindle.ConfigError, match="prefill and decode must be None for this model"):
         fake_limits(FAKE_STATE_MODEL, prefill=["cpu:0"], decode=["cpu:1"])
-
-
-def test_several_steps_are_refused_by_name() -> None:
-    with pytest.raises(rekindle.ConfigError, match="decode_steps must be 1 for this model, whose layers keep a state"):
-        fake_limits(FAKE_STATE_MODEL, decode_steps=4)

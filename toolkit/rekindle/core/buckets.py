@@ -14,7 +14,7 @@ MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS = 256, 16
 MAX_STEPS = QUERY_BLOCK
 """Largest number of decode steps in a tick: at most the smallest page, so that a tick needs at most one page more."""
 MAX_END_IDS = 8
-"""Room for the end tokens of a row in a tick of several decode steps; the host finds any others."""
+"""Room on the device for the end tokens of a request; the host finds any others."""
 MAX_PROCESSOR_ARGS = 8
 """Room on the device for a request's arguments to the logits processor."""
 
@@ -25,7 +25,6 @@ class Bucket(NamedTuple):
     Attributes:
         prefill_tokens: room for prompt tokens, a multiple of `QUERY_BLOCK`.
         decode_rows: room for decoding requests.
-        steps: most tokens per decode row; above 1 only without prompt tokens.
         adapters: whether its program adds the adapters of rows.
         steered: whether its program applies the interventions of rows.
         pictures: whether its program takes the embeddings of images in prompts.
@@ -37,7 +36,6 @@ class Bucket(NamedTuple):
 
     prefill_tokens: int
     decode_rows: int
-    steps: int = 1
     adapters: bool = False
     steered: bool = False
     pictures: bool = False
@@ -49,6 +47,11 @@ class Bucket(NamedTuple):
     def size(self) -> int:
         """Number of tokens computed at a time, padding included."""
         return self.prefill_tokens + self.decode_rows
+
+    @property
+    def row_tokens(self) -> int:
+        """Room for the new tokens of a row: several without prompt tokens, else one."""
+        return 1 if self.prefill_tokens else MAX_STEPS
 
     @property
     def blocks(self) -> int:
@@ -72,14 +75,9 @@ def default_decode_buckets(limit: int) -> tuple[int, ...]:
     return _geometric(1, 4, limit)
 
 
-def all_buckets(prefill: Sequence[int], decode: Sequence[int], *, combined: bool, steps: int = 1) -> tuple[Bucket, ...]:
-    """Return every bucket that a tick may need; both parts at once only for combined ticks.
-
-    Args:
-        steps: tokens per decode row in a tick without other work.
-    """
-    alone = [Bucket(0, rows, each) for rows in decode for each in sorted({1, steps})]
-    alone += [Bucket(tokens, 0) for tokens in prefill]
+def all_buckets(prefill: Sequence[int], decode: Sequence[int], *, combined: bool) -> tuple[Bucket, ...]:
+    """Return every bucket that a tick may need; both parts at once only for combined ticks."""
+    alone = [Bucket(0, rows) for rows in decode] + [Bucket(tokens, 0) for tokens in prefill]
     both = [Bucket(tokens, rows) for tokens in prefill for rows in decode] if combined else []
     return tuple(alone + both)
 

@@ -123,8 +123,8 @@ class Settings:
             rows only when no admitted prompt is left to compute. "combined" computes both in one tick, at the price of
             more programs.
         deterministic: give a request the same tokens whatever other requests run and whatever is cached. Default
-            False. Excludes `prefill_buckets`, `decode_buckets`, `decode_steps` and ticks="combined". Native CPU kernels
-            are deterministic anyway, except with a `logits_processor`. Elsewhere each tick has one shape, the largest:
+            False. Excludes `prefill_buckets`, `decode_buckets` and ticks="combined". Native CPU kernels are
+            deterministic anyway, except with a `logits_processor`. Elsewhere each tick has one shape, the largest:
             a short prompt takes as long as `max_prefill_tokens`, and a step of one request as long as one of
             `max_running`. A request waits for pages for all of its `max_tokens`, and only pages of prompts are cached.
         policy: order in which requests of the same `priority` leave the waiting queue. "fcfs" (default) is the order
@@ -167,11 +167,11 @@ class Settings:
             fail after another such period, and `session.stuck` describes the work. If it ends after all, the session
             resumes. None is 120 on GPUs and TPUs, where a tick takes milliseconds, and 1,800 on CPUs, where a tick of a
             large model can take minutes on a busy machine. `math.inf` disables the watchdog.
-        decode_steps: number of tokens generated per running request in one tick, from 1 (default) to 16, while no
-            request waits, no prompt is computed, and no request is constrained. The tokens do not change. Python runs
-            once for that number of tokens, a gain where a step takes less than about 3 ms. The tokens come in bursts,
-            stop strings and cancellations take effect later, and each decode bucket has one more program to compile.
-            Models whose layers keep a state take 1 alone.
+        decode_steps: largest number of tokens generated per running request in one tick, from 1 to 16 (default). Python
+            runs once for all of them. The session measures steps, and takes as many as need 10 ms together; on a CPU up
+            to 4 in 40 ms for a request alone. It takes one while a request waits, a prompt is computed, or a request is
+            constrained or has drafts. The tokens do not change. They come at the end of their tick, and stop strings
+            and cancellations take effect there.
         max_adapters: largest number of adapters at a time; a replaced or removed adapter does not count, even while
             requests still use it. None (default) is 4, or the number of `adapters` given to `open` if that is larger.
             With a number, or with `adapters`, their memory is set aside and their programs are prepared in `open`;
@@ -226,7 +226,7 @@ class Settings:
     logits_processor: Callable[[Any, Any], Any] | None = None
     sampling_defaults: SamplingDefaults = "model"
     watchdog_timeout: float | None = None
-    decode_steps: int = 1
+    decode_steps: int = buckets.MAX_STEPS
     max_adapters: int | None = None
     max_adapter_rank: int | None = None
     draft: DraftSource | None = None
@@ -248,16 +248,11 @@ class Settings:
         if self.logits_processor is not None and not callable(self.logits_processor):
             got = f"{self.logits_processor!r:.80}"
             raise ConfigError(f"logits_processor must be a function of logits and a rekindle.LogitsRow, got {got}")
-        if self.draft is not None and self.decode_steps > 1:
-            raise ConfigError(
-                f'draft="{self.draft}" verifies several tokens in one step, decode_steps takes several steps: give one '
-                "of them"
-            )
         one_shape = not (self.prefill_buckets or self.decode_buckets or self.ticks == "combined")
-        if self.deterministic and not (one_shape and self.decode_steps == 1):
+        if self.deterministic and not one_shape:
             raise ConfigError(
-                "deterministic=True gives every tick one shape: leave out prefill_buckets, decode_buckets, "
-                'decode_steps and ticks="combined"'
+                "deterministic=True gives every tick one shape: leave out prefill_buckets, decode_buckets and "
+                'ticks="combined"'
             )
 
     @property

@@ -297,6 +297,10 @@ class ByHand:
 
 
 def fake_limits(model: ModelConfig = FAKE_MODEL, **settings: Unpack[SettingsOptions]) -> EngineLimits:
-    """Return the limits of the fake model with these settings; with `draft="mtp"`, the model has a draft head."""
+    """Return the limits of the fake model with these settings; with `draft="mtp"`, the model has a draft head.
+
+    A tick has one step unless `decode_steps` is given, so that ticks can be counted.
+    """
+    settings = SettingsOptions(decode_steps=1) | settings
     model = replace(model, draft_head=DraftHeadConfig(model.layers[0])) if settings.get("draft") == "mtp" else model
     return resolve_limits(Settings(**cast(dict[str, Any], settings)), model, itemsize=4)

@@ -185,7 +185,7 @@ class FakeStepper:
             tokens += [self._sample(slot) for slot in again]
             slots += again
         places = tuple(
-            SampleRow(slot.request.id, row, slot.request.params.logprobs)
+            SampleRow(slot.request.id, row, slot.request.params.logprobs, plan.steps)
             for row, slot in enumerate(slots)
             if slot.request is not None
         )
@@ -196,9 +196,7 @@ class FakeStepper:
             if chunk.summing is not None:
                 sum_rows.append(SumRow(chunk.request_id, len(outputs), chunk.summing.count))
                 outputs.append(_sum(chunk, chunk.summing))
-        size = (
-            0 if plan.chunks or plan.steps > 1 else max(self._check_group(plan, g)[1] for g in range(self._limits.data))
-        )
+        size = 0 if plan.chunks else max(self._check_group(plan, g)[1] for g in range(self._limits.data))
         guesses = {}
         if self._limits.proposes:
             guesses = {slot.request.id: self._guess(slot) for slot in slots if slot.request is not None}
@@ -273,7 +271,7 @@ class FakeStepper:
         assert len(set(slots)) == len(slots), "a slot is in one plan twice"
         assert not slots or 0 <= min(slots) <= max(slots) < len(self._slots), "there is no such slot"
         prefill, decode = zip(*(self._check_group(plan, group) for group in range(self._limits.data)), strict=True)
-        bucket = Bucket(max(prefill), max(decode), plan.steps, proposes=self._limits.proposes)
+        bucket = Bucket(max(prefill), max(decode), proposes=self._limits.proposes)
         bucket = bucket._replace(windows=self._limits.windows, coordinates=self._limits.coordinates)
         if plan.chunks or plan.rows:
             assert bucket in self._limits.all_buckets(), f"no program is compiled for {bucket}"
@@ -464,7 +462,10 @@ def _wait_for_the_device() -> None:
 
 def settle_tick(tick: Dispatched) -> Settled:
     outputs = FakeOutputs((), {}) if tick.outputs is None else tick.outputs
-    tokens = tuple((sample.request_id, outputs.values[sample.row]) for sample in tick.sample_rows)
+    of_request: dict[int, list[tuple[int, Any]]] = {}
+    for sample in tick.sample_rows:
+        of_request.setdefault(sample.request_id, []).append((sample.request_id, outputs.values[sample.row]))
+    tokens = tuple(chain.from_iterable(of_request.values()))
     counts = {sample.request_id: sample.logprobs for sample in tick.sample_rows}
     logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
     for i, token in tokens:
@@ -473,6 +474,7 @@ def settle_tick(tick: Dispatched) -> Settled:
     prompts = {
         s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.score_rows
     }
+    steps = max((sample.most for sample in tick.sample_rows), default=1)
     sums = {s.request_id: StateSum(s.count, np.array(outputs.values[s.row], np.float32)) for s in tick.sum_rows}
     return Settled(
         tick.tick,
@@ -482,6 +484,7 @@ def settle_tick(tick: Dispatched) -> Settled:
         tick.losses,
         sums,
         rows=tick.rows,
-        seconds=TICK_SECONDS,
+        seconds=steps * TICK_SECONDS,
         proposals=outputs.proposals,
+        steps=steps,
     )

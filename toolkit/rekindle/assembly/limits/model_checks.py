@@ -59,11 +59,6 @@ def _check_drafts(settings: Settings, model: ModelConfig) -> None:
 
 def _check_states(settings: Settings) -> None:
     """Refuse settings with a need for the state of layers before the newest tokens."""
-    if settings.decode_steps > 1:
-        raise ConfigError(
-            f"decode_steps must be 1 for this model, whose layers keep a state, got {settings.decode_steps}: tokens "
-            "after the end of a request would change its state"
-        )
     if settings.prefill is not None:
         raise ConfigError(
             "prefill and decode must be None for this model, whose layers keep a state: pages of a prompt would arrive "

@@ -23,6 +23,7 @@ def resolve_limits(
     itemsize: int,
     *,
     rows_apart: bool = False,
+    shares_cores: bool = False,
     page_bytes: int | None = None,
     state_bytes: int | None = None,
     pool_bytes: int = DEFAULT_POOL_BYTES,
@@ -34,6 +35,7 @@ def resolve_limits(
 
     Args:
         rows_apart: whether the kernels compute a row to the same bits in any tick. A logits processor need not.
+        shares_cores: see `EngineLimits`.
         page_bytes: the bytes of a page over all layers, as stored by the kernels; None for the bytes of its numbers.
         state_bytes: the bytes of a copy of a request's state; None for the bytes of its numbers.
         pool_bytes: the size of the pool, unless the settings give one.
@@ -85,6 +87,7 @@ def resolve_limits(
         segments=segments,
         whole_prompts=model.both_ways,
         whole_images=picture_rows > 0 and model.images_both_ways,
+        shares_cores=shares_cores,
     )
     _check_executables(settings, limits)
     return limits

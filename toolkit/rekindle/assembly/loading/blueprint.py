@@ -100,6 +100,7 @@ class Blueprint:
             config,
             kv_dtype.itemsize,
             rows_apart=is_batch_invariant(programs.shapes.implementation),
+            shares_cores=place.first.platform == "cpu",
             page_bytes=programs.shapes.state.page_bytes,
             state_bytes=programs.shapes.state.state_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),

@@ -102,6 +102,5 @@ def _capacity_of(key: Key) -> str:
     if isinstance(key, Look):
         return f"a look at up to {key.tokens:,} tokens"
     parts = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []
-    steps = "a step" if key.steps == 1 else f"{key.steps} steps"
-    parts += [f"{steps} of up to {quantity(key.decode_rows, 'request')}"] if key.decode_rows else []
+    parts += [f"a step of up to {quantity(key.decode_rows, 'request')}"] if key.decode_rows else []
     return " and ".join(parts)

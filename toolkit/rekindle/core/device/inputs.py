@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.core.buckets import MAX_END_IDS, Bucket
+from rekindle.core.buckets import Bucket
 from rekindle.core.device.sampling.rows import COLUMNS
 from rekindle.core.device.state import Slots
 
@@ -37,13 +37,13 @@ class TickInputs(Generic[A]):
         chunk_table: (samples, pages_per_request) their page tables.
         sum_first, sum_count: (samples,) the range of each chunk's tokens for a sum of hidden states: the first index
             into `tokens`, and their number.
-        row_slot, row_page: (decode_rows,) the decoding slots, and the page of each slot's token. For several steps,
-            row_page is (decode_rows, 2): the pages of each slot's tokens, with the null page for an unused second one.
+        row_slot: (decode_rows,) the decoding slots.
+        row_pages: (decode_rows, 2) the page of each slot's token, and the next one if a later token of the tick needs
+            it, else the null page.
         row_length: (decode_rows,) like `block_length`.
         row_offset, row_draft: (decode_rows,) the place of each row after its slot's newest token, and its drafted
             token; both are 0 for the row of the newest token. The rows of a slot are adjacent and in order.
-        row_steps, row_ends: (decode_rows,) and (decode_rows, MAX_END_IDS) the maximum number of tokens for each
-            row, and its end tokens, padded with -1; both are empty for a single step.
+        row_steps: (decode_rows,) the most new tokens of each row; 0 for padding.
         block_adapter, sample_adapter, row_adapter: (blocks,), (samples,) and (decode_rows,) the ascending slots of
             their adapters; `NO_ADAPTER` for none. All are empty in a program without adapters.
         embedded: (prefill_tokens,) the row of the embedding of each token of an image, else -1; empty in a program
@@ -71,12 +71,11 @@ class TickInputs(Generic[A]):
     sum_first: A
     sum_count: A
     row_slot: A
-    row_page: A
+    row_pages: A
     row_length: A
     row_offset: A
     row_draft: A
     row_steps: A
-    row_ends: A
     block_adapter: A
     sample_adapter: A
     row_adapter: A
@@ -138,20 +137,17 @@ class InputLayout:
         by_block = dict.fromkeys(
             ("block_slot", "block_start", "block_page", "block_count", "block_length"), (bucket.blocks,)
         )
-        row_names = ("row_slot", "row_page", "row_length", "row_offset", "row_draft")
+        row_names = ("row_slot", "row_length", "row_offset", "row_draft", "row_steps")
         by_row = dict.fromkeys(row_names, (bucket.decode_rows,))
         wide = {"sample_params": (samples, COLUMNS), "chunk_table": (samples, self.pages_per_request)}
-        several = {"row_steps": (0,), "row_ends": (0, MAX_END_IDS)}
-        if bucket.steps > 1:
-            rows = bucket.decode_rows
-            several = {"row_page": (rows, 2), "row_steps": (rows,), "row_ends": (rows, MAX_END_IDS)}
+        wide |= {"row_pages": (bucket.decode_rows, 2)}
         names, counts = ("block_adapter", "sample_adapter", "row_adapter"), (bucket.blocks, samples, bucket.decode_rows)
         adapted = {name: (count * bucket.adapters,) for name, count in zip(names, counts, strict=True)}
         pictured = {"embedded": (bucket.prefill_tokens * bucket.pictures,)}
         proposing = {"following": (bucket.prefill_tokens * bucket.proposes,)}
         prefill = bucket.prefill_tokens * bucket.pictures * bucket.coordinates
         shifted = {"coordinates": (3, prefill), "row_shift": (bucket.decode_rows * bucket.coordinates,)}
-        shapes = by_token | by_block | by_row | wide | several | adapted | pictured | proposing | shifted
+        shapes = by_token | by_block | by_row | wide | adapted | pictured | proposing | shifted
         return {field.name: shapes.get(field.name, (samples,)) for field in fields(TickInputs)}
 
     def unpack(self, packed: A) -> TickInputs[A]:
@@ -182,6 +178,6 @@ class InputLayout:
         views = self.unpack(packed)
         for slot in (views.block_slot, views.sample_slot, views.chunk_slot, views.row_slot):
             slot[:] = self.max_running
-        views.targets[:] = views.row_ends[:] = views.embedded[:] = -1
+        views.targets[:] = views.embedded[:] = -1
         views.block_adapter[:] = views.sample_adapter[:] = views.row_adapter[:] = NO_ADAPTER
         return packed

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rekindle.core.buckets import MAX_BAD_WORD_TOKENS, MAX_END_IDS, QUERY_BLOCK, Bucket
-from rekindle.core.device.inputs import NO_ADAPTER, InputLayout, TickInputs, samples_of
+from rekindle.core.device.inputs import NO_ADAPTER, InputLayout, samples_of
 from rekindle.core.device.sampling.adjustments import RECENT, PackedSlot, no_adjustments
 from rekindle.core.device.sampling.constraints import MASKS_PER_CALL, no_masks
 from rekindle.core.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, PROCESSED, SOURCES
@@ -125,22 +125,10 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
             inputs.row_adapter[:count] = [_adapter_of(row) for row in part.rows]
         if layout.bucket.coordinates:
             inputs.row_shift[:count] = [row.shift for row in part.rows]
-        if layout.bucket.steps == 1:
-            inputs.row_page[:count] = [row.page - part.first_page for row in part.rows]
-        else:
-            _pack_steps(part, inputs)
+        pages = [(row.page, row.next_page) for row in part.rows]
+        inputs.row_pages[:count] = np.maximum(np.subtract(pages, part.first_page), NULL_PAGE)
+        inputs.row_steps[:count] = [row.steps for row in part.rows]
     return packed
-
-
-def _pack_steps(part: GroupPart, inputs: TickInputs[Any]) -> None:
-    """Pack the pages, step counts and end tokens of rows for several decode steps."""
-    count = len(part.rows)
-    pages = [(row.page, row.next_page) for row in part.rows]
-    inputs.row_page[:count] = np.maximum(np.subtract(pages, part.first_page), NULL_PAGE)
-    inputs.row_steps[:count] = [row.steps for row in part.rows]
-    for ends, row in zip(inputs.row_ends, part.rows, strict=False):
-        end_ids = sorted(row.end_ids)[:MAX_END_IDS]
-        ends[: len(end_ids)] = end_ids
 
 
 def pack_sampling(request: Request, *, constrained: bool = False) -> Array:
@@ -158,7 +146,10 @@ def pack_sampling(request: Request, *, constrained: bool = False) -> Array:
     seed_low, seed_high = np.array([params.seed or 0], "<u8").view("<i4")
     free_from = len(request.prompt) + params.min_tokens
     logprobs_of = 0 if params.logprobs is None else SOURCES[params.logprobs_of]
-    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, _change_bits(params, constrained), logprobs_of
+    whole = params.top_k, seed_low, seed_high, free_from, _change_bits(params, constrained), logprobs_of
+    row[len(FLOATS) : -MAX_END_IDS] = whole
+    ends = sorted(request.end_ids)[:MAX_END_IDS]
+    row[-MAX_END_IDS:][: len(ends)] = [end + 1 for end in ends]
     return row
 
 
@@ -247,14 +238,13 @@ def describe_outputs(plan: Plan, parts: Sequence[GroupPart], bucket: Bucket, max
     sample_rows, score_rows, sum_rows = list[SampleRow](), list[ScoreRow](), list[SumRow]()
     samples = samples_of(bucket, max_running)
     for group, part in enumerate(parts):
-        first_token, first_sample = group * bucket.prefill_tokens, group * (samples + bucket.decode_rows * bucket.steps)
+        first_token, first_sample = group * bucket.prefill_tokens, group * (samples + bucket.decode_rows)
         completing = [(chunk, chunk.completes) for chunk in part.chunks if chunk.completes is not None]
         for at, (chunk, request) in enumerate(completing, first_sample):
             sample_rows.append(SampleRow(chunk.request_id, at, request.params.logprobs))
         sample_rows += [
-            SampleRow(row.request_id, at + step * bucket.decode_rows, row.logprobs)
+            SampleRow(row.request_id, at, row.logprobs, row.steps)
             for at, row in enumerate(part.rows, first_sample + samples)
-            for step in range(row.steps)
         ]
         for index, chunk in enumerate(part.chunks, group * samples):
             if chunk.summing is not None:

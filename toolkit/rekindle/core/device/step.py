@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax import lax
 
-from rekindle.core.buckets import QUERY_BLOCK, Bucket
+from rekindle.core.buckets import MAX_STEPS, QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import InputLayout, TickInputs
 from rekindle.core.device.proposing import propose
 from rekindle.core.device.sampling.adjustments import record_tokens
@@ -30,7 +31,7 @@ from rekindle.core.models.vision.embedded import Embedded
 from rekindle.core.page import NULL_PAGE
 
 NOT_COMPUTED = -3
-"""Value in place of a token: the row had ended before this step, or follows a wrong draft."""
+"""Value in place of a token: the row has ended or reached its limit before this step, or follows a wrong draft."""
 
 
 @jax.tree_util.register_dataclass
@@ -39,12 +40,13 @@ class TickOutputs:
     """Outputs of a tick for the host. Scores are packed by `scores.score`, and zeros unless requested.
 
     Attributes:
-        tokens: (samples + steps * decode_rows,) int32, first for completed prompts, then for decode rows, step by step.
-            A negative value is an error code from `sample`, or `NOT_COMPUTED`.
-        scores: (samples + steps * decode_rows, columns) int32, the scores of these tokens.
+        tokens: (samples + decode_rows, row_tokens) int32, first for completed prompts, then for decode rows, each with
+            its tokens in order; see `Bucket.row_tokens`. A negative value is an error code from `sample`, or
+            `NOT_COMPUTED`.
+        scores: (samples + decode_rows, row_tokens, columns) int32, the scores of these tokens.
         prompt_scores: (prefill_tokens, columns) int32, the score of each prompt token's successor in the prompt.
         sums: (samples, hidden) float32, the requested sum of each chunk's hidden states.
-        proposals: (samples + decode_rows,) int32, the draft head's guess of the token after each of `tokens`; None
+        proposals: (samples + decode_rows,) int32, the draft head's guess of the token after the last of each row; None
             without a draft head.
     """
 
@@ -69,6 +71,9 @@ def step(
 ) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick: prefill blocks and decode rows through the decoder, then sample.
 
+    Without prompt tokens, a tick runs as many decode steps as the plan says, at most `MAX_STEPS`. Their number is an
+    input, so it changes no token.
+
     Args:
         pages, slots: the device state, donated by the caller.
         packed: (size,) int32, the `TickInputs` in the layout of `InputLayout`.
@@ -83,32 +88,25 @@ def step(
         Pages and slots after the tick, and the outputs for the host.
     """
     inputs = InputLayout.of(bucket, slots).unpack(packed)
-    slots = _with_plan(slots, inputs, bucket, pages[0].shape[3])
-    delta = None
-    if adapters is not None:
-        of_rows = jnp.concatenate([jnp.repeat(inputs.block_adapter, QUERY_BLOCK), inputs.row_adapter])
-        delta = adapters.adapt(decoder, of_rows, (bucket.prefill_tokens, bucket.decode_rows))
+    slots = _with_plan(slots, inputs, pages[0].shape[3])
     one_step = partial(
         _tick,
-        decoder,
         bucket=bucket,
         max_logprobs=max_logprobs,
         processor=processor,
-        delta=delta,
         interventions=interventions,
         embeddings=embeddings,
     )
-    if bucket.steps == 1:
-        return one_step(pages, slots, inputs)
-    pages, slots, tokens, scores = _several_steps(
-        one_step, pages, slots, inputs, bucket, score_columns(max_logprobs), decoder.shard.anywhere
-    )
-    none, hidden = jnp.zeros((0, scores.shape[1]), jnp.int32), decoder.config.hidden_size
-    return pages, slots, TickOutputs(tokens, scores, none, jnp.zeros((0, hidden), jnp.float32))
+    if bucket.prefill_tokens:
+        pages, slots, outputs = one_step(decoder, adapters, pages, slots, inputs)
+        return pages, slots, replace(outputs, tokens=outputs.tokens[:, None], scores=outputs.scores[:, None])
+    columns, proposes = score_columns(max_logprobs), bucket.proposes
+    return _decode_steps(one_step, decoder, adapters, pages, slots, inputs, columns, proposes=proposes)
 
 
 def _tick(
     decoder: Decoder,
+    adapters: Adapters | None,
     pages: Pages,
     slots: Slots,
     inputs: TickInputs[jax.Array],
@@ -116,17 +114,20 @@ def _tick(
     bucket: Bucket,
     max_logprobs: int,
     processor: LogitsProcessor | None,
-    delta: AdapterDelta | None,
     interventions: Interventions | None,
     embeddings: jax.Array | None,
 ) -> tuple[Pages, Slots, TickOutputs]:
-    """Run one tick, or one of its several steps, after `_with_plan`.
+    """Run one tick, or one of its decode steps, after `_with_plan`; `tokens` and `scores` have no axis of row tokens.
 
     Args:
-        delta: the summand of the head by adapters; the decoder's layers have theirs. None without adapters.
+        decoder: the decoder, made for this trace; its products get the adapters.
         interventions: the changes of activations in all slots; None without any.
         embeddings: the embeddings of images; None in a bucket without.
     """
+    delta = None
+    if adapters is not None:
+        of_tokens = jnp.concatenate([jnp.repeat(inputs.block_adapter, QUERY_BLOCK), inputs.row_adapter])
+        delta = adapters.adapt(decoder, of_tokens, (bucket.prefill_tokens, bucket.decode_rows))
     page_size = pages[0].shape[3]
     row_positions = inputs.row_positions(slots)
     block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
@@ -134,7 +135,9 @@ def _tick(
     positions = jnp.concatenate([block_positions.reshape(-1), row_positions])
     lengths = jnp.concatenate([jnp.repeat(inputs.block_length, QUERY_BLOCK), inputs.row_length])
     places = inputs.places(positions) if bucket.coordinates else positions
-    mixer = TickMixer(inputs, slots, bucket, page_size, decoder.implementation, _group_ends(decoder, inputs, bucket))
+    row_pages = slots.page_table.at[inputs.row_slot, row_positions // page_size].get(mode="fill", fill_value=NULL_PAGE)
+    ends = _group_ends(decoder, inputs, bucket)
+    mixer = TickMixer(inputs, slots, bucket, page_size, row_pages, decoder.implementation, ends)
     tap = None if interventions is None else _interventions(interventions, inputs, positions)
     pictures = None if embeddings is None else _embedded(embeddings, inputs, bucket.decode_rows)
     hidden, memory = decoder(tokens, places, LayerMemory(pages, slots.states), mixer, lengths, tap, pictures)
@@ -212,61 +215,78 @@ def _embedded(embeddings: jax.Array, inputs: TickInputs[jax.Array], decode_rows:
     return Embedded(embeddings, jnp.concatenate([inputs.embedded, of_rows]))
 
 
-def _several_steps(
-    one_step: Callable[[Pages, Slots, TickInputs[jax.Array]], tuple[Pages, Slots, TickOutputs]],
+def _decode_steps(
+    one_step: Callable[..., tuple[Pages, Slots, TickOutputs]],
+    decoder: Decoder,
+    adapters: Adapters | None,
     pages: Pages,
     slots: Slots,
     inputs: TickInputs[jax.Array],
-    bucket: Bucket,
     columns: int,
-    anywhere: Callable[[jax.Array], jax.Array],
-) -> tuple[Pages, Slots, jax.Array, jax.Array]:
-    """Run decode steps until each row has reached its number of steps, an end token, or an error.
+    *,
+    proposes: bool,
+) -> tuple[Pages, Slots, TickOutputs]:
+    """Run decode steps until each row has reached its number of tokens, an end token, or an error.
 
-    Finished rows are computed until the last row finishes, and write to the null page.
+    A row that has is padding in later steps. One that has ended in an earlier tick is padding from the first step on.
+
+    All devices of the program run the same steps.
 
     Args:
+        one_step: `_tick` with the further arguments.
         columns: the width of a packed score.
-        anywhere: maps booleans to their logical OR over all devices of the program, so that all run the same steps.
+        proposes: whether the steps guess the token after the new one.
 
     Returns:
-        Pages, slots, and `tokens` and `scores` of `TickOutputs`.
+        Pages, slots, and the outputs of all steps.
     """
-    page_size = pages[0].shape[3]
-    tokens = jnp.full((bucket.steps, bucket.decode_rows), NOT_COMPUTED, jnp.int32)
-    scores = jnp.zeros((bucket.steps, bucket.decode_rows, columns), jnp.int32)
-    live = inputs.row_steps > 0
+    rows, null_slot, (graph, weights) = len(inputs.row_slot), len(slots.token) - 1, nnx.split(decoder)
+    ends = SamplingRows.unpack(slots.sampling[inputs.row_slot])
+    start = TickOutputs(
+        tokens=jnp.full((rows, MAX_STEPS), NOT_COMPUTED, jnp.int32),
+        scores=jnp.zeros((rows, MAX_STEPS, columns), jnp.int32),
+        prompt_scores=jnp.zeros((0, columns), jnp.int32),
+        sums=jnp.zeros((0, decoder.config.hidden_size), jnp.float32),
+        proposals=jnp.zeros(rows, jnp.int32) if proposes else None,
+    )
 
     def continues(state: Any) -> jax.Array:
         step, live, *_ = state
-        more: jax.Array = (step < bucket.steps) & anywhere(live).any()
+        more: jax.Array = (step < MAX_STEPS) & decoder.shard.anywhere(live).any()
         return more
 
     def body(state: Any) -> Any:
-        step, live, pages, slots, tokens, scores = state
-        place = slots.length[inputs.row_slot] // page_size
-        row_page = slots.page_table.at[inputs.row_slot, place].get(mode="fill", fill_value=NULL_PAGE)
-        step_inputs = replace(inputs, row_page=jnp.where(live, row_page, NULL_PAGE))
-        pages, slots, outputs = one_step(pages, slots, step_inputs)
-        tokens = tokens.at[step].set(jnp.where(live, outputs.tokens, NOT_COMPUTED))
-        scores = scores.at[step].set(outputs.scores)
-        ended = (outputs.tokens[:, None] == inputs.row_ends).any(1) | (outputs.tokens < 0)
-        return step + 1, live & ~ended & (step + 1 < inputs.row_steps), pages, slots, tokens, scores
+        step, live, pages, slots, outputs = state
+        slot, offset = jnp.where(live, inputs.row_slot, null_slot), jnp.where(live, inputs.row_offset, 0)
+        # Without the barrier, XLA converts whole weights before the loop, into memory of their own.
+        own, stacks, _ = lax.optimization_barrier((weights, None if adapters is None else adapters.stacks, step))
+        of_step = None if adapters is None else replace(adapters, stacks=stacks)
+        step_inputs = replace(inputs, row_slot=slot, row_offset=offset)
+        pages, slots, new = one_step(nnx.merge(graph, own), of_step, pages, slots, step_inputs)
+        proposals = new.proposals
+        if proposals is not None and outputs.proposals is not None:
+            proposals = jnp.where(live, proposals, outputs.proposals)
+        outputs = replace(
+            outputs,
+            tokens=outputs.tokens.at[:, step].set(jnp.where(live, new.tokens, NOT_COMPUTED)),
+            scores=outputs.scores.at[:, step].set(new.scores),
+            proposals=proposals,
+        )
+        goes_on = (new.tokens >= 0) & ~ends.is_end(new.tokens) & (step + 1 < inputs.row_steps)
+        return step + 1, live & goes_on, pages, slots, outputs
 
-    start = (jnp.int32(0), live, pages, slots, tokens, scores)
-    _, _, pages, slots, tokens, scores = lax.while_loop(continues, body, start)
-    return pages, slots, tokens.reshape(-1), scores.reshape(-1, columns)
+    live = (inputs.row_steps > 0) & ~ends.is_end(slots.token[inputs.row_slot])
+    _, _, pages, slots, outputs = lax.while_loop(continues, body, (jnp.int32(0), live, pages, slots, start))
+    return pages, slots, outputs
 
 
-def _with_plan(slots: Slots, inputs: TickInputs[jax.Array], bucket: Bucket, page_size: int) -> Slots:
+def _with_plan(slots: Slots, inputs: TickInputs[jax.Array], page_size: int) -> Slots:
     """Return the slots with the page tables and the sampling parameters of the plan."""
     page_table = slots.page_table.at[inputs.chunk_slot].set(inputs.chunk_table)
-    place = inputs.row_positions(slots) // page_size
-    if bucket.steps == 1:
-        page_table = page_table.at[inputs.row_slot, place].set(inputs.row_page)
-    else:  # jax drops a second page beyond the end of the table
-        places = place[:, None] + jnp.arange(2, dtype=jnp.int32)[None]
-        page_table = page_table.at[inputs.row_slot[:, None], places].set(inputs.row_page)
+    places = (inputs.row_positions(slots) // page_size)[:, None] + jnp.arange(2, dtype=jnp.int32)[None]
+    # jax drops places beyond the end of the table
+    places = jnp.where(inputs.row_pages == NULL_PAGE, page_table.shape[1], places)
+    page_table = page_table.at[inputs.row_slot[:, None], places].set(inputs.row_pages)
     parameters = slots.sampling.at[inputs.sample_slot].set(inputs.sample_params)
     return replace(slots, page_table=page_table, sampling=parameters)
 

@@ -22,6 +22,7 @@ class TickMixer:
     """The `Mixer` of one tick, with separate kernel calls for prefill blocks and decode rows.
 
     Attributes:
+        row_pages: (decode_rows,) int32, the page of each row's token; the null page for padding.
         group_ends: (blocks, QUERY_BLOCK) int32, see `group_ends_of`; None for causal attention.
     """
 
@@ -29,6 +30,7 @@ class TickMixer:
     slots: Slots
     bucket: Bucket
     page_size: int
+    row_pages: jax.Array
     implementation: kernels.Implementation
     group_ends: jax.Array | None = None
 
@@ -138,7 +140,7 @@ class TickMixer:
             blocks = jnp.moveaxis(kv[:tokens].reshape(-1, QUERY_BLOCK, *kv.shape[1:]), 1, 3)
             pages = write(pages, blocks, self.inputs.block_page, self.inputs.block_start % self.page_size)
         if self.bucket.decode_rows:
-            pages = write(pages, kv[tokens:, :, :, None], self.inputs.row_page, self.row_positions % self.page_size)
+            pages = write(pages, kv[tokens:, :, :, None], self.row_pages, self.row_positions % self.page_size)
         return pages
 
 

@@ -103,8 +103,7 @@ class Row:
         logprobs: the number of alternatives to score; None for no log-probabilities.
         length, allowed, adapter, changes: see `Chunk`.
         steps: its limit of new tokens, below the tick's limit for a request near its end.
-        next_page: the page after `page` in its table; the null page if no new token can need one.
-        end_ids: the tokens that end its steps in this tick.
+        next_page: the page after `page` in its table if a later token of the tick needs it, else the null page.
         offset: its place after the newest token of the request; 0 for this token itself.
         draft: its drafted token, if it has an offset.
         shift: the position of its token minus its index; below 0 behind images with positions by row and column.
@@ -118,7 +117,6 @@ class Row:
     allowed: Any = field(default=None, compare=False, repr=False)
     steps: int = 1
     next_page: int = NULL_PAGE
-    end_ids: frozenset[int] = frozenset()
     adapter: int | None = None
     changes: Changes | None = field(default=None, compare=False, repr=False)
     offset: int = 0
@@ -215,16 +213,18 @@ class Plan(Message):
 
 @part
 class SampleRow:
-    """The place of a request's new token in the outputs of a tick.
+    """The place of a request's new tokens in the outputs of a tick.
 
     Attributes:
         row: the row of the outputs.
         logprobs: the number of alternatives to report; None for no log-probabilities.
+        most: the most tokens.
     """
 
     request_id: int
     row: int
     logprobs: int | None
+    most: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class Dispatched(Message):
         outputs: the device arrays of the tick; None if nothing is computed.
         losses: the number of losses of the device state so far.
         sum_rows: the places of sums of hidden states.
-        rows: the number of rows with padding, in a tick of one step without prompts; 0 for others.
+        rows: the number of rows with padding, in a tick without prompts; 0 for others.
         began: its start on the host, in seconds of `time.perf_counter`.
         unready: numbers of rows whose programs are being made.
         awaited: another device array to wait for, of a tick without outputs; None for none.
@@ -330,8 +330,8 @@ class Settled(Message):
     """The results of one tick, read back from the device. From the settler to the scheduler.
 
     Attributes:
-        tokens: (request id, token) of each new token, in order within each request. Tokens after the end of a request
-            are surplus.
+        tokens: (request id, token) of each new token, those of a request side by side and in order. Tokens after the
+            end of a request are surplus.
         logprobs: the requested log-probabilities of new tokens, by request id.
         prompt_logprobs: the log-probabilities of a slice of the prompt, by request id.
         losses: the number of losses of the device state after the dispatch. If it is new to the scheduler, everything
@@ -340,6 +340,7 @@ class Settled(Message):
         failures: the errors of requests, by request id; the requests end after their tokens of this tick.
         rows, unready: see `Dispatched`.
         proposals: the guess of the token after the newest one, by request id, from a draft head.
+        steps: the number of decode steps; 0 if no row was left to compute.
         seconds: its time, without that of the tick before it.
         gap: the time from the end of that tick to the start of this one; 0 if it began earlier.
     """
@@ -356,6 +357,7 @@ class Settled(Message):
     gap: float = field(default=0.0, compare=False)
     unready: tuple[int, ...] = ()
     proposals: Mapping[int, int] = field(default_factory=dict)
+    steps: int = field(default=1, compare=False)
 
     @property
     def requests(self) -> tuple[int, ...]:

@@ -144,8 +144,8 @@ class SamplingParams:
             as by `session.look` over prompt and answer. All answers of a call take at most 4 GiB. Default None.
         draft: source of drafts as in `rekindle.open`, or False for none. None (default) is the session's; "mtp" needs
             a session with it. The tokens stay the same. Drafts are never tried with penalties, `bad_words` of several
-            tokens, `processor_args`, `steer` or `patch`, nor in sessions with `decode_steps` or a rope that depends on
-            the length; for models with layers with states, they need `draft` in `rekindle.open` too.
+            tokens, `processor_args`, `steer` or `patch`, nor for models with a rope that depends on the length; for
+            models with layers with states, they need `draft` in `rekindle.open` too.
         priority: integer from -2**31 to 2**31 - 1, default 0. Requests with the lowest number leave the waiting queue
             first, as in vLLM, and are preempted last if the page pool is full. A full queue has room for them; see
             `max_waiting`. A request that has waited for 1,024 ticks goes next at any priority.

@@ -76,6 +76,7 @@ class EngineLimits:
             cache.
         whole_images: whether what is to compute of an image is in one chunk.
         expects_adapters: whether the room and the programs for adapters are made in `open`.
+        shares_cores: whether the device computes on the cores of the host, as a CPU does.
         Others as in `Settings`.
     """
 
@@ -107,6 +108,7 @@ class EngineLimits:
     segments: tuple[int, ...] = ()
     whole_prompts: bool = False
     whole_images: bool = False
+    shares_cores: bool = False
 
     def program_count(self, *, adapters: bool = False, steered: bool = False) -> int:
         """Return the number of programs, with or without those for adapters, or for steering."""
@@ -128,13 +130,11 @@ class EngineLimits:
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Return every bucket a tick may need."""
-        every = buckets.all_buckets(
-            self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined", steps=self.decode_steps
-        )
+        every = buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined")
         return tuple(map(self._of_model, every))
 
     def bucket(self, prefill_tokens: int, decode_rows: int) -> buckets.Bucket:
-        """Return a bucket of one step for text."""
+        """Return a bucket for text."""
         return self._of_model(buckets.Bucket(prefill_tokens, decode_rows))
 
     def _of_model(self, bucket: buckets.Bucket) -> buckets.Bucket:

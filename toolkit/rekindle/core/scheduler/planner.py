@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from rekindle.core.buckets import QUERY_BLOCK
+from rekindle.core.buckets import QUERY_BLOCK, smallest
 from rekindle.core.errors import PromptTooLong
 from rekindle.core.messages import Output, Row, Started
 from rekindle.core.request.picture import Picture
@@ -14,7 +14,8 @@ from rekindle.core.scheduler.plan_builder import PlanBuilder
 from rekindle.core.scheduler.requests.lease import Lease
 from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.requests.table import RequestTable
-from rekindle.core.scheduler.requests.work import drafted_rows, next_chunk, next_row, next_rows
+from rekindle.core.scheduler.requests.work import drafted_rows, next_chunk, next_row
+from rekindle.core.scheduler.step_counts import StepCounts
 from rekindle.core.scheduler.writeback import DiskWriteback
 
 
@@ -27,12 +28,16 @@ class Planner:
         limits: the budgets of a tick, and the order of chunks and rows.
         table: the requests; admission gives a request its slot and pages there.
         writeback: receives each use of a cached page.
+
+    Attributes:
+        step_counts: the numbers of steps by the measured ticks.
     """
 
     def __init__(self, limits: EngineLimits, table: RequestTable, writeback: DiskWriteback):
         self._limits = limits
         self._table = table
         self._writeback = writeback
+        self.step_counts = StepCounts(shares_cores=limits.shares_cores)
         self._last_had_rows = False
         self._blocked: tuple[int, int] | None = None  # the last request to make room for, and the ticks before
 
@@ -75,25 +80,21 @@ class Planner:
 
         Drafts need settled tokens, so a tick with a draft waits for the one before it.
         """
-        builder.steps = steps = self._steps()
         candidates = [
             state
             for state in self._table.running
             if state.computed < state.same_row_until or state.wants_token or (state.drafting and state.awaits_draft)
         ]
+        builder.steps = steps = self._steps(candidates)
         drafter = self._table.drafter
         if drafter.drafting and drafter.waits(candidates):
             return
-        reserving = [
-            state
-            for state in candidates
-            if (steps == 1 and state.computed < state.same_row_until) or self._reserve_next(state, steps)
-        ]
+        reserving = [state for state in candidates if state.has_same_row(steps) or self._reserve_next(state, steps)]
         states = [state for state in reserving if state.lease is not None]  # a later reservation may preempt it
         drafts = drafter.choose(states) if drafter.drafting and not self._adds_chunks else {}
         builder.decoding += sorted(states, key=attrgetter("computed"))
         for state in builder.decoding:
-            if steps == 1 and state.computed < state.same_row_until:
+            if state.has_same_row(steps):
                 builder.rows.append(state.same_row())
             else:
                 builder.rows += self._rows_of(state, steps, drafts.get(state))
@@ -103,7 +104,7 @@ class Planner:
         slot = self._table.group_of(state).running.slots[state]
         if offered and (draft := self._fitting(state, offered)):
             return drafted_rows(state, slot, draft)
-        return [next_row(state, slot) if steps == 1 else next_rows(state, slot, steps)]
+        return [next_row(state, slot, steps)]
 
     @property
     def _adds_chunks(self) -> bool:
@@ -120,19 +121,27 @@ class Planner:
             return draft[: state.lease.reserved - state.computed - 1]
         return draft
 
-    def _steps(self) -> int:
-        """Return the limit of new tokens for each row of the next tick.
+    def _steps(self, states: Sequence[RequestState]) -> int:
+        """Return the limit of new tokens for each row of the next tick, by the measured time of a step.
 
-        The limit is 1 if a request waits for a slot or a page, or if the host has to see each token first.
+        The limit is 1 if a request waits for a slot or a page, or if the host has to see each token first: for a mask,
+        for a draft, or for the length of a rope.
+
+        Args:
+            states: the requests with a row.
         """
-        steps, table = self._limits.decode_steps, self._table
-        if steps == 1 or len(table.waiting) or self._limits.long_from is not None:
+        limits, table = self._limits, self._table
+        if limits.decode_steps == 1 or not states or len(table.waiting) or limits.long_from is not None:
             return 1
-        if any(state.in_prefill or state.takes_masks for state in table.running):
+        groups = [[state for state in states if state.group == group.number] for group in table.groups]
+        rows = smallest(limits.decode_buckets, max(map(len, groups)))
+        steps = min(limits.decode_steps, self.step_counts.choose(rows, alone=len(table.running) == 1))
+        if steps == 1 or any(
+            state.in_prefill or state.takes_masks or state.drafting is not None for state in table.running
+        ):
             return 1
-        for group in table.groups:
-            states = [state for state in group.running if state.wants_token and state.lease is not None]
-            if sum(state.missing_pages(state.steps(steps)) for state in states) > group.cache.available:
+        for group, of_group in zip(table.groups, groups, strict=True):
+            if sum(state.missing_pages(state.steps(steps)) for state in of_group) > group.cache.available:
                 return 1
         return steps
 

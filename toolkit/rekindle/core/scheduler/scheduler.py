@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from rekindle.core.errors import RekindleError, RequestCancelled
@@ -35,7 +37,7 @@ from rekindle.core.page import StoredPage
 from rekindle.core.request.constraint import Allowed
 from rekindle.core.request.figures import CachedTokens
 from rekindle.core.request.request import Request
-from rekindle.core.request.tokens import EndReason
+from rekindle.core.request.tokens import EndReason, TokenLogprob
 from rekindle.core.scheduler.cache.outbox import HostTierOutbox
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.core.scheduler.limits import EngineLimits
@@ -284,6 +286,7 @@ class Scheduler:
         table = self.table
         self._in_flight -= 1
         self._last_settled, self._overdue, self._waiting_at_overdue = message.tick, False, ()
+        self._planner.step_counts.add(message)
         verified = table.drafter.settle(message, table)
         for finished in [state for state in table.running if state.held_at == message.tick]:
             table.hold(finished)
@@ -308,30 +311,36 @@ class Scheduler:
                 table.outputs.append(Output(state.request, (), None, states=states))
 
     def _settle_tokens(self, message: Settled) -> None:
-        """Add new tokens to their requests, and output them."""
-        table, version, count = self.table, self.table.exchanges, 0
-        get, output = table.get, table.outputs.append
-        logprobs = {request_id: iter(scores) for request_id, scores in message.logprobs.items()}
-        for request_id, token in message.tokens:
-            state = get(request_id)
-            if state is None:
-                continue
-            if state.final_length == len(state.tokens):  # only its prompt was requested
-                table.end(state, "length")
-                continue
+        """Add new tokens to their requests, and output them: those of a request and tick at once."""
+        for request_id, pairs in groupby(message.tokens, key=itemgetter(0)):
+            tokens, scores = [token for _, token in pairs], message.logprobs.get(request_id, ())
+            while tokens and (state := self.table.get(request_id)) is not None:
+                count = self._settle_request(state, tokens, scores)
+                tokens, scores = tokens[count:], scores[count:]
+
+    def _settle_request(self, state: RequestState, tokens: Sequence[int], scores: Sequence[TokenLogprob]) -> int:
+        """Add new tokens to a request, and output them; return their number, which is lower before forced tokens."""
+        table, end, new = self.table, None, list[int]()
+        if state.final_length == len(state.tokens):  # only its prompt was requested
+            table.end(state, "length")
+            return len(tokens)
+        for token in tokens:
             end = state.take(token)
-            count += 1
-            scores = (next(logprobs[request_id]),) if request_id in logprobs else ()
-            output(Output(state.request, (token,), end, scores, (), None, version))
+            new.append(token)
             if state.masking.is_pending:
                 table.grammar_outbox.tokens.append((state.request, token))
-            if end is not None:
-                table.leave(state)
-            elif state.thinking is not None and state.thinking.forced:
-                self._force(state, state.thinking.forced[: state.final_length - len(state.tokens)])
-            elif state.keeping is not None and state.lease is not None:
-                state.place_states()
-        table.counts.generated_tokens += count
+            if end is not None or (state.thinking is not None and state.thinking.forced):
+                break
+        table.counts.generated_tokens += len(new)
+        of_new = tuple(scores[: len(new)])
+        table.outputs.append(Output(state.request, tuple(new), end, of_new, (), None, table.exchanges))
+        if end is not None:
+            table.leave(state)
+        elif state.thinking is not None and state.thinking.forced:
+            self._force(state, state.thinking.forced[: state.final_length - len(state.tokens)])
+        elif state.keeping is not None and state.lease is not None:
+            state.place_states()
+        return len(new)
 
     def _advance(self, state: RequestState, outcome: Allowed | RekindleError) -> Iterator[Message]:
         """Continue a constrained request with its new mask, or fail it."""

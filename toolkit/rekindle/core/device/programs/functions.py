@@ -74,9 +74,8 @@ def program_name(key: Key) -> str:
     if isinstance(key, Look):
         images = ", with images" * key.pictures
         return f"look at {key.tokens} tokens with {key.states} states and {key.patterns} patterns{images}"
-    steps = "step" if key.steps == 1 else f"{key.steps} steps"
     return (
-        f"{steps} of {key.prefill_tokens}+{key.decode_rows}{' with adapters' * key.adapters}{', steered' * key.steered}"
+        f"step of {key.prefill_tokens}+{key.decode_rows}{' with adapters' * key.adapters}{', steered' * key.steered}"
         f"{', with images' * key.pictures}{', with draft head' * key.proposes}"
         f"{', with windows' * key.windows}"
     )

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rekindle.core.buckets import MAX_END_IDS
+
 OF_MODEL, OF_SAMPLED, OF_ALLOWED = 1, 2, 3
 """Source of requested log-probabilities: the model's distribution, the sampling distribution, or the model's again with
 alternatives among the tokens that the changes allow."""
@@ -19,7 +21,7 @@ ADJUSTED, PROCESSED, CONSTRAINED = 1, 2, 4
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class SamplingRows:
-    """The sampling parameters of each row of a batch, all (rows,).
+    """The sampling parameters of each row of a batch, all (rows,) but the last.
 
     Attributes:
         temperature: float32; 0 is greedy.
@@ -31,6 +33,7 @@ class SamplingRows:
         free_from: int32, the first position allowed for an end token.
         change_bits: int32, `ADJUSTED`, `PROCESSED` and `CONSTRAINED` bits; 0 for unchanged logits.
         logprobs_of: int32, `OF_MODEL`, `OF_SAMPLED` or `OF_ALLOWED`, or 0 without log-probabilities.
+        ends: (rows, MAX_END_IDS) int32, the ids of its end tokens plus 1; 0 for none.
     """
 
     temperature: jax.Array
@@ -45,14 +48,23 @@ class SamplingRows:
     free_from: jax.Array
     change_bits: jax.Array
     logprobs_of: jax.Array
+    ends: jax.Array
 
     @classmethod
     def unpack(cls, packed: jax.Array) -> "SamplingRows":
         """Unpack (rows, COLUMNS) int32 from `pack_sampling`."""
-        columns = {field.name: packed[:, place] for place, field in enumerate(fields(cls))}
+        columns = {field.name: packed[:, place] for place, field in enumerate(fields(cls)[:-1])}
         floats = {name: lax.bitcast_convert_type(columns[name], jnp.float32) for name in FLOATS}
-        return cls(**(columns | floats))
+        return cls(**(columns | floats), ends=packed[:, -MAX_END_IDS:])
+
+    def is_end(self, tokens: jax.Array) -> jax.Array:
+        """Return True for each row whose token is one of its end tokens, (rows,) bool.
+
+        Args:
+            tokens: (rows,) int32, ids, or negative values in place of tokens.
+        """
+        return (tokens[:, None] + 1 == self.ends).any(1) & (tokens >= 0)
 
 
 FLOATS = tuple(field.name for field in fields(SamplingRows))[:6]
-COLUMNS = len(fields(SamplingRows))
+COLUMNS = len(fields(SamplingRows)) - 1 + MAX_END_IDS

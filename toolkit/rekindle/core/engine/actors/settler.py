@@ -1,7 +1,7 @@
 """The settler actor: reads back the outputs of dispatched ticks."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -76,26 +76,35 @@ def _read(tick: Dispatched) -> Settled:
         jax.block_until_ready(tick.awaited)
     if tick.outputs is None:
         return Settled(tick.tick, (), losses=tick.losses)
-    tokens = np.asarray(tick.outputs.tokens).tolist()
-    sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sample_rows if tokens[sample.row] >= 0)
+    most = max((sample.most for sample in tick.sample_rows), default=1)
+    tokens: list[list[int]] = np.asarray(tick.outputs.tokens)[:, :most].tolist()
+    sampled = tuple(
+        (sample.request_id, token) for sample in tick.sample_rows for token in tokens[sample.row] if token >= 0
+    )
     logprobs, prompt_logprobs, sums = _logprobs(tick, tokens), dict(_prompt_logprobs(tick)), dict(_sums(tick))
-    failed = [sample for sample in tick.sample_rows if tokens[sample.row] in (NOT_FINITE, NONE_LEFT)]
-    failures = {sample.request_id: _failure_of(tokens[sample.row]) for sample in failed}
+    failures = {
+        sample.request_id: _failure_of(token)
+        for sample in tick.sample_rows
+        for token in tokens[sample.row]
+        if token in (NOT_FINITE, NONE_LEFT)
+    }
     unscored = [of for of, scores in prompt_logprobs.items() if any(math.isnan(score.logprob) for score in scores)]
     failures |= {request_id: _not_finite("log-probabilities of the prompt") for request_id in unscored}
     unsummed = [request_id for request_id, each in sums.items() if np.isnan(each.values).any()]
     failures |= {request_id: _not_finite("hidden states of the prompt") for request_id in unsummed}
+    steps = max((sum(token >= 0 for token in tokens[sample.row]) for sample in tick.sample_rows), default=1)
+    proposals = _proposals(tick, tokens)
     return Settled(
-        tick.tick, sampled, logprobs, prompt_logprobs, tick.losses, sums, failures, proposals=_proposals(tick, tokens)
+        tick.tick, sampled, logprobs, prompt_logprobs, tick.losses, sums, failures, proposals=proposals, steps=steps
     )
 
 
-def _proposals(tick: Dispatched, tokens: list[int]) -> dict[int, int]:
+def _proposals(tick: Dispatched, tokens: Sequence[Sequence[int]]) -> dict[int, int]:
     """Return the guess after the newest token of each request."""
     if tick.outputs.proposals is None:
         return {}
     guesses = np.asarray(tick.outputs.proposals).tolist()
-    return {sample.request_id: guesses[sample.row] for sample in tick.sample_rows if tokens[sample.row] >= 0}
+    return {sample.request_id: guesses[sample.row] for sample in tick.sample_rows if tokens[sample.row][0] >= 0}
 
 
 def _failure_of(code: int) -> RekindleError:
@@ -116,13 +125,13 @@ def _not_finite(numbers: str) -> LogitsNotFinite:
     )
 
 
-def _logprobs(tick: Dispatched, tokens: list[int]) -> dict[int, tuple[TokenLogprob, ...]]:
+def _logprobs(tick: Dispatched, tokens: Sequence[Sequence[int]]) -> dict[int, tuple[TokenLogprob, ...]]:
     scores: dict[int, tuple[TokenLogprob, ...]] = {}
     for sample in tick.sample_rows:
-        if sample.logprobs is not None and tokens[sample.row] >= 0:
-            row = np.asarray(tick.outputs.scores)[sample.row]
-            score = unpack_score(row, tokens[sample.row], sample.logprobs)
-            scores[sample.request_id] = (*scores.get(sample.request_id, ()), score)
+        if (count := sample.logprobs) is not None:
+            pairs = zip(np.asarray(tick.outputs.scores)[sample.row], tokens[sample.row], strict=False)
+            new = [unpack_score(row, token, count) for row, token in pairs if token >= 0]
+            scores[sample.request_id] = (*scores.get(sample.request_id, ()), *new)
     return scores
 
 

@@ -217,7 +217,7 @@ class Stepper:
         outputs = await self._run(TickOrder(bucket, packed), step)
         outputs.tokens.copy_to_host_async()
         dispatched = replace(described, tick=plan.tick, outputs=outputs, losses=plan.losses)
-        rows = 0 if bucket.prefill_tokens or bucket.steps > 1 else bucket.decode_rows
+        rows = 0 if bucket.prefill_tokens else bucket.decode_rows
         sizes = [each for each in limits.decode_buckets if self._programs.is_pending(bucket._replace(decode_rows=each))]
         sizes = sizes if rows else []
         return replace(dispatched, rows=rows, began=began, unready=tuple(sizes), needing=_needing(plan))
@@ -370,7 +370,6 @@ def _bucket(parts: Sequence[GroupPart], limits: EngineLimits, plan: Plan, *, has
     return Bucket(
         buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),
         buckets.smallest(limits.decode_buckets, max(len(part.rows) for part in parts)),
-        plan.steps,
         plan.adapted or (has_adapters and (plan.pictured or plan.steered)),
         plan.steered,
         plan.pictured,

@@ -142,7 +142,7 @@ class Drafter:
         Returns:
             The requests with verified drafts.
         """
-        if message.rows:
+        if message.rows and message.steps == 1:
             self._times.add(message.rows, message.seconds, message.gap)
             self._unready = message.unready
         if not self.drafting:

@@ -54,7 +54,8 @@ class RequestState:
         marks: the marks of its images in the keys of its pages.
         shift: the position of a token behind its images minus the token's index.
         last_row: the last row; the next ones are the same object as long as they are equal.
-        same_row_until: the position before which each decode row is `last_row`, and needs no further check.
+        same_row_until: the end of the positions for which each decode row of as many tokens is `last_row`, and needs no
+            further check.
     """
 
     request: Request
@@ -251,11 +252,16 @@ class RequestState:
         assert self.lease is not None
         return max(0, -(-(self.computed + steps) // self.lease.page_size) - len(self.lease.pages))
 
+    def has_same_row(self, steps: int) -> bool:
+        """Return True if its row for the next `steps` tokens is the last row again."""
+        is_within = self.computed + steps <= self.same_row_until
+        return is_within and self.last_row is not None and self.last_row.steps == steps
+
     def same_row(self) -> Row:
-        """Return the last row again, for its next token, before `same_row_until`."""
+        """Return the last row again, for its next tokens; see `has_same_row`."""
         assert self.last_row is not None
-        self.computed += 1
-        self.pending += 1
+        self.computed += self.last_row.steps
+        self.pending += self.last_row.steps
         return self.last_row
 
     def take_back(self, rejected: int) -> None:

@@ -45,31 +45,26 @@ def next_chunk(state: RequestState, slot: int, most: int) -> Chunk:
     )
 
 
-def next_row(state: RequestState, slot: int) -> Row:
-    """Return a row for the next token."""
-    assert state.lease is not None
-    size, request, row = state.lease.page_size, state.request, state.last_row
-    page, length, allowed = state.lease.pages[state.computed // size], state.length, state.next_mask
-    if row is None or row.allowed is not allowed or (row.slot, row.page, row.length) != (slot, page, length):
-        state.last_row = row = Row(
-            request.id, slot, page, request.params.logprobs, length, allowed,
-            adapter=_adapter_slot(request), changes=request.changes, shift=state.shift,
-        )  # fmt: skip
-    if not (state.masking.constrained or state.thinking or state.drafting) and state.rope_rule.long_from is None:
-        state.same_row_until = min((state.computed // size + 1) * size, state.final_length - 1)
-    state.computed += 1
-    state.pending += 1
-    return row
-
-
-def next_rows(state: RequestState, slot: int, most: int) -> Row:
+def next_row(state: RequestState, slot: int, most: int = 1) -> Row:
     """Return a row for at most the next `most` tokens."""
     assert state.lease is not None
-    after, more = state.lease.pages[state.computed // state.lease.page_size + 1 :], state.steps(most) - 1
-    next_page, end_ids = after[0] if after else NULL_PAGE, state.request.end_ids
-    row = replace(next_row(state, slot), steps=1 + more, next_page=next_page, end_ids=end_ids)
-    state.computed += more
-    state.pending += more
+    size, request, row = state.lease.page_size, state.request, state.last_row
+    place, steps = state.computed // size, most if most == 1 else state.steps(most)
+    end = (place + 1) * size
+    page, next_page = state.lease.pages[place], NULL_PAGE
+    if state.computed + steps > end:
+        next_page = state.lease.pages[place + 1]
+    elif not (state.masking.constrained or state.thinking or state.drafting) and state.rope_rule.long_from is None:
+        state.same_row_until = min(end, state.final_length - 1)
+    length, allowed = state.length, state.next_mask
+    same = (slot, page, length, steps, next_page)
+    if row is None or row.allowed is not allowed or (row.slot, row.page, row.length, row.steps, row.next_page) != same:
+        state.last_row = row = Row(
+            request.id, slot, page, request.params.logprobs, length, allowed, steps, next_page,
+            adapter=_adapter_slot(request), changes=request.changes, shift=state.shift,
+        )  # fmt: skip
+    state.computed += steps
+    state.pending += steps
     return row
 
 

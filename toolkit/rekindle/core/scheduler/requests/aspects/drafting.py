@@ -144,7 +144,6 @@ def obstacle(request: Request, limits: EngineLimits) -> str | None:
     params = request.params
     penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
     obstacles = {
-        "decode_steps": limits.decode_steps > 1,
         "states": limits.pool.state_pages > 0 and not limits.windows,
         "long rope": limits.long_from is not None,
         "penalties": penalties != (1.0, 0.0, 0.0),
