@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-import numpy as np
-
 from rekindle.client.calls.options import Messages, TokenIds
 from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest
-from rekindle.formats.checkpoints.uses import Classifier
+from rekindle.formats.checkpoints.uses import Uses
 from rekindle.results.scores.classes import Classification
 from rekindle.scoring.computing import ScoringBar
 from rekindle.scoring.embedding import last_states
@@ -87,9 +85,7 @@ def classify(
         requests.engine.facts.checkpoint.uses.classifier,
     )
     if head is None:
-        raise InvalidRequest(
-            "the model has no head that classifies texts; score() compares options, and rerank() compares documents"
-        )
+        raise InvalidRequest(_no_head(requests.engine.facts.checkpoint.uses))
     prompts, several = requests.pooled_prompts(
         texts,
         {
@@ -98,13 +94,16 @@ def classify(
             "continue_final_message": continue_final_message,
         },
     )
-    states = yield from last_states(requests, prompts, several, "last", cache_salt, adapter, bar)
-    rows = logits_of(head, states.rows).tolist()
+    states = yield from last_states(requests, prompts, several, head.pooling, cache_salt, adapter, bar)
+    rows = head.logits(states.rows).tolist()
     classes = [Classification(head.labels, tuple(row), head.activation) for row in rows]
     return classes if several else classes[0]
 
 
-def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the logits of a classification head for hidden states, shape (texts, labels), float64."""
-    logits: np.ndarray[Any, np.dtype[np.float64]] = states @ head.weight.T.astype(np.float64)
-    return logits
+def _no_head(uses: Uses) -> str:
+    """Return the message for a model without a head over texts."""
+    if uses.tokens is not None:
+        return "the model has no head that classifies texts, but one that classifies tokens: use spans()"
+    if uses.words is not None:
+        return "the model has no head that classifies texts, but one for masked words: use fill() or embed()"
+    return "the model has no head that classifies texts; score() compares options, and rerank() compares documents"

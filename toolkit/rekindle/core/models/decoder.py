@@ -166,7 +166,7 @@ class Decoder(nnx.Module, pytree=False):
 
     def _embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
         """Return the embeddings of tokens at these positions, (token, hidden) float32."""
-        config, types = self.config, None
+        config, types = self.config, jnp.zeros_like(tokens)
         if config.token_types:
             types, tokens = jnp.clip(tokens // config.vocab_size, 0, config.token_types - 1), tokens % config.vocab_size
         x = self.embedding(tokens)
@@ -230,7 +230,7 @@ def _rows_of(learned: LearnedPositions, tokens: jax.Array, positions: jax.Array)
         is_counted = tokens != learned.skipped
         counts = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(is_counted, dtype=jnp.int32)])
         first = jnp.maximum(jnp.arange(len(tokens), dtype=jnp.int32) - positions, 0)
-        before = counts[1:] - counts[first] - is_counted
+        before = counts[1:] - counts[first] - is_counted.astype(jnp.int32)
         rows = learned.offset + jnp.where(is_counted, before, -1)
     return jnp.clip(rows, 0, learned.rows - 1)
 

@@ -49,6 +49,7 @@ class Tokenizer:
         tool_template: Jinja source for conversations with tools, or None to use `chat_template`.
         longest: the most tokens of a text of an encoder, with its special tokens; the end of a longer one is cut.
             None for a model without such a cut.
+        types_pairs: whether the tokens of the two texts of a pair have types of their own.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Tokenizer:
         response_template: Mapping[str, Any] | None = None,
         tool_template: str | None = None,
         longest: int | None = None,
+        types_pairs: bool = False,
     ) -> None:
         self.backend = backend
         self.chat_template = chat_template
@@ -67,7 +69,7 @@ class Tokenizer:
         self.eos_token = eos_token
         self.response_template = response_template
         self.tool_template = tool_template
-        self.longest = longest
+        self.longest, self.types_pairs = longest, types_pairs
         if longest is not None:
             backend.enable_truncation(longest)
 
@@ -78,11 +80,25 @@ class Tokenizer:
 
     def with_chat_template(self, chat_template: str) -> Tokenizer:
         """Return a copy with another chat template. Its answers need not follow the checkpoint's response template."""
-        return Tokenizer(self.backend, chat_template, self.bos_token, self.eos_token, longest=self.longest)
+        return Tokenizer(
+            self.backend,
+            chat_template,
+            self.bos_token,
+            self.eos_token,
+            longest=self.longest,
+            types_pairs=self.types_pairs,
+        )
 
-    def for_encoder(self, longest: int) -> Tokenizer:
-        """Return a copy for an encoder, which cuts the end of texts of more tokens."""
-        return Tokenizer(self.backend, self.chat_template, self.bos_token, self.eos_token, longest=longest)
+    def for_encoder(self, longest: int, *, types_pairs: bool) -> Tokenizer:
+        """Return a copy for an encoder; see the attributes."""
+        return Tokenizer(
+            self.backend,
+            self.chat_template,
+            self.bos_token,
+            self.eos_token,
+            longest=longest,
+            types_pairs=types_pairs,
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -152,10 +168,10 @@ class Tokenizer:
             check(len(encoding))
         return encoding.ids
 
-    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int], bool]:
         """Return the token ids of two texts, with the tokenizer's special tokens around them, and their types.
 
-        A pair of more than `longest` tokens loses ends, of the longer text first.
+        A pair of more than `longest` tokens loses ends, of the longer text first; the last value tells whether it does.
 
         Raises:
             InvalidRequest: as `encode`.
@@ -164,10 +180,16 @@ class Tokenizer:
             _check_surrogates(text)
         with panics_as(_broken):
             (encoding,) = self.backend.encode_batch_fast([(first, second)], add_special_tokens=True)
-        return encoding.ids, encoding.type_ids
+        types = encoding.type_ids if self.types_pairs else [0] * len(encoding)
+        return encoding.ids, types, bool(encoding.overflowing)
 
-    def places(self, text: str) -> list[tuple[int, int, int] | None]:
-        """Return the first character, the end and the word of each token of a text; None for special tokens.
+    @property
+    def unknown_id(self) -> int | None:
+        """The token of parts of a text that the vocabulary lacks; None if it has none."""
+        return self.backend.token_to_id(getattr(self.backend.model, "unk_token", None) or "<unk>")
+
+    def places(self, text: str) -> list[tuple[int, int] | None]:
+        """Return the place of each token in a text, in characters; None for the special tokens around the text.
 
         Raises:
             InvalidRequest: as `encode`.
@@ -175,12 +197,8 @@ class Tokenizer:
         _check_surrogates(text)
         with panics_as(_broken):
             (encoding,) = self.backend.encode_batch([text], add_special_tokens=True)
-        return [
-            None if special else (start, end, -1 if word is None else word)
-            for special, (start, end), word in zip(
-                encoding.special_tokens_mask, encoding.offsets, encoding.word_ids, strict=True
-            )
-        ]
+        pairs = zip(encoding.special_tokens_mask, encoding.offsets, strict=True)
+        return [None if special else place for special, place in pairs]
 
     def is_cut(self, text: str) -> bool:
         """Return True if `encode` leaves out the end of a text."""

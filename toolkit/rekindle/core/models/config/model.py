@@ -212,6 +212,11 @@ class ModelConfig:
         )
 
     @property
+    def typed_ids(self) -> int:
+        """The number of token ids, with those of each type of token."""
+        return self.vocab_size * max(1, self.token_types)
+
+    @property
     def num_layers(self) -> int:
         """The number of layers."""
         return len(self.layers)

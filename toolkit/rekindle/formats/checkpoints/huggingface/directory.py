@@ -24,6 +24,7 @@ from rekindle.formats.checkpoints.checkpoint import (
 )
 from rekindle.formats.checkpoints.huggingface.classifier import is_classifier, read_activation, read_classifier
 from rekindle.formats.checkpoints.huggingface.decision_form import read_decision_form
+from rekindle.formats.checkpoints.huggingface.encoder_heads import EncoderHeads, read_heads
 from rekindle.formats.checkpoints.huggingface.encoder_texts import encoder_tokenizer
 from rekindle.formats.checkpoints.huggingface.foreign import (
     advice_for,
@@ -97,13 +98,25 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     generation = read_json(directory / "generation_config.json")
     tokenizer = load_tokenizer(directory)
     if tokenizer is not None and not config.predicts:
-        tokenizer = encoder_tokenizer(tokenizer, directory, config.max_context)
+        tokenizer = encoder_tokenizer(tokenizer, directory, config)
     eos_ids = _eos_ids(generation, settings, tokenizer, source)
     paths = tuple(file.path for file in files)
     classifier = _classifier(directory, settings, owners, config, source)
+    heads = EncoderHeads()
+    if not config.predicts:
+        heads = read_heads(settings, _loaders(owners, owners), config, tokenizer, directory)
     both_ways = config.both_ways and settings.get("model_type") not in PREFIX_ATTENTION
     decisions, answers = read_decision_form(directory), read_answers(directory)
-    uses = Uses(generates, read_embedding(directory), classifier, decisions, answers, both_ways)
+    uses = Uses(
+        generates,
+        read_embedding(directory),
+        heads.texts if classifier is None else classifier,
+        heads.tokens,
+        heads.words,
+        decisions,
+        answers,
+        both_ways,
+    )
     formats = formats_of(files)
     kind = str(settings.get("model_type") or "")
     images = image_processor(

@@ -1,0 +1,58 @@
+"""Hidden states of all tokens of texts, of encoders."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rekindle.client.batches.batch import Batch
+from rekindle.client.batches.run import Shape
+from rekindle.client.calls.prompts import label_of
+from rekindle.client.requests import Requests
+from rekindle.core.concurrency.waits import Waits
+from rekindle.core.errors import InvalidRequest
+from rekindle.core.request import checks
+from rekindle.core.request.accepted import LONGEST_SALT
+from rekindle.formats.checkpoints.heads import Floats
+from rekindle.results.facts.settings import SamplingParams
+from rekindle.scoring.computing import ScoringBar, wait_all
+from rekindle.scoring.pairs import note_cuts
+
+
+def encoder_texts(texts: Any) -> tuple[Sequence[str], bool]:
+    """Return the texts of a call, and whether the call has a list of them.
+
+    Raises:
+        InvalidRequest: it has neither a text nor a list of texts.
+    """
+    if isinstance(texts, str):
+        return [checks.text("texts", texts, checks.LONGEST_LONG_TEXT)], False
+    if not checks.is_sequence(texts):
+        raise InvalidRequest(f"texts must be a text or a list of texts, got {checks.preview(texts)}")
+    return checks.long_texts("texts", texts), True
+
+
+def token_states(
+    requests: Requests, texts: Sequence[str], several: bool, cache_salt: str, bar: ScoringBar
+) -> Waits[list[tuple[tuple[int, ...], Floats]]]:
+    """Return the tokens of each text, and their hidden states, (tokens, hidden)."""
+    __tracebackhide__ = True
+    requests.engine.check()
+    salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
+    facts = requests.engine.facts
+    tokens = list[tuple[int, ...]]()
+
+    def submit(prompt: Any, params: Any, _: Any) -> Any:
+        tokens.append(tuple(prompt))
+        return requests.compute(prompt, params, "tokens")
+
+    batch = Batch(
+        prompts=texts,
+        labels=[label_of(text, "") for text in texts],
+        variants=[SamplingParams(max_tokens=0, cache_salt=salt)],
+        shape=Shape(several, None),
+        errors="raise",
+        preparer=facts.preparer,
+        submit=submit,
+    )
+    handles = yield from wait_all((yield from batch.start()), bar)
+    yield from note_cuts(requests, texts, list(map(len, tokens)))
+    return [(ids, handle.record.token_states()) for ids, handle in zip(tokens, handles, strict=True)]
