@@ -86,3 +86,15 @@ def test_masks_are_filled_with_the_likeliest_words(family: str) -> None:
             session.fill_sync("a " * 200 + facts["text"])
         with pytest.raises(rekindle.InvalidRequest, match=r"use embed\(\) or fill\(\)"):
             session.generate_sync("The cat.")
+
+
+def test_classes_of_pairs_are_those_of_a_cross_encoder() -> None:
+    facts, numbers = golden("bert-cross")
+    firsts, seconds = (list(texts) for texts in zip(*facts["pairs"], strict=True))
+    with opened(MODELS / "bert-cross") as session:
+        found = session.classify_sync(firsts, second=seconds)
+        assert_same(np.array([each.logits for each in found]), numbers["logits"])
+        one = session.classify_sync(firsts[0], second=seconds[0])
+        assert one.logits[0] == pytest.approx(numbers["logits"][0, 0], abs=1e-5)
+        with pytest.raises(rekindle.InvalidRequest, match="second must have a text for each of the 6 texts"):
+            session.classify_sync(firsts, second=seconds[:2])

@@ -8,26 +8,12 @@ from rekindle.client.batches.run import Shape
 from rekindle.client.calls.prompts import label_of
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits
-from rekindle.core.errors import InvalidRequest
 from rekindle.core.request import checks
 from rekindle.core.request.accepted import LONGEST_SALT
 from rekindle.formats.checkpoints.heads import Floats
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.scoring.computing import ScoringBar, wait_all
 from rekindle.scoring.pairs import note_cuts
-
-
-def encoder_texts(texts: Any) -> tuple[Sequence[str], bool]:
-    """Return the texts of a call, and whether the call has a list of them.
-
-    Raises:
-        InvalidRequest: it has neither a text nor a list of texts.
-    """
-    if isinstance(texts, str):
-        return [checks.text("texts", texts, checks.LONGEST_LONG_TEXT)], False
-    if not checks.is_sequence(texts):
-        raise InvalidRequest(f"texts must be a text or a list of texts, got {checks.preview(texts)}")
-    return checks.long_texts("texts", texts), True
 
 
 def token_states(

@@ -13,7 +13,8 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.heads import Floats, WordHead
 from rekindle.results.scores.masked_words import MaskedWord, MaskedWords
 from rekindle.scoring.computing import ScoringBar
-from rekindle.scoring.encoding import encoder_texts, token_states
+from rekindle.scoring.encoding import token_states
+from rekindle.scoring.pairs import encoder_texts
 
 MOST: Final = 1000
 """Most words for a mask."""

@@ -1,18 +1,33 @@
 """Pairs of texts for encoders, which read both at once, and a note about cut texts."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from rekindle.client.requests import Requests
 from rekindle.core.concurrency.waits import Waits, in_a_thread
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import PicturedTokens, Prompt
+from rekindle.core.request import checks
 from rekindle.core.text.tokenizer import Tokenizer
 
 CUT: Final = (
     "Some texts have more than {} tokens, and lose their end, as the model's files say. This note appears once per "
     "session."
 )
+
+
+def encoder_texts(texts: Any) -> tuple[Sequence[str], bool]:
+    """Return the texts of a call, and whether the call has a list of them.
+
+    Raises:
+        InvalidRequest: it has neither a text nor a list of texts.
+    """
+    if isinstance(texts, str):
+        return [checks.text("texts", texts, checks.LONGEST_LONG_TEXT)], False
+    if not checks.is_sequence(texts):
+        raise InvalidRequest(f"texts must be a text or a list of texts, got {checks.preview(texts)}")
+    checks.check_size("texts", texts, checks.MOST_LONG_TEXTS)
+    return [checks.text(f"texts[{index}]", text, checks.LONGEST_LONG_TEXT) for index, text in enumerate(texts)], True
 
 
 def pair_prompts(requests: Requests, firsts: Sequence[str], seconds: Sequence[str]) -> Waits[list[Prompt]]:

@@ -94,7 +94,7 @@ def rerank(
     uses = requests.engine.facts.checkpoint.uses
     if uses.classifier is not None:
         return (yield from _by_class(requests, call, uses.classifier))
-    if uses.embedding.pooling is not None or uses.embedding.unsupported_reason:
+    if uses.embedding.pooling is not None or uses.embedding.unsupported_reason or uses.both_ways:
         return (yield from _by_similarity(requests, call, uses.embedding))
     return (yield from _by_answer(requests, call))
 

@@ -16,7 +16,8 @@ from rekindle.formats.checkpoints.heads import Floats
 from rekindle.formats.checkpoints.uses import Classifier
 from rekindle.results.scores.spans import Span, Spans
 from rekindle.scoring.computing import ScoringBar
-from rekindle.scoring.encoding import encoder_texts, token_states
+from rekindle.scoring.encoding import token_states
+from rekindle.scoring.pairs import encoder_texts
 
 Aggregation = Literal["simple", "none", "first", "average", "max"]
 OUTSIDE: Final = "O"

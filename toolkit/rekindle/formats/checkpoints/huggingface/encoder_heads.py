@@ -45,7 +45,7 @@ class _Heads:
         texts, tokens, words: the layers of each head before its last product.
         texts_out: the last product over texts; of tokens, it is "classifier".
         words_out: the matrix of words, unless it is the embedding.
-        words_bias: names of the bias of words; the first in the files counts.
+        words_bias: names of the bias of words; the first in the files counts, or the last without the embedding.
     """
 
     texts: tuple[_Layer, ...]
@@ -217,4 +217,6 @@ def _words(files: _Files, heads: _Heads, tokenizer: Tokenizer | None, directory:
     is_tied = files.settings.get("tie_word_embeddings", True) is not False or heads.words_out not in files.loaders
     weight = files.loaders[embedding if is_tied else heads.words_out]
     layers = tuple(map(files.layer, heads.words))
-    return WordHead(layers, weight, files.either(*heads.words_bias), mask[1], mask[0])
+    return WordHead(
+        layers, weight, files.either(*(heads.words_bias if is_tied else heads.words_bias[::-1])), mask[1], mask[0]
+    )
