@@ -79,6 +79,7 @@ STEP: Final = (
             "abstract",
             "attention",
             "decoder",
+            "distances",
             "draft_head",
             "latent",
             "layer",

@@ -25,6 +25,7 @@ _MODULES: Final = {
     "tpu": "rekindle_kernels.tpu.operations",
     "gpu": "rekindle_kernels.gpu.operations",
 }
+_PORTABLE: Final = "xla.attention"
 _PREFERRED: Final[dict[str, Implementation]] = {"cpu": "cpu", "tpu": "tpu", "gpu": "gpu", "cuda": "gpu"}
 _TRITON: Final = "jax.experimental.pallas.triton"
 """The module of Pallas's lowering to Triton, which JAX 0.11 and later deprecate."""
@@ -223,6 +224,7 @@ def attend_blocks(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: jax.Array | None = None,
+    bias: jax.Array | None = None,
     implementation: Implementation | None = None,
 ) -> jax.Array:
     """Compute softmax attention of blocks of queries over their sequences' pages, for prefill.
@@ -244,6 +246,9 @@ def attend_blocks(
         soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None for unchanged scores.
         sinks: (heads,) float, the score of one more position per head, visible to all queries and with zeros as values
             (Xiao et al., 2023, arXiv:2309.17453); None for no sinks.
+        bias: (heads, 2 * farthest + 1) float32, the summand of scores by the distance of the key from the query, from
+            -farthest to farthest; farther keys have that of the farthest. It is added after the soft cap, and computed
+            portably, over pages in a form of "xla", "cpu" or "reference". None for none.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
@@ -263,18 +268,14 @@ def attend_blocks(
         )
     if visible_until is not None and visible_until.shape != q.shape[:2]:
         raise ValueError(f"for q {q.shape}, visible_until must be {q.shape[:2]}; got {visible_until.shape}")
-    return operations.attend_blocks(
-        q,
-        pages,
-        page_table,
-        block_sequence,
-        block_start,
-        visible_until,
-        scale=scale,
-        window=window,
-        soft_cap=soft_cap,
-        sinks=sinks,
-    )
+    where = q, pages, page_table, block_sequence, block_start, visible_until
+    if bias is None:
+        return operations.attend_blocks(*where, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
+    if bias.ndim != 2 or len(bias) != q.shape[2] or not bias.shape[1] % 2:
+        raise ValueError(f"for q {q.shape}, bias must be ({q.shape[2]}, an odd number); got {bias.shape}")
+    module = importlib.import_module(f"rekindle_kernels.{'reference' if implementation == 'reference' else _PORTABLE}")
+    out: jax.Array = module.attend_blocks(*where, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks, bias=bias)
+    return out
 
 
 def write(

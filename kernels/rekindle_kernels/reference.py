@@ -59,12 +59,13 @@ def attend_blocks(
     window: int | None,
     soft_cap: float | None,
     sinks: jax.Array | None,
+    bias: jax.Array | None = None,
 ) -> jax.Array:
     """See `api.attend_blocks`."""
     visible = block_start[:, None] + 1 + jnp.arange(q.shape[1], dtype=jnp.int32)[None]
     visible = jnp.where(block_start[:, None] < 0, 0, visible)
     until = None if visible_until is None else jnp.where(visible > 0, visible_until, 0)
-    return attend(q, pages, page_table[block_sequence], visible, scale, window, soft_cap, sinks, until)
+    return attend(q, pages, page_table[block_sequence], visible, scale, window, soft_cap, sinks, until, bias)
 
 
 def attend(
@@ -77,6 +78,7 @@ def attend(
     soft_cap: float | None,
     sinks: jax.Array | None,
     until: jax.Array | None = None,
+    bias: jax.Array | None = None,
 ) -> jax.Array:
     """Compute attention of each query over the positions `[visible - window, until)` of its sequence.
 
@@ -100,6 +102,10 @@ def attend(
         scores = jnp.einsum("qhd,shd->qhs", q.astype(dtype), keys) * scale
         if soft_cap is not None:
             scores = soft_cap * jnp.tanh(scores / soft_cap)
+        if bias is not None:
+            farthest = bias.shape[1] // 2
+            distances = jnp.clip(positions - (visible[:, None] - 1), -farthest, farthest)
+            scores += jnp.moveaxis(bias[:, distances + farthest], 0, 1)
         scores = jnp.where(mask[:, None, :], scores, -jnp.inf)
         if sinks is not None:
             sink_scores = jnp.broadcast_to(sinks.astype(dtype)[None, :, None], (*scores.shape[:2], 1))

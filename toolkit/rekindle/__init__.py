@@ -73,10 +73,12 @@ if TYPE_CHECKING:
     from rekindle.results.local_models import LocalModel, LocalModels
     from rekindle.results.scores.classes import Classification
     from rekindle.results.scores.decision import Decision, Decisions
+    from rekindle.results.scores.masked_words import MaskedWords
     from rekindle.results.scores.options import Scores
     from rekindle.results.scores.perplexity import Perplexity
     from rekindle.results.scores.questions import Choice, Score, YesNo
     from rekindle.results.scores.ranking import Ranking
+    from rekindle.results.scores.spans import Spans
     from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
     from rekindle.session.models import models
     from rekindle.session.opening import open, open_sync
@@ -129,6 +131,7 @@ __all__ = [
     "LogitsRow",
     "MapDecisions",
     "MapResults",
+    "MaskedWords",
     "MessageRecord",
     "ModelError",
     "ModelNotFound",
@@ -158,6 +161,7 @@ __all__ = [
     "SessionClosed",
     "SessionError",
     "Settings",
+    "Spans",
     "Stats",
     "Steering",
     "StepTimeout",
@@ -241,10 +245,12 @@ _HOMES = {
     "rekindle.results.local_models": ("LocalModel", "LocalModels"),
     "rekindle.results.scores.classes": ("Classification",),
     "rekindle.results.scores.decision": ("Decision", "Decisions"),
+    "rekindle.results.scores.masked_words": ("MaskedWords",),
     "rekindle.results.scores.options": ("Scores",),
     "rekindle.results.scores.perplexity": ("Perplexity",),
     "rekindle.results.scores.questions": ("Choice", "Score", "YesNo"),
     "rekindle.results.scores.ranking": ("Ranking",),
+    "rekindle.results.scores.spans": ("Spans",),
     "rekindle.results.tool_run": ("ToolResult", "ToolRun", "ToolStep"),
     "rekindle.session.models": ("models",),
     "rekindle.session.opening": ("open", "open_sync"),

@@ -49,12 +49,13 @@ def attend_blocks(
     window: int | None,
     soft_cap: float | None,
     sinks: jax.Array | None,
+    bias: jax.Array | None = None,
 ) -> jax.Array:
     """See `api.attend_blocks`."""
     visible = block_start[:, None] + 1 + jnp.arange(q.shape[1], dtype=jnp.int32)[None]
     visible = jnp.where(block_start[:, None] < 0, 0, visible)
     until = None if visible_until is None else jnp.where(visible > 0, visible_until, 0)
-    return _attend(q, pages, page_table[block_sequence], visible, Rules(scale, window, soft_cap, sinks), until)
+    return _attend(q, pages, page_table[block_sequence], visible, Rules(scale, window, soft_cap, sinks, bias), until)
 
 
 class Rules(NamedTuple):
@@ -64,6 +65,7 @@ class Rules(NamedTuple):
     window: int | None
     soft_cap: float | None
     sinks: jax.Array | None
+    bias: jax.Array | None = None
 
 
 def _attend(
@@ -101,6 +103,20 @@ def _attend(
     return jnp.moveaxis(out, 1, 2).reshape(sequences, queries, heads, head_dim)
 
 
+def _summands(bias: jax.Array, distances: jax.Array, kv_heads: int) -> jax.Array:
+    """Return the summands of scores, (sequences, kv_heads, rows, tile).
+
+    Args:
+        bias: see `api.attend_blocks`.
+        distances: (sequences, rows, tile) int32, of positions from the rows' own; rows of a query are adjacent, one for
+            each head of a KV head.
+    """
+    farthest, group = bias.shape[1] // 2, len(bias) // kv_heads
+    places = jnp.clip(distances, -farthest, farthest) + farthest
+    heads = jnp.arange(kv_heads)[:, None] * group + jnp.arange(distances.shape[1])[None] % group
+    return bias[heads[None, :, :, None], places[:, None]]
+
+
 def _product_over(pages: jax.Array) -> Callable[..., jax.Array]:
     """Return an einsum with sums in float32; over float32 pages a GPU would round its operands to TF32 by default."""
     precision = lax.Precision.HIGHEST if pages.dtype == jnp.float32 else None
@@ -123,6 +139,7 @@ def _online_softmax(
     """
     sides, halves = pages.shape[1], pages.reshape(-1, *pages.shape[2:])
     tile = tile_pages * pages.shape[3]
+    own = visible - 1
     first = jnp.zeros_like(visible) if rules.window is None else jnp.maximum(visible - rules.window, 0)
     visible = visible if until is None else until
     first_of_all, last_of_all = jnp.where(visible > 0, first, visible.max()).min(1), visible.max(1)
@@ -144,6 +161,8 @@ def _online_softmax(
             scores *= factors[:, :, None]
         if rules.soft_cap is not None:
             scores = rules.soft_cap * jnp.tanh(scores / rules.soft_cap)
+        if rules.bias is not None:
+            scores += _summands(rules.bias, positions[None, None] - own[:, :, None], q.shape[1])
         mask = positions[None, None] < visible[:, :, None]
         if rules.window is not None:
             mask &= positions[None, None] >= first[:, :, None]

@@ -453,7 +453,7 @@ def test_values_that_change_nothing_are_no_reason_to_refuse_a_model(copy: Copy, 
         ),
         ({"architectures": ["Qwen4ForCausalLM"]}, r"The nearest that opens: Qwen3 \(0\.6B to 32B\)\. If its layers"),
         (
-            {"architectures": ["BertModel"]},
+            {"architectures": ["AlbertModel"]},
             r"it is an encoder.* opens: Qwen3-Embedding .*\. A family= of your own does not help",
         ),
         (
@@ -527,14 +527,14 @@ def test_the_nearest_models_are_of_families_that_open() -> None:
         ("InternLM2ForCausalLM", "llama"),
         ("DbrxForCausalLM", "mixtral"),
         ("CohereCompassForConditionalGeneration", "cohere2"),
-        ("BertModel", EMBEDDING),
+        ("AlbertModel", EMBEDDING),
     ],
 )
 def test_the_nearest_model_is_the_one_that_is_most_alike(name: str, family: str) -> None:
     assert nearest([name]) == SIZES.get(family, family)
 
 
-@pytest.mark.parametrize("names", [["Qwen4ForCausalLM"], ["BertModel"], ["MyForCausalLM"], ["RWKV7ForCausalLM"]])
+@pytest.mark.parametrize("names", [["Qwen4ForCausalLM"], ["AlbertModel"], ["MyForCausalLM"], ["RWKV7ForCausalLM"]])
 def test_a_refusal_names_one_family_and_not_all(names: list[str], copy: Copy) -> None:
     directory = copy("llama3-rope")
     edit(directory / "config.json", {"architectures": names})

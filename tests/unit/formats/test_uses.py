@@ -149,7 +149,7 @@ def test_a_base_model_opens_without_a_head_and_predicts_nothing(families: Path, 
             {"architectures": ["LlamaBidirectionalModel"]},
             r"the architecture \(LlamaBidirectionalModel\) is not supported",
         ),
-        ({"architectures": ["BertModel"]}, r"the architecture \(BertModel\) is not supported"),
+        ({"architectures": ["AlbertModel"]}, r"the architecture \(AlbertModel\) is not supported"),
     ],
 )
 def test_models_that_read_in_both_directions_are_refused(

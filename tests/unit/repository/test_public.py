@@ -21,14 +21,13 @@ from rekindle.vllm import LLM
 PUBLIC = """
 Activations Answers BatchFailed Bench CacheView CachedPath CachedTokens Candidate Chat CheckpointError Choice
 Classification Comparison ConfigError ConstraintFailed Decision Decisions EngineFailed Explanation Family Generation
-Handle HostLost HostRefused Hosts ImageAttention InvalidBatch InvalidData InvalidRequest LaneLoad
-LocalModel LocalModels LogitLens LogitsNotFinite LogitsRow
-MapDecisions MapResults MessageRecord ModelError ModelNotFound ModelTooLarge NoWeights NotRestored OutOfMemory
-ParametersIgnored Part Patch Perplexity Piece Prefix PromptTooLong QueueFull Ranking Ray RekindleError RepetitionLimit
-ReplicaLost
-RequestCancelled SamplingParams Score Scores ServerSettings Session SessionClosed SessionError Settings Stats Steering
-StepTimeout StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage
-UnsupportedModel Usage WeightsChanged YesNo models open open_sync serve serve_sync
+Handle HostLost HostRefused Hosts ImageAttention InvalidBatch InvalidData InvalidRequest LaneLoad LocalModel LocalModels
+LogitLens LogitsNotFinite LogitsRow MapDecisions MapResults MaskedWords MessageRecord ModelError ModelNotFound
+ModelTooLarge NoWeights NotRestored OutOfMemory ParametersIgnored Part Patch Perplexity Piece Prefix PromptTooLong
+QueueFull Ranking Ray RekindleError RepetitionLimit ReplicaLost RequestCancelled SamplingParams Score Scores
+ServerSettings Session SessionClosed SessionError Settings Spans Stats Steering StepTimeout StorageError Stream Timings
+TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged YesNo models open
+open_sync serve serve_sync
 """
 
 

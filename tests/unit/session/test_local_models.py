@@ -129,7 +129,7 @@ def test_what_does_not_open_has_its_reason_in_place_of_a_line(gguf: Path, famili
     (here / "gone.gguf").symlink_to(here / "nowhere")
     (here / "pointer.gguf").write_text("version https://git-lfs.github.com/spec/v1\n")
     put(here / "split-00001-of-00002.gguf", gguf)
-    for name, settings in (("bert", {"model_type": "bert"}), ("list", [1]), ("half", None)):
+    for name, settings in (("albert", {"model_type": "albert"}), ("list", [1]), ("half", None)):
         shutil.copytree(families / "qwen2", here / name)
         if settings is not None:
             (here / name / "config.json").write_text(json.dumps(settings))
@@ -140,7 +140,7 @@ def test_what_does_not_open_has_its_reason_in_place_of_a_line(gguf: Path, famili
         "ollama:odd:latest": "a value of a wrong type",
         "ollama:torn:latest": "is no JSON object",
         "./alien.gguf": "the architecture 'alien' is not supported in GGUF files",
-        "./bert": "is not supported",
+        "./albert": "is not supported",
         "./empty.gguf": "the file cannot be read",
         "./gone.gguf": "which is gone",
         "./half": "the shard model-00002-of-00002.safetensors is missing",

@@ -96,6 +96,11 @@ class GrowingOutput:
         count, total = self._states
         return total / count
 
+    def token_states(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the hidden state of each token of a finished request for them, shape (tokens, hidden), float64."""
+        assert self._states is not None, "a finished request with pooling has hidden states"
+        return self._states[1]
+
     def arrive(self, now: float) -> float | None:
         """Note the time of new tokens, by `perf_counter`; return the seconds since the ones before, None at first."""
         before, self._last_token = self._last_token, now
@@ -109,7 +114,7 @@ class GrowingOutput:
         if more.prompt_logprobs:
             self.prompt_logprobs += more.prompt_logprobs
         if more.states is not None:
-            count, total = self._states or (0, np.zeros(len(more.states.values)))
+            count, total = self._states or (0, np.zeros(more.states.values.shape))
             self._states = count + more.states.count, total + more.states.values
         tokens, logprobs = more.token_ids, more.logprobs if self._wants_logprobs else None
         if not tokens and not more.text:

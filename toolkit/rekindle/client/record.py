@@ -115,6 +115,10 @@ class Record:
         """Return the mean hidden state of a finished request with pooling, shape (hidden,), float64."""
         return self.output.mean_state()
 
+    def token_states(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the hidden state of each token of a finished request for them, shape (tokens, hidden), float64."""
+        return self.output.token_states()
+
     def so_far(self) -> Generation:
         """Return the generation, or the partial generation of an unfinished request with finish reason "cancelled"."""
         return self.generation or self._with_response(self._with_parsed(self._generation_so_far("cancelled")))

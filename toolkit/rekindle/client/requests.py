@@ -43,7 +43,7 @@ from rekindle.core.request.accepted import LONGEST_NAME, check_draws
 from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.params import SamplingOptions, SamplingParams, draws
 from rekindle.core.request.repetition import TEXTS, RepetitionLimit
-from rekindle.core.request.request import Pooling, Turn, check_length
+from rekindle.core.request.request import States, Turn, check_length
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.facts import settings
 from rekindle.results.generation import Generation
@@ -186,7 +186,7 @@ class Requests:
         submission = self._submission(prompt, params, options, tools)
         return self._submit(replace(submission, output_prefix=output_prefix, label=label))
 
-    def compute(self, prompt: Prompt, params: SamplingParams, pooling: Pooling | None = None) -> Handle:
+    def compute(self, prompt: Prompt, params: SamplingParams, pooling: States | None = None) -> Handle:
         """Submit a request for prompt logprobs or hidden states; its output is not parsed."""
         return self._submit(replace(self._submission(prompt, params, {}, None, meanwhile=""), pooling=pooling))
 
@@ -369,7 +369,7 @@ class Requests:
         """Return the prompts of a call, and whether the call is a batch; see `all_prompts`."""
         if self._prefix is not None and prompt is None and options.get("token_ids") is None:
             return [prefix_prompt(self._prefix, options)], False
-        prompts, batch = all_prompts(prompt, options, self.vocab_size)
+        prompts, batch = all_prompts(prompt, options, self.vocab_size, takes_empty=not self.engine.facts.model.predicts)
         self._notes.warn_unread(options.get("chat_template_kwargs") or {})
         if self._prefix is None:
             return prompts, batch

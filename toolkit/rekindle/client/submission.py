@@ -11,7 +11,7 @@ from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
 from rekindle.core.request.activations.capture import Captured
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
-from rekindle.core.request.request import AdapterUse, Pooling, Turn
+from rekindle.core.request.request import AdapterUse, States, Turn
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.response import Reading
 from rekindle.formats.responses.formats import format_of
@@ -85,7 +85,7 @@ class Submission:
     params: SamplingParams
     hold: bool = False
     output_prefix: OutputPrefix = NO_PREFIX
-    pooling: Pooling | None = None
+    pooling: States | None = None
     reader: Reader | None = None
     origin: Origin | None = None
     progress: bool = False

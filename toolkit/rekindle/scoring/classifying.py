@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-import numpy as np
-
 from rekindle.client.calls.options import Messages, TokenIds
-from rekindle.client.requests import HasRequests
+from rekindle.client.requests import HasRequests, Requests
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest
-from rekindle.formats.checkpoints.uses import Classifier
+from rekindle.core.messages import Prompt
+from rekindle.core.request import checks
+from rekindle.formats.checkpoints.uses import Uses
 from rekindle.results.scores.classes import Classification
 from rekindle.scoring.computing import ScoringBar
 from rekindle.scoring.embedding import last_states
+from rekindle.scoring.pairs import encoder_texts, pair_prompts
 
 
 @overload
@@ -20,6 +21,7 @@ def classify(
     session: HasRequests,
     texts: str | Messages,
     *,
+    second: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     continue_final_message: bool = False,
     cache_salt: str = "",
@@ -31,6 +33,7 @@ def classify(
     session: HasRequests,
     texts: list[str] | Sequence[Messages],
     *,
+    second: list[str] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     continue_final_message: bool = False,
     cache_salt: str = "",
@@ -50,6 +53,7 @@ def classify(
     session: HasRequests,
     texts: Any = None,
     *,
+    second: Any = None,
     token_ids: Any = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     continue_final_message: bool = False,
@@ -64,6 +68,8 @@ def classify(
 
     Args:
         texts: one text or conversation, or a list, as in `generate`.
+        second: the second text of each pair, for an encoder that reads both at once, such as a premise with a
+            hypothesis; one text, or as many as `texts`.
         token_ids: token ids in place of texts; of one text, or of several.
         chat_template_kwargs: additional variables of the chat template, for every conversation. The default of
             `add_generation_prompt` is False here, so a conversation ends with its last message.
@@ -87,24 +93,52 @@ def classify(
         requests.engine.facts.checkpoint.uses.classifier,
     )
     if head is None:
-        raise InvalidRequest(
-            "the model has no head that classifies texts; score() compares options, and rerank() compares documents"
+        raise InvalidRequest(_no_head(requests.engine.facts.checkpoint.uses))
+    prompts: Sequence[Prompt | Exception]
+    if second is not None:
+        prompts, several = yield from _pairs(requests, texts, second)
+    else:
+        prompts, several = requests.pooled_prompts(
+            texts,
+            {
+                "token_ids": token_ids,
+                "chat_template_kwargs": chat_template_kwargs,
+                "continue_final_message": continue_final_message,
+            },
         )
-    prompts, several = requests.pooled_prompts(
-        texts,
-        {
-            "token_ids": token_ids,
-            "chat_template_kwargs": chat_template_kwargs,
-            "continue_final_message": continue_final_message,
-        },
-    )
-    states = yield from last_states(requests, prompts, several, "last", cache_salt, adapter, bar)
-    rows = logits_of(head, states.rows).tolist()
+    states = yield from last_states(requests, prompts, several, head.pooling, cache_salt, adapter, bar)
+    rows = head.logits(states.rows).tolist()
     classes = [Classification(head.labels, tuple(row), head.activation) for row in rows]
     return classes if several else classes[0]
 
 
-def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the logits of a classification head for hidden states, shape (texts, labels), float64."""
-    logits: np.ndarray[Any, np.dtype[np.float64]] = states @ head.weight.T.astype(np.float64)
-    return logits
+def _pairs(requests: Requests, first: Any, second: Any) -> Waits[tuple[list[Prompt], bool]]:
+    """Return the prompts of pairs of texts, and whether the call has a list of them.
+
+    Raises:
+        InvalidRequest: the model is no encoder, a value is no text or list of texts, or their numbers differ.
+    """
+    if requests.engine.facts.model.predicts:
+        raise InvalidRequest.of(
+            "second", "second= is for encoders, which read both texts at once: write the pair into the prompt instead"
+        )
+    (firsts, several), (seconds, also_several) = encoder_texts(first), encoder_texts(second)
+    if several != also_several or len(firsts) != len(seconds):
+        raise InvalidRequest.of(
+            "second", f"second must have a text for each of the {len(firsts)} texts, got {checks.preview(second)}"
+        )
+    return (yield from pair_prompts(requests, firsts, seconds)), several
+
+
+def _no_head(uses: Uses) -> str:
+    """Return the message for a model without a head over texts."""
+    if uses.tokens is not None:
+        return "the model has no head that classifies texts, but one that classifies tokens: use spans()"
+    if uses.words is not None:
+        return "the model has no head that classifies texts, but one for masked words: use fill() or embed()"
+    if uses.both_ways:
+        return (
+            "the model has no head that classifies texts: open an encoder with SequenceClassification in its "
+            "architecture, or use embed()"
+        )
+    return "the model has no head that classifies texts; score() compares options, and rerank() compares documents"

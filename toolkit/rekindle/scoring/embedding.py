@@ -22,6 +22,7 @@ from rekindle.formats.checkpoints.uses import ConversationForm, Embedding
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.scoring.computing import ScoringBar, wait_all
 from rekindle.scoring.fitness import note_unfit
+from rekindle.scoring.pairs import note_cuts
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 SMALLEST_NORM = 1e-12
@@ -247,8 +248,10 @@ def last_states(
     handles = yield from wait_all((yield from batch.start()), bar)
     if not handles:
         return PooledStates(np.zeros((0, requests.engine.facts.model.hidden_size)), 0)
+    counts = [handle.record.standing.prompt_tokens or 0 for handle in handles]
+    yield from note_cuts(requests, prompts, counts)
     rows = yield from _for_many(len(handles), lambda: np.stack([handle.record.mean_state() for handle in handles]))
-    return PooledStates(rows, sum(handle.record.standing.prompt_tokens or 0 for handle in handles))
+    return PooledStates(rows, sum(counts))
 
 
 def in_conversation(

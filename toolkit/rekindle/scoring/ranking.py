@@ -18,10 +18,10 @@ from rekindle.formats.checkpoints.uses import Activation, Classifier, Embedding
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.results.scores.classes import activated
 from rekindle.results.scores.ranking import Content, Ranking
-from rekindle.scoring.classifying import logits_of
 from rekindle.scoring.computing import ScoringBar, compute_all
 from rekindle.scoring.embedding import EmbedOptions, last_states, normalized
 from rekindle.scoring.fitness import note_unfit
+from rekindle.scoring.pairs import pair_prompts
 from rekindle.scoring.ranking_contents import content, contents
 from rekindle.scoring.ranking_prompts import (
     DOCUMENT,
@@ -94,7 +94,7 @@ def rerank(
     uses = requests.engine.facts.checkpoint.uses
     if uses.classifier is not None:
         return (yield from _by_class(requests, call, uses.classifier))
-    if uses.embedding.pooling is not None or uses.embedding.unsupported_reason:
+    if uses.embedding.pooling is not None or uses.embedding.unsupported_reason or uses.both_ways:
         return (yield from _by_similarity(requests, call, uses.embedding))
     return (yield from _by_answer(requests, call))
 
@@ -157,16 +157,32 @@ def _by_class(requests: Requests, call: _RankingCall, head: Classifier) -> Waits
     """Return the ranking by the probability of a head's only class."""
     __tracebackhide__ = True
     _check_texts(call)
-    prompts = yield from _questions(requests, call, output=0)
+    is_encoder = not requests.engine.facts.model.predicts
+    prompts = yield from (_pairs(requests, call) if is_encoder else _questions(requests, call, output=0))
     if (classes := len(head.labels)) > 1:
         raise InvalidRequest(
             f"rerank() needs a head with one class, but the head of this model has {classes}; use classify()"
         )
     states = yield from last_states(
-        requests, prompts, True, "last", call.cache_salt, call.adapter, call.bar, DOCUMENT.format
+        requests, prompts, True, head.pooling, call.cache_salt, call.adapter, call.bar, DOCUMENT.format
     )
-    logits = logits_of(head, states.rows)[:, 0].tolist()
+    logits = head.logits(states.rows)[:, 0].tolist()
     return call.ranking_of(logits, head.activation, states.prompt_tokens)
+
+
+def _pairs(requests: Requests, call: _RankingCall) -> Waits[list[Prompt]]:
+    """Return the pairs of the query and each document, for an encoder."""
+    if call.instruction is not None:
+        raise InvalidRequest.of(
+            "instruction", "this model ranks pairs of a query and a document as they are: leave instruction= out"
+        )
+    if call.most not in (None, -1):
+        raise InvalidRequest.of(
+            "truncate_prompt_tokens",
+            "this model cuts pairs at the length of its files: leave truncate_prompt_tokens= out, or give -1",
+        )
+    query, documents = str(call.query), [str(each) for each in call.documents]
+    return (yield from pair_prompts(requests, [query] * len(documents), documents))
 
 
 def _questions(requests: Requests, call: _RankingCall, output: int) -> Waits[list[Prompt]]:

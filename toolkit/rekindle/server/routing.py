@@ -17,6 +17,7 @@ from rekindle.server.http.endpoint import Answer, Convention, Endpoint, check_or
 from rekindle.server.http.exchange import Service
 from rekindle.server.judging import encoding_routes
 from rekindle.server.judging import routes as judging
+from rekindle.server.judging import tei_routes as tei
 from rekindle.server.ollama import routes as ollama
 from rekindle.server.ollama.stream import OLLAMA
 from rekindle.server.openai.chat.routes import create_chat_completion
@@ -46,6 +47,8 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "/chat/completions": create_chat_completion,
     "/completions": create_completion,
     "/embeddings": encoding_routes.create_embeddings,
+    "/embed": tei.embed,
+    "/predict": tei.predict,
 }
 """Answers to POST by path, with bodies in the conventions of OpenAI's API."""
 ANTHROPIC_ANSWERS: Final[Mapping[str, Answer]] = {

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from rekindle.notebook.explorer import Explorer
     from rekindle.results.inspection.activations import Activations
     from rekindle.results.inspection.lens import LogitLens
-    from rekindle.scoring import classifying, deciding, embedding, likelihood, ranking
+    from rekindle.scoring import classifying, deciding, embedding, filling, likelihood, ranking, tagging
     from rekindle.server.listening.running import PendingServer
     from rekindle.session import bench as benching
     from rekindle.session import comparing
@@ -468,6 +468,10 @@ class Session:
         perplexity_sync = blocking(perplexity)
         classify = awaitable("await session.classify(...)")(classifying.classify)
         classify_sync = blocking(classify)
+        spans = awaitable("await session.spans(...)")(tagging.spans)
+        spans_sync = blocking(spans)
+        fill = awaitable("await session.fill(...)")(filling.fill)
+        fill_sync = blocking(fill)
         rerank = awaitable("await session.rerank(...)")(ranking.rerank)
         rerank_sync = blocking(rerank)
         decide = awaitable("await session.decide(...)")(deciding.decide)
@@ -484,6 +488,8 @@ class Session:
         score, score_sync = later("rekindle.scoring.likelihood.score", "await session.score(...)")
         perplexity, perplexity_sync = later("rekindle.scoring.likelihood.perplexity", "await session.perplexity(...)")
         classify, classify_sync = later("rekindle.scoring.classifying.classify", "await session.classify(...)")
+        spans, spans_sync = later("rekindle.scoring.tagging.spans", "await session.spans(...)")
+        fill, fill_sync = later("rekindle.scoring.filling.fill", "await session.fill(...)")
         rerank, rerank_sync = later("rekindle.scoring.ranking.rerank", "await session.rerank(...)")
         decide, decide_sync = later("rekindle.scoring.deciding.decide", "await session.decide(...)")
 

@@ -57,7 +57,7 @@ class PromptReader:
 
     Attributes:
         tokenizer: the tokenizer; None for a model that takes token ids only.
-        vocab_size: number of token ids.
+        vocab_size: number of token ids, with those of each type of token.
         capacity: most tokens in one request, prompt and output together.
         images: prompts with images; None for a model that takes none.
         picture_rows: the most tokens of images on the device at a time.
@@ -80,7 +80,7 @@ class PromptReader:
 
             images = ImagePrompts(model.images, model.tokenizer)
         no_images = _reason(model)
-        return cls(model.tokenizer, model.config.vocab_size, capacity, images, picture_rows, no_images)
+        return cls(model.tokenizer, model.config.typed_ids, capacity, images, picture_rows, no_images)
 
     def read(self, prompt: Prompt, params: SamplingParams | None = None, ended: Ended = never) -> PicturedTokens:
         """Return the tokens of a prompt of any kind.

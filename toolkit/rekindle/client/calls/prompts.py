@@ -25,7 +25,7 @@ from rekindle.tools.tool import schemas_of
 
 
 def all_prompts(
-    prompt: Any, options: PromptOptions[Any], vocab_size: int
+    prompt: Any, options: PromptOptions[Any], vocab_size: int, takes_empty: bool = False
 ) -> tuple[list[Prompt | InvalidRequest], bool]:
     """Return the checked prompts of a call, and whether the call is a batch. In a batch, errors replace bad prompts.
 
@@ -33,6 +33,7 @@ def all_prompts(
         prompt: a prompt (see `OnePrompt`) or a list of prompts.
         options: see `PromptOptions`.
         vocab_size: the exclusive upper bound of token ids.
+        takes_empty: whether a text may be empty, as an encoder has special tokens around each text.
 
     Raises:
         InvalidRequest: a single prompt is empty, has an unsupported type, or is not a conversation although tools or
@@ -51,7 +52,7 @@ def all_prompts(
         batch = _is_list(token_ids) and len(token_ids) > 0 and all(_is_list(ids) for ids in token_ids)
         return each_of(token_ids if batch else [token_ids], partial(_ids, extras, vocab_size), batch), batch
     batch = _is_list(prompt) and not (len(prompt) and isinstance(prompt[0], Mapping))
-    prompts = each_of(prompt if batch else [prompt], partial(_text_or_chat, extras), batch)
+    prompts = each_of(prompt if batch else [prompt], partial(_text_or_chat, extras, takes_empty), batch)
     return prompts if images is None else _illustrated(prompts, images, batch), batch
 
 
@@ -286,9 +287,9 @@ def _ids(extras: _Extras, vocab_size: int, token_ids: Any) -> Prompt:
     return ids
 
 
-def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
+def _text_or_chat(extras: _Extras, takes_empty: bool, prompt: Any) -> Prompt:
     if isinstance(prompt, str):
-        if not prompt:
+        if not prompt and not takes_empty:
             raise InvalidRequest("the prompt is empty; it needs at least one character")
         if extras.chat_option:
             raise _no_chat(prompt, extras.chat_option)

@@ -105,7 +105,7 @@ def _pack(part: GroupPart, layout: InputLayout) -> Array:
         if chunk.scoring is not None:
             targets = first + chunk.scoring.first
             inputs.targets[targets : targets + len(chunk.scoring.tokens)] = chunk.scoring.tokens
-        if chunk.summing is not None:
+        if chunk.summing is not None and not chunk.summing.apart:
             inputs.sum_first[index] = first + chunk.summing.first
             inputs.sum_count[index] = chunk.summing.count
         if chunk.completes is not None:
@@ -248,7 +248,9 @@ def describe_outputs(plan: Plan, parts: Sequence[GroupPart], bucket: Bucket, max
         ]
         for index, chunk in enumerate(part.chunks, group * samples):
             if chunk.summing is not None:
-                sum_rows.append(SumRow(chunk.request_id, index, chunk.summing.count))
+                summing = chunk.summing
+                row = first_token + summing.first if summing.apart else index
+                sum_rows.append(SumRow(chunk.request_id, row, summing.count, summing.apart))
             if chunk.scoring is not None:
                 score_rows.append(ScoreRow(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
             first_token += len(chunk.pages) * QUERY_BLOCK

@@ -48,6 +48,7 @@ class TickOutputs:
         sums: (samples, hidden) float32, the requested sum of each chunk's hidden states.
         proposals: (samples + decode_rows,) int32, the draft head's guess of the token after the last of each row; None
             without a draft head.
+        states: (prefill_tokens, hidden) float32, the hidden states; None for a model with an output projection.
     """
 
     tokens: jax.Array
@@ -55,6 +56,7 @@ class TickOutputs:
     prompt_scores: jax.Array
     sums: jax.Array
     proposals: jax.Array | None = None
+    states: jax.Array | None = None
 
 
 def step(
@@ -167,6 +169,7 @@ def _tick(
         prompt_scores=_prompt_scores(decoder, delta, hidden[: bucket.prefill_tokens], inputs, max_logprobs),
         sums=sum_states(hidden[: bucket.prefill_tokens], inputs.sum_first, inputs.sum_count),
         proposals=proposals,
+        states=None if decoder.config.predicts else hidden[: bucket.prefill_tokens],
     )
     return pages, slots, outputs
 
@@ -316,17 +319,21 @@ def _next_tokens(
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
     lengths = jnp.concatenate([inputs.sample_length, row_positions + 1])
     rows = SamplingRows.unpack(slots.sampling[owners])
-    tokens, scores = sample(
-        columns,
-        rows,
-        lengths,
-        slots.adjustments,
-        owners,
-        max_logprobs,
-        processor,
-        decoder.implementation,
-        slots.allowed,
-        jnp.concatenate([inputs.sample_slot, inputs.row_masks(null_slot)]),
+    tokens, scores = (
+        sample(
+            columns,
+            rows,
+            lengths,
+            slots.adjustments,
+            owners,
+            max_logprobs,
+            processor,
+            decoder.implementation,
+            slots.allowed,
+            jnp.concatenate([inputs.sample_slot, inputs.row_masks(null_slot)]),
+        )
+        if decoder.config.predicts
+        else (jnp.zeros_like(owners), jnp.zeros((len(owners), score_columns(max_logprobs)), jnp.int32))
     )
     of_samples, of_rows = jnp.split(tokens, [len(inputs.sample_slot)])
     is_right, is_last = verify(inputs.row_offset, inputs.row_draft, of_rows)

@@ -55,7 +55,7 @@ class TickMixer:
                 table, owners, starts = blocks_in_chunks(table, owners, starts, scores.chunk, self.page_size)
             block_q = q[:tokens].reshape(-1, QUERY_BLOCK, *q.shape[1:])
             until = scores.until(_ends(starts), self.group_ends)
-            out = kernels.attend_blocks(block_q, pages, table, owners, starts, until, **options)
+            out = kernels.attend_blocks(block_q, pages, table, owners, starts, until, bias=scores.bias, **options)
             outputs.append(out.reshape(tokens, *q.shape[1:]))
         if self.bucket.decode_rows:
             table = self.slots.page_table[self.inputs.row_slot]

@@ -9,7 +9,7 @@ from rekindle.core.messages.words import describe_error, join_items, quote
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.picture import Picture
 from rekindle.core.request.repetition import RepetitionLimit
-from rekindle.core.request.request import AdapterUse, Pooling, Request, Turn
+from rekindle.core.request.request import AdapterUse, Request, States, Turn
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.words import quantity
 
@@ -148,7 +148,7 @@ class Submit(OfRequest):
     hold: bool = False
     caller: int = 0
     output_prefix: OutputPrefix = NO_PREFIX
-    pooling: Pooling | None = None
+    pooling: States | None = None
     started: bool = False
     adapter: AdapterUse | None = None
     repetition: RepetitionLimit | None = None

@@ -36,10 +36,12 @@ class Summing:
     Attributes:
         first: the index of the first token in the chunk.
         count: the number of tokens.
+        apart: whether the hidden state of each token is returned in place of their sum.
     """
 
     first: int
     count: int
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +248,15 @@ class SumRow:
     """The place of a request's sum of hidden states in the outputs of a tick.
 
     Attributes:
-        row: the row of the outputs.
+        row: the row of the outputs; of the first token, if hidden states are apart.
         count: the number of summed tokens.
+        apart: whether the hidden state of each token is returned in place of their sum.
     """
 
     request_id: int
     row: int
     count: int
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class Attention(nnx.Module, pytree=False):
         if positions.growth is not None:
             q = q * positions.growth[:, None, None]
         scores = self.scores if self.sinks is None else replace(self.scores, sinks=self.sinks[...])
+        scores = scores if positions.bias is None else replace(scores, bias=positions.bias)
         mixed, pages = mixer.attend(q, kv, pages, scores)
         mixed = mixed if gates is None else mixed * jax.nn.sigmoid(gates)
         mixed = mixed if self.config.multiplier == 1 else mixed * self.config.multiplier

@@ -14,7 +14,8 @@ from flax import nnx
 
 from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.models.abstract import AbstractModel, abstract_model, shapes_of
-from rekindle.core.models.config import ModelConfig
+from rekindle.core.models.config import LearnedPositions, ModelConfig
+from rekindle.core.models.distances import Distances
 from rekindle.core.models.draft_head import DraftHead
 from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import Delta, Linear, Table, norm_of
@@ -57,19 +58,25 @@ class Decoder(nnx.Module, pytree=False):
         size = hidden if config.embedding_size is None else config.embedding_size
         self.embedding = Table(weights, names.embedding, (config.vocab_size, size))
         is_projected = config.embedding_size is not None
-        self.embedding_in = Linear(weights, size, {names.embedding_in: hidden}) if is_projected else None
+        inner = {names.embedding_in: hidden}
+        self.embedding_in = Linear(weights, size, inner, config.embedding_bias) if is_projected else None
+        is_projected &= config.predicts
         self.embedding_out = Linear(weights, hidden, {names.embedding_out: size}) if is_projected else None
-        positions, features = config.positions, config.features
-        self.positions = None if positions is None else Table(weights, names.positions, (positions.rows, hidden))
+        positions, features, norm = config.positions, config.features, config.embedding_norm
+        width = hidden if norm is None else size
+        self.positions = None if positions is None else Table(weights, names.positions, (positions.rows, width))
+        types = config.token_types
+        self.token_types = Table(weights, names.token_types, (types, width)) if types else None
+        self.embedding_norm = None if norm is None else norm_of(weights, names.embedding_norm, width, norm)
+        self.distances = None if config.distances is None else Distances(config.distances, config, weights)
         self.features = None if features is None else FeatureTable(features, config, weights)
         self.streams = None if config.streams is None else Streams(config.streams, config, weights)
         for i, layer in enumerate(config.layers):
             setattr(self, f"layer_{i}", layer_of(config, layer, weights, f"{names.layers}.{i}"))
         self.norm = None if names.norm is None else norm_of(weights, names.norm, hidden, config.norm)
         rows = None if self.shard.of == 1 else rows_of((self.shard.units(config.vocab_size), 1, 0))
-        self.head = (
-            None if config.tied_embeddings else Linear(weights, size, {names.head: config.vocab_size}, order=rows)
-        )
+        is_tied = config.tied_embeddings or not config.predicts
+        self.head = None if is_tied else Linear(weights, size, {names.head: config.vocab_size}, order=rows)
         bias = JoinedTensors({f"{names.head}.bias": (config.vocab_size,)}, False)
         self.head_bias = nnx.Param(weights.get(bias)) if config.head_bias else None
         self.draft_head = None if config.draft_head is None else DraftHead(config, config.draft_head, weights)
@@ -109,6 +116,9 @@ class Decoder(nnx.Module, pytree=False):
         features = None if self.features is None else self.features(tokens, x)
         keys = dict.fromkeys(position_key(attention) for attention in config.attentions)
         positions_by_key = {key: positions_of(key, positions, lengths) for key in keys}
+        if self.distances is not None:
+            bias = self.distances()
+            positions_by_key = {key: each._replace(bias=bias) for key, each in positions_by_key.items()}
         assert tap is None or self.streams is None, "a tap is for one residual stream"
         x = x if self.streams is None else self.streams.spread(x)
         # A compiler fuses the multiplication of embeddings with the first sum. A tap would round between the two.
@@ -156,22 +166,31 @@ class Decoder(nnx.Module, pytree=False):
 
     def _embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
         """Return the embeddings of tokens at these positions, (token, hidden) float32."""
-        config, x = self.config, self.embedding(tokens)
+        config, types = self.config, jnp.zeros_like(tokens)
+        if config.token_types:
+            types, tokens = jnp.clip(tokens // config.vocab_size, 0, config.token_types - 1), tokens % config.vocab_size
+        x = self.embedding(tokens)
         if config.embedding_multiplier != 1:
             dtype = self.embedding.dtype if config.rounded_embedding else jnp.float32
             x = x * jnp.asarray(config.embedding_multiplier, dtype).astype(jnp.float32)
-        x = x if self.embedding_in is None else self.embedding_in(x)
+        x = x if self.embedding_norm is not None or self.embedding_in is None else self.embedding_in(x)
+        if self.token_types is not None:
+            x = x + self.token_types(types)
         if config.positions is not None and self.positions is not None:
-            # Surplus rows may be past the last position; their results are dropped.
-            x = x + self.positions(jnp.minimum(positions + config.positions.offset, config.positions.rows - 1))
-        return x
+            x = x + self.positions(_rows_of(config.positions, tokens, positions))
+        if self.embedding_norm is None:
+            return x
+        x = self.embedding_norm(x)
+        return x if self.embedding_in is None else self.embedding_in(x)
 
     def logits(self, hidden: jax.Array, delta: Delta | None = None) -> jax.Array:
-        """Map (rows, hidden) to (rows, vocabulary) float32.
+        """Map (rows, hidden) to (rows, vocabulary) float32; zeros without an output projection.
 
         Args:
             delta: adds a summand to the head's product on this device, such as that of adapters.
         """
+        if not self.config.predicts:
+            return jnp.zeros((len(hidden), self.config.vocab_size), jnp.float32)
         scaled = self._scale(hidden)
         logits = kernels.linear(scaled, *self._head(), implementation=self.implementation)
         logits = logits if delta is None else delta(scaled, logits)
@@ -180,6 +199,8 @@ class Decoder(nnx.Module, pytree=False):
 
     def logits_by_token(self, hidden: jax.Array, delta: Delta | None = None) -> jax.Array:
         """Map (rows, hidden) to (vocabulary, rows) float32: transposed `logits`, for sampling."""
+        if not self.config.predicts:
+            return jnp.zeros((self.config.vocab_size, len(hidden)), jnp.float32)
         scaled = self._scale(hidden)
         logits = kernels.linear_columns(scaled, *self._head(), implementation=self.implementation)
         logits = logits if delta is None else delta(scaled, logits.T).T
@@ -200,6 +221,18 @@ class Decoder(nnx.Module, pytree=False):
     def _head(self) -> tuple[Weight, int]:
         weight = self.embedding.weight if self.head is None else self.head.weight
         return weight(), self.embedding.rows
+
+
+def _rows_of(learned: LearnedPositions, tokens: jax.Array, positions: jax.Array) -> jax.Array:
+    """Return the rows of learned positions, (token,) int32. Surplus tokens have any row, since they are dropped."""
+    rows = positions + learned.offset
+    if learned.skipped is not None:
+        is_counted = tokens != learned.skipped
+        counts = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(is_counted, dtype=jnp.int32)])
+        first = jnp.maximum(jnp.arange(len(tokens), dtype=jnp.int32) - positions, 0)
+        before = counts[1:] - counts[first] - is_counted.astype(jnp.int32)
+        rows = learned.offset + jnp.where(is_counted, before, -1)
+    return jnp.clip(rows, 0, learned.rows - 1)
 
 
 AbstractDecoder = AbstractModel[Decoder]

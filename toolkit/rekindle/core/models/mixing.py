@@ -17,6 +17,7 @@ class ScoreOptions:
     Attributes:
         chunk: the size of chunks of positions; it is no argument of the kernels, but changes their page tables.
         ahead: see `AttentionConfig`; it is no argument of the kernels, but changes `visible_until`.
+        bias: the summands of scores by distance, an argument for blocks of prompts alone.
     """
 
     scale: float
@@ -25,10 +26,12 @@ class ScoreOptions:
     sinks: jax.Array | None = None
     chunk: int | None = None
     ahead: int | None = 0
+    bias: jax.Array | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the kernels' options by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("chunk", "ahead")}
+        """Return the options common to the kernels by name."""
+        own = ("chunk", "ahead", "bias")
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in own}
 
     def until(self, own: jax.Array, group_ends: jax.Array | None) -> jax.Array | None:
         """Return `visible_until` of the kernels; None for a causal layer.

@@ -25,11 +25,13 @@ class Positions(NamedTuple):
     Attributes:
         cos, sin: the cosines and sines of each token's pairs, (tokens, pairs) float32.
         growth: the factor of each token's queries, (tokens,) float32; None for 1.
+        bias: the summands of scores by distance, see `distances.summands_of`; None for none.
     """
 
     cos: jax.Array
     sin: jax.Array
     growth: jax.Array | None
+    bias: jax.Array | None = None
 
 
 PositionKey = tuple[Rope | None, int, QueryGrowth | None]

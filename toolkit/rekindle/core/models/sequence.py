@@ -44,6 +44,7 @@ class SequenceMixer:
             jnp.zeros_like(chunks),
             None if until is None else until[None],
             **scores.options(),
+            bias=scores.bias,
             implementation="reference",
         )
         return out.reshape(-1, *out.shape[2:])[: len(q)], kv

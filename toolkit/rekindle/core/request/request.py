@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # parsers of the command line import this module, and do with
     from rekindle.core.request.activations.changes import Changes
 
 Pooling = Literal["cls", "last", "mean"]
+States = Pooling | Literal["tokens"]
+"""Hidden states to return: pooled, or those of all tokens, for models that read whole texts in both directions."""
 """Hidden states for an embedding: that of the prompt's first token (in both directions) or last one, or the mean."""
 
 
@@ -72,7 +74,7 @@ class Request:
         namespace: cache namespace; requests share cached prefixes only within one namespace.
         hold: compute only the whole pages of the prompt, and hold them in the prefix cache until withdrawn.
         output_prefix: first tokens of the output, supplied instead of generated.
-        pooling: hidden states of the prompt to return; None for none.
+        pooling: the hidden states of the prompt to return; None for none.
         constrained: constraint on the output, or None.
         goes_on: True if the output continues a text; a space at its beginning is then part of it.
         adapter: its adapter, or None.
@@ -94,7 +96,7 @@ class Request:
     namespace: str = ""
     hold: bool = False
     output_prefix: tuple[int, ...] = ()
-    pooling: Pooling | None = None
+    pooling: States | None = None
     constrained: Constrained | None = None
     goes_on: bool = False
     adapter: AdapterUse | None = None

@@ -62,11 +62,11 @@ def first_runs(runs: Sequence[tuple[int, int]], tokens: int) -> tuple[tuple[int,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateSum:
-    """Sum of the last hidden states, after the final norm, of consecutive prompt tokens.
+    """Sum of the last hidden states, after the final norm, of consecutive prompt tokens, or each of them.
 
     Attributes:
         count: number of tokens.
-        values: the sum, (hidden,) float32.
+        values: the sum, (hidden,) float32; or the states of all tokens of a prompt, (tokens, hidden).
     """
 
     count: int

@@ -47,6 +47,9 @@ class Tokenizer:
         eos_token: text of the token after an answer, or None; for chat templates.
         response_template: the checkpoint's description of its answer format, as a JSON object, or None.
         tool_template: Jinja source for conversations with tools, or None to use `chat_template`.
+        longest: the most tokens of a text of an encoder, with its special tokens; the end of a longer one is cut.
+            None for a model without such a cut.
+        types_pairs: whether the tokens of the two texts of a pair have types of their own.
     """
 
     def __init__(
@@ -57,6 +60,8 @@ class Tokenizer:
         eos_token: str | None = None,
         response_template: Mapping[str, Any] | None = None,
         tool_template: str | None = None,
+        longest: int | None = None,
+        types_pairs: bool = False,
     ) -> None:
         self.backend = backend
         self.chat_template = chat_template
@@ -64,6 +69,9 @@ class Tokenizer:
         self.eos_token = eos_token
         self.response_template = response_template
         self.tool_template = tool_template
+        self.longest, self.types_pairs = longest, types_pairs
+        if longest is not None:
+            backend.enable_truncation(longest)
 
     @property
     def template_with_tools(self) -> str | None:
@@ -72,7 +80,25 @@ class Tokenizer:
 
     def with_chat_template(self, chat_template: str) -> Tokenizer:
         """Return a copy with another chat template. Its answers need not follow the checkpoint's response template."""
-        return Tokenizer(self.backend, chat_template, self.bos_token, self.eos_token)
+        return Tokenizer(
+            self.backend,
+            chat_template,
+            self.bos_token,
+            self.eos_token,
+            longest=self.longest,
+            types_pairs=self.types_pairs,
+        )
+
+    def for_encoder(self, longest: int, *, types_pairs: bool) -> Tokenizer:
+        """Return a copy for an encoder; see the attributes."""
+        return Tokenizer(
+            self.backend,
+            self.chat_template,
+            self.bos_token,
+            self.eos_token,
+            longest=longest,
+            types_pairs=types_pairs,
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -142,6 +168,42 @@ class Tokenizer:
             check(len(encoding))
         return encoding.ids
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int], bool]:
+        """Return the token ids of two texts, with the tokenizer's special tokens around them, and their types.
+
+        A pair of more than `longest` tokens loses ends, of the longer text first; the last value tells whether it does.
+
+        Raises:
+            InvalidRequest: as `encode`.
+        """
+        for text in (first, second):
+            _check_surrogates(text)
+        with panics_as(_broken):
+            (encoding,) = self.backend.encode_batch_fast([(first, second)], add_special_tokens=True)
+        types = encoding.type_ids if self.types_pairs else [0] * len(encoding)
+        return encoding.ids, types, bool(encoding.overflowing)
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The token of parts of a text that the vocabulary lacks; None if it has none."""
+        return self.backend.token_to_id(getattr(self.backend.model, "unk_token", None) or "<unk>")
+
+    def places(self, text: str) -> list[tuple[int, int] | None]:
+        """Return the place of each token in a text, in characters; None for the special tokens around the text.
+
+        Raises:
+            InvalidRequest: as `encode`.
+        """
+        _check_surrogates(text)
+        with panics_as(_broken):
+            (encoding,) = self.backend.encode_batch([text], add_special_tokens=True)
+        pairs = zip(encoding.special_tokens_mask, encoding.offsets, strict=True)
+        return [None if special else place for special, place in pairs]
+
+    def is_cut(self, text: str) -> bool:
+        """Return True if `encode` leaves out the end of a text."""
+        return self.longest is not None and bool(self._encode(text, True).overflowing)
+
     def encode_chat(self, rendered: str) -> list[int]:
         """Return the token ids of a rendered chat. The template has written all special tokens already."""
         return self.encode(rendered, add_special_tokens=False)
@@ -152,7 +214,7 @@ class Tokenizer:
 
     def fewest(self, text: str, enough: int) -> int:
         """Return a lower bound for the number of tokens of a text; 0 for a text that may have fewer than `enough`."""
-        if len(text) <= LEAST_BYTES * enough or self.bound is None:
+        if len(text) <= LEAST_BYTES * enough or self.longest is not None or self.bound is None:
             return 0
         return self.bound.fewest(text)
 
@@ -184,14 +246,9 @@ class Tokenizer:
         return self.backend.to_str()
 
     def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"the prompt has a lone surrogate ({text[error.start]!r}) at character {error.start}: expected text "
-                "that can be written as UTF-8"
-            ) from error
-        return self._encode(text, add_special_tokens and not self._has_opening(text))
+        _check_surrogates(text)
+        # An encoder's texts are texts alone: no template writes special tokens before them.
+        return self._encode(text, add_special_tokens and (self.longest is not None or not self._has_opening(text)))
 
     def _has_opening(self, text: str) -> bool:
         """Return True for a text with the special tokens of raw prompts at its start."""
@@ -217,6 +274,16 @@ class Tokenizer:
                 return self.backend.decode(tokens, skip_special_tokens=skip_special_tokens)
             (text,) = self.backend.decode_batch([tokens], skip_special_tokens=skip_special_tokens)  # releases the GIL
         return str(text)
+
+
+def _check_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"the prompt has a lone surrogate ({text[error.start]!r}) at character {error.start}: expected text "
+            "that can be written as UTF-8"
+        ) from error
 
 
 def _broken(reason: str) -> InvalidRequest:

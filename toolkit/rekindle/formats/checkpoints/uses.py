@@ -8,12 +8,12 @@ import numpy as np
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.request import Pooling
+from rekindle.formats.checkpoints.heads import Floats, HeadLayer, WordHead, product
 
 Activation = Literal["identity", "sigmoid", "softmax", "tanh"]
 """Functions from the logits of a text to its scores."""
 
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 DENSE_ACTIVATIONS: Final[Mapping[str, Callable[[Floats], Floats]]] = {
     "Identity": lambda x: x,
     "ReLU": lambda x: np.maximum(x, 0.0),
@@ -92,18 +92,30 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classifier:
-    """A classification head on the last token's hidden state.
+    """A classification head on a hidden state.
 
     Attributes:
         weight: (labels, hidden) float32.
         labels: the class names.
         activation: the function from logits to scores: "sigmoid" for independent classes, "softmax" for exclusive ones,
             "identity" for numbers.
+        bias: (labels,) float32; None for none.
+        layers: layers before the product with `weight`.
+        pooling: the selection of a text's hidden states, for a head over texts.
     """
 
     weight: np.ndarray[Any, np.dtype[np.float32]]
     labels: tuple[str, ...]
     activation: Activation
+    bias: np.ndarray[Any, np.dtype[np.float32]] | None = None
+    layers: tuple[HeadLayer, ...] = ()
+    pooling: Pooling = "last"
+
+    def logits(self, states: Floats) -> Floats:
+        """Return the logits (rows, labels) for hidden states (rows, hidden)."""
+        for layer in self.layers:
+            states = layer(states)
+        return product(states, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +143,9 @@ class Uses:
     Attributes:
         generates: whether the model has a language-model head.
         embedding: the method of computing embeddings.
-        classifier: the classification head, or None.
+        classifier: the classification head over texts, or None.
+        tokens: the classification head over tokens, or None.
+        words: the head over masked words, or None.
         decisions: the form of typed questions.
         answers: the tokens of yes and no of a model that ranks by its answer; None without those in its files.
         both_ways: whether the model reads each text in both directions, and so predicts no tokens.
@@ -140,6 +154,8 @@ class Uses:
     generates: bool = True
     embedding: Embedding = field(default_factory=Embedding)
     classifier: Classifier | None = None
+    tokens: Classifier | None = None
+    words: WordHead | None = None
     decisions: DecisionForm = field(default_factory=DecisionForm)
     answers: tuple[int, int] | None = None
     both_ways: bool = False
@@ -149,5 +165,7 @@ class Uses:
         if self.both_ways or not self.generates:
             labels = 0 if self.classifier is None else len(self.classifier.labels)
             others = {0: "", 1: ", classify() or rerank()"}.get(labels, " or classify()")
+            others += "" if self.tokens is None else " or spans()"
+            others += "" if self.words is None else " or fill()"
             reason = "reads texts in both directions" if self.both_ways else "has no head that predicts tokens"
             raise InvalidRequest(f"the model {reason}, so it generates and scores nothing: use embed(){others}")

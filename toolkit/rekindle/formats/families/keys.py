@@ -11,24 +11,28 @@ WITHOUT_EFFECT: Final = frozenset({
     "add_cross_attention", "architectures", "attention_dropout", "attention_dropout_prob",
     "attention_probs_dropout_prob", "attention_softmax_in_fp32", "attn_pdrop", "auto_map", "aux_loss_alpha",
     "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward",
-    "classifier_dropout", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample",
-    "dropout", "dtype", "early_stopping", "embd_pdrop", "embed_dropout", "embedding_dropout",
-    "encoder_no_repeat_ngram_size", "eod_token_id", "eos_token_id", "ep_size", "exponential_decay_length_penalty",
-    "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout",
-    "hidden_dropout_prob", "id2label", "init_std", "initial_context_length", "initializer_range", "input_jitter_noise",
-    "is_decoder", "is_encoder_decoder", "is_llama_config", "label2id", "layerdrop", "length_penalty", "max_length",
-    "max_window_layers", "min_length", "mlp_dropout", "model_max_length", "model_type", "n_ctx", "no_repeat_ngram_size",
+    "classifier_activation", "classifier_bias", "classifier_dropout", "classifier_pooling", "cls_token_id",
+    "cross_attention_hidden_size", "decoder_bias", "decoder_start_token_id", "deterministic_flash_attn",
+    "directionality", "diversity_penalty", "do_sample", "dropout", "dtype", "early_stopping", "embd_pdrop",
+    "embed_dropout", "embedding_dropout", "encoder_no_repeat_ngram_size", "eod_token_id", "eos_token_id", "ep_size",
+    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+    "gradient_checkpointing", "hidden_dropout", "hidden_dropout_prob", "id2label", "init_std", "initial_context_length",
+    "initializer_cutoff_factor", "initializer_range", "input_jitter_noise", "is_decoder", "is_encoder_decoder",
+    "is_llama_config", "label2id", "layerdrop", "length_penalty", "mask_token_id", "max_length", "max_window_layers",
+    "min_length", "mlp_dropout", "model_max_length", "model_type", "n_ctx", "no_repeat_ngram_size",
     "no_rope_layer_interval", "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions",
-    "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
-    "problem_type", "pruned_heads", "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty",
-    "resid_pdrop", "residual_dropout", "return_dict", "return_dict_in_generate", "router_aux_loss_coef",
-    "router_jitter_noise", "sbert_ce_default_activation_function", "scale_attention_softmax_in_fp32",
-    "sentence_transformers", "sep_token_id", "seq_aux", "sliding_window_pattern", "summary_activation",
-    "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+    "output_hidden_states", "output_past", "output_router_logits", "output_scores", "pad_token_id", "pooler_fc_size",
+    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "prefix",
+    "pretraining_tp", "problem_type", "pruned_heads", "qa_dropout", "reference_compile", "remove_invalid_values",
+    "reorder_and_upcast_attn", "repad_logits_with_grad", "repetition_penalty", "resid_pdrop", "residual_dropout",
+    "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise",
+    "sbert_ce_default_activation_function", "scale_attention_softmax_in_fp32", "sentence_transformers", "sep_token_id",
+    "seq_aux", "seq_classif_dropout", "sliding_window_pattern", "sparse_pred_ignore_index", "sparse_prediction",
+    "summary_activation", "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels", "summary_type",
     "summary_use_proj", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
-    "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config",
-    "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
-    "use_parallel_embedding",
+    "tie_encoder_decoder", "tie_weights_", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "transformers.js_config", "transformers_version", "typical_p", "unk_token_id", "unsloth_fixed", "unsloth_version",
+    "use_bfloat16", "use_cache", "use_parallel_embedding",
 })
 # fmt: on
 """Keys without an effect on a model's computation."""
@@ -56,6 +60,14 @@ class Keys:
         self._visited.add(key)
         value = self._values.get(key)
         return default if value is None else value
+
+    def renamed(self, names: Mapping[str, str]) -> "Keys":
+        """Return the keys with other names of some, unless a key has its name already; their reads count here."""
+        values = {names.get(key, key): value for key, value in self._values.items()} | dict(self._values)
+        keys = Keys(values, self.source)
+        self._visited |= names.keys()
+        keys._visited = self._visited
+        return keys
 
     def was_read(self, key: str) -> bool:
         """Return True if the key was read, whether or not it exists."""

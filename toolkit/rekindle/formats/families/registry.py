@@ -21,12 +21,16 @@ _READERS: Final[Mapping[str, tuple[str, str]]] = {
     "apertus": ("ApertusForCausalLM", "apertus.read"),
     "arcee": ("ArceeForCausalLM", "arcee.read"),
     "bamba": ("BambaForCausalLM", "bamba.read"),
+    "bert": ("BertModel", "bert.read"),
+    "camembert": ("CamembertModel", "bert.read_roberta"),
     "cohere": ("CohereForCausalLM", "cohere.read"),
     "cohere2": ("Cohere2ForCausalLM", "cohere2.read"),
     "cohere2_moe": ("Cohere2MoeForCausalLM", "cohere2_moe.read"),
     "deepseek_v2": ("DeepseekV2ForCausalLM", "deepseek_v2.read"),
     "deepseek_v3": ("DeepseekV3ForCausalLM", "deepseek_v3.read"),
+    "distilbert": ("DistilBertModel", "distilbert.read"),
     "dots1": ("Dots1ForCausalLM", "dots1.read"),
+    "electra": ("ElectraModel", "bert.read_electra"),
     "ernie4_5": ("Ernie4_5ForCausalLM", "ernie4_5.read"),
     "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", "ernie4_5_moe.read"),
     "exaone4": ("Exaone4ForCausalLM", "exaone4.read"),
@@ -43,9 +47,9 @@ _READERS: Final[Mapping[str, tuple[str, str]]] = {
     "glm4_moe": ("Glm4MoeForCausalLM", "glm4_moe.read"),
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", "deepseek_v3.read_glm4_moe_lite"),
     "gpt2": ("GPT2LMHeadModel", "gpt2.read"),
-    "gptj": ("GPTJForCausalLM", "gptj.read"),
     "gpt_neox": ("GPTNeoXForCausalLM", "gpt_neox.read"),
     "gpt_oss": ("GptOssForCausalLM", "gpt_oss.read"),
+    "gptj": ("GPTJForCausalLM", "gptj.read"),
     "granite": ("GraniteForCausalLM", "granite.read"),
     "granitemoe": ("GraniteMoeForCausalLM", "granitemoe.read"),
     "granitemoehybrid": ("GraniteMoeHybridForCausalLM", "granitemoehybrid.read"),
@@ -62,8 +66,11 @@ _READERS: Final[Mapping[str, tuple[str, str]]] = {
     "mistral": ("MistralForCausalLM", "mistral.read"),
     "mistral4": ("Mistral4ForCausalLM", "mistral4.read"),
     "mixtral": ("MixtralForCausalLM", "mixtral.read"),
+    "modernbert": ("ModernBertModel", "modernbert.read"),
+    "mpnet": ("MPNetModel", "mpnet.read"),
     "nemotron": ("NemotronForCausalLM", "nemotron.read"),
     "nemotron_h": ("NemotronHForCausalLM", "nemotron_h.read"),
+    "nomic_bert": ("NomicBertModel", "nomic_bert.read"),
     "olmo": ("OlmoForCausalLM", "olmo.read"),
     "olmo2": ("Olmo2ForCausalLM", "olmo2.read"),
     "olmo3": ("Olmo3ForCausalLM", "olmo3.read"),
@@ -75,16 +82,18 @@ _READERS: Final[Mapping[str, tuple[str, str]]] = {
     "qwen2": ("Qwen2ForCausalLM", "qwen2.read"),
     "qwen2_moe": ("Qwen2MoeForCausalLM", "qwen2_moe.read"),
     "qwen3": ("Qwen3ForCausalLM", "qwen3.read"),
-    "qwen3_5_text": ("Qwen3_5ForCausalLM", "qwen3_next.read"),
     "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM", "qwen3_next.read_moe"),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", "qwen3_next.read"),
     "qwen3_moe": ("Qwen3MoeForCausalLM", "qwen3_moe.read"),
     "qwen3_next": ("Qwen3NextForCausalLM", "qwen3_next.read_next"),
     "qwen3_vl_moe_text": ("Qwen3VLMoeForCausalLM", "qwen3_vl_moe.read"),
+    "roberta": ("RobertaModel", "bert.read_roberta"),
     "seed_oss": ("SeedOssForCausalLM", "seed_oss.read"),
     "smollm3": ("SmolLM3ForCausalLM", "smollm3.read"),
     "solar_open": ("SolarOpenForCausalLM", "dots1.read_solar_open"),
     "stablelm": ("StableLmForCausalLM", "stablelm.read"),
     "starcoder2": ("Starcoder2ForCausalLM", "starcoder2.read"),
+    "xlm-roberta": ("XLMRobertaModel", "bert.read_roberta"),
 }
 """The architecture and the reader of each family, by "model_type"; a reader as its module and its function."""
 
@@ -146,6 +155,14 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
 """Keys of some families, each with its neutral values besides null. Families refuse other values of unread keys."""
 LAYER_LISTS: Final[Mapping[str, Any]] = {"layer_types": "full_attention", "no_rope_layers": 1}
 """Keys with a list over layers, each with its neutral entry."""
+ENCODER_HEADS: Final = (
+    "Model",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+)
+"""Ends of the names of an encoder's architectures, with each possible head and without one."""
 _MALFORMED: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Errors of readers for values of another kind than expected."""
 
@@ -223,6 +240,8 @@ def _family(keys: Keys, text: TextConfig, source: str, custom: Family | None) ->
 
 def _head_variants(architecture: str) -> set[str]:
     """Return an architecture's names in lower case, with each possible head: for tokens, for classes, and none."""
+    if architecture.endswith("Model"):
+        return {f"{architecture.removesuffix('Model')}{head}".lower() for head in ENCODER_HEADS}
     stem = architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
     names = architecture, f"{stem}Model", f"{stem}TextModel", f"{stem}ForSequenceClassification"
     return {name.lower() for name in names}

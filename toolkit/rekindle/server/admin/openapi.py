@@ -16,6 +16,7 @@ from rekindle.server.decisions.body import read_decision, read_systemone
 from rekindle.server.http.endpoint import Endpoint
 from rekindle.server.judging.body import read_classes, read_pooling, read_ranking, read_score
 from rekindle.server.judging.encoding_body import read_detokenize, read_embedding, read_tokenize
+from rekindle.server.judging.tei_body import read_embed, read_predict
 from rekindle.server.ollama.body import read_ollama_chat, read_ollama_embed, read_ollama_embedding, read_ollama_generate
 from rekindle.server.openai.chat.body import read_chat
 from rekindle.server.openai.completions.body import read_completion
@@ -62,6 +63,8 @@ BODIES: Final[Mapping[str, Body]] = {
     "/v1/score": Body(lambda body: read_score(body, 1), {"text_1": "Where is Oslo?", "text_2": "In Norway"}),
     "/v1/classify": Body(lambda body: read_classes(body, 1, PLAIN.form), {"input": "The sea"}),
     "/v1/pooling": Body(lambda body: read_pooling(body, 1, PLAIN.form), {"input": "The sea"}),
+    "/embed": Body(lambda body: read_embed(body, 1), {"inputs": "The sea"}),
+    "/predict": Body(lambda body: read_predict(body, 1), {"inputs": "The sea"}),
     "/v1/systemone": Body(
         lambda body: read_systemone(body, 1), {"state": "The sea is calm", "questions": {"calm": {"type": "noul"}}}
     ),

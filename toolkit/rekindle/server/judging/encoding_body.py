@@ -36,6 +36,7 @@ class Inputs:
         most_tokens: the length that longer prompts are cut to; -1 for the longest that fits, None for no cut.
         keeps_end: whether the end of a cut prompt is kept, rather than the beginning.
         template: the keywords of `session.render` for conversations.
+        name: the field of the body with the prompts, unless they are conversations.
     """
 
     prompts: Sequence[Any]
@@ -43,6 +44,7 @@ class Inputs:
     most_tokens: int | None = None
     keeps_end: bool = False
     template: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "input"
 
     @property
     def is_pictured(self) -> bool:
@@ -52,7 +54,7 @@ class Inputs:
     @property
     def fields(self) -> Mapping[str, str]:
         """The field of the body for each keyword of the session call."""
-        return dict.fromkeys(("prompt", "texts", "token_ids"), "messages" if self.template else "input")
+        return dict.fromkeys(("prompt", "texts", "token_ids"), "messages" if self.template else self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,11 @@ def _parts(session: ServedSession, prompt: Any, inputs: Inputs) -> tuple[list[in
     if session.tokenizer is None or not inputs.special:
         return [], inner, []
     whole = session.tokenizer.encode(text)
+    if session.tokenizer.longest is not None:  # both are cut, so that one is no part of the other
+        around = session.tokenizer.encode("")
+        start = len(session.tokenizer.opening_ids)
+        end = len(whole) - len(around) + start
+        return whole[:start], whole[start:end], whole[end:]
     for start in range(len(whole) - len(inner) + 1):
         if whole[start : start + len(inner)] == inner:
             return whole[:start], inner, whole[start + len(inner) :]

@@ -145,5 +145,8 @@ def _prompt_logprobs(tick: Dispatched) -> Iterator[tuple[int, tuple[TokenLogprob
 
 def _sums(tick: Dispatched) -> Iterator[tuple[int, StateSum]]:
     for place in tick.sum_rows:
-        values = np.asarray(tick.outputs.sums)[place.row]
+        if place.apart:
+            values = np.asarray(tick.outputs.states)[place.row : place.row + place.count]
+        else:
+            values = np.asarray(tick.outputs.sums)[place.row]
         yield place.request_id, StateSum(place.count, values.copy())

@@ -16,6 +16,7 @@ from rekindle.core.models.config.feed_forward import (
     RouterConfig,
 )
 from rekindle.core.models.config.model import (
+    DistanceBias,
     DraftHeadConfig,
     LayerConfig,
     LearnedPositions,
@@ -30,6 +31,7 @@ __all__ = [
     "Activation",
     "AttentionConfig",
     "DeltaNet",
+    "DistanceBias",
     "DraftHeadConfig",
     "DualConfig",
     "ExpertsConfig",

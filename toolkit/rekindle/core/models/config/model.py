@@ -19,12 +19,14 @@ class LayerConfig:
         feed_forward: the feed-forward layer, dense or with experts; None for a layer without one.
         pages_of: the index of an earlier layer whose pages are read; None for the layer's own pages.
         state: the mixer with a state; None for none. Beside attention, it takes the same input, and both are added.
+        attention_norm: whether the layer has the norm before its attention.
     """
 
     attention: AttentionConfig | None
     feed_forward: FeedForwardConfig | ExpertsConfig | DualConfig | None
     pages_of: int | None = None
     state: StateConfig | None = None
+    attention_norm: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,29 @@ class LearnedPositions:
     Attributes:
         rows: the number of rows.
         offset: the row of the first position.
+        skipped: a token that has the row before the first one, and counts as no position; None for none. It is for
+            whole prompts in one tick.
     """
 
     rows: int
     offset: int = 0
+    skipped: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DistanceBias:
+    """Learned summands of scores by the distance of a key from its query, common to all layers (T5, MPNet).
+
+    Half of the buckets are for keys behind the query. Half of a side's buckets are of one distance each, the others
+    widen up to `farthest`.
+
+    Attributes:
+        buckets: the number of buckets, the rows of the table.
+        farthest: the least distance of the last bucket.
+    """
+
+    buckets: int
+    farthest: int = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +132,18 @@ class ModelConfig:
         both_ways: whether each prompt is read in both directions, as one chunk.
         norm_sums: whether the norm after a branch takes the sum of the residual stream and the branch.
         embedding_size: the size of embeddings, if they are projected to `hidden_size` and back; None for `hidden_size`.
+        embedding_bias: whether the projection of embeddings adds a bias.
+        embedding_norm: the normalisation of the sum of a token's embedding with those of its type and its position,
+            before a projection; None for none.
+        token_types: the number of types of tokens, each with an embedding; 0 for none. The id of a token of type t is
+            `t * vocab_size` above its id in the vocabulary.
+        predicts: whether the model has an output projection.
         tied_embeddings: whether the output projection is the embedding matrix.
         embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of each branch added to the
             residual stream, and of logits.
         rounded_embedding: whether `embedding_multiplier` is rounded to the weights' dtype, as in Gemma's training.
         positions: the table of learned positions; None for none.
+        distances: the summands of scores by distance; None for none.
         features: the features of tokens for each layer; None for none.
         streams: several residual streams; None for a single one.
         laurel_rank: the rank of a learned summand of each layer, beside attention; None for none.
@@ -134,12 +162,17 @@ class ModelConfig:
     both_ways: bool = False
     norm_sums: bool = False
     embedding_size: int | None = None
+    embedding_bias: bool = False
+    embedding_norm: Norm | None = None
+    token_types: int = 0
+    predicts: bool = True
     tied_embeddings: bool = False
     embedding_multiplier: float = 1.0
     rounded_embedding: bool = False
     residual_multiplier: float = 1.0
     logit_multiplier: float = 1.0
     positions: LearnedPositions | None = None
+    distances: DistanceBias | None = None
     features: TokenFeatures | None = None
     streams: StreamsConfig | None = None
     laurel_rank: int | None = None
@@ -177,6 +210,11 @@ class ModelConfig:
             norm=Norm(norm_eps),
             tied_embeddings=tied_embeddings,
         )
+
+    @property
+    def typed_ids(self) -> int:
+        """The number of token ids, with those of each type of token."""
+        return self.vocab_size * max(1, self.token_types)
 
     @property
     def num_layers(self) -> int:

@@ -11,7 +11,9 @@ class Names:
     stands for an absent norm.
 
     Attributes:
-        positions: the table of learned positions.
+        positions, token_types: the tables of learned positions, and of types of tokens.
+        embedding_norm: the norm of the sum of embeddings.
+        distances: the table of summands of scores by distance.
         embedding_in, embedding_out: the projections of embeddings to features of tokens, and back before the head.
         qkv, gate_up: projections computed as one product, stored separately or together.
         qkv_by_head: whether the rows of a single `qkv` tensor are grouped by KV head: its queries, key and value.
@@ -42,6 +44,9 @@ class Names:
 
     embedding: str = "model.embed_tokens"
     positions: str = "model.embed_positions"
+    token_types: str = "embeddings.token_type_embeddings"
+    embedding_norm: str = "embeddings.LayerNorm"
+    distances: str = "encoder.relative_attention_bias"
     embedding_in: str = "model.project_in"
     embedding_out: str = "model.project_out"
     layers: str = "model.layers"

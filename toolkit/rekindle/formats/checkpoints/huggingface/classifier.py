@@ -55,17 +55,26 @@ def read_classifier(
         heads = ", ".join(loaders) or "none"
         raise UnsupportedModel(f"{source}: only a classifier with the head {HEAD} is supported, got {heads:.200}")
     weight = np.asarray(loaders[HEAD]()).astype(np.float32)
-    names = settings.get("id2label") or {}
-    count = len(names) or int(settings.get("num_labels") or len(weight))
+    labels = labels_of(settings, len(weight))
+    count = len(labels)
     if weight.shape != (count, hidden) or "score.bias" in loaders:
         raise CheckpointError(
             f"{source}: {HEAD} must have the shape {(count, hidden)} by the config, and no bias; got {weight.shape}"
         )
-    labels = tuple(str(names.get(str(index), f"LABEL_{index}")) for index in range(count))
-    activation = activation or _OF_PROBLEMS.get(settings.get("problem_type") or "", "softmax")
-    if activation == "softmax" and count == 1:
-        activation = "sigmoid"
-    return Classifier(weight, labels, activation)
+    return Classifier(weight, labels, activation_of(settings, activation, count))
+
+
+def labels_of(settings: Mapping[str, Any], default: int) -> tuple[str, ...]:
+    """Return the names of classes in a config, with a default for their number."""
+    names = settings.get("id2label") or {}
+    count = len(names) or int(settings.get("num_labels") or default)
+    return tuple(str(names.get(str(index), f"LABEL_{index}")) for index in range(count))
+
+
+def activation_of(settings: Mapping[str, Any], own: Activation | None, count: int) -> Activation:
+    """Return the activation of a head with a number of classes: that of its files, or of its problem."""
+    activation = own or _OF_PROBLEMS.get(settings.get("problem_type") or "", "softmax")
+    return "sigmoid" if activation == "softmax" and count == 1 else activation
 
 
 def read_activation(settings: Mapping[str, Any], directory: Path) -> Activation | None:

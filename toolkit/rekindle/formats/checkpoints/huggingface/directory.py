@@ -24,6 +24,8 @@ from rekindle.formats.checkpoints.checkpoint import (
 )
 from rekindle.formats.checkpoints.huggingface.classifier import is_classifier, read_activation, read_classifier
 from rekindle.formats.checkpoints.huggingface.decision_form import read_decision_form
+from rekindle.formats.checkpoints.huggingface.encoder_heads import EncoderHeads, read_heads
+from rekindle.formats.checkpoints.huggingface.encoder_texts import encoder_tokenizer
 from rekindle.formats.checkpoints.huggingface.foreign import (
     advice_for,
     is_mistrals,
@@ -95,12 +97,26 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     tensors = LazyTensors({name: loaders[name] for name in expected_shapes(config)})
     generation = read_json(directory / "generation_config.json")
     tokenizer = load_tokenizer(directory)
+    if tokenizer is not None and not config.predicts:
+        tokenizer = encoder_tokenizer(tokenizer, directory, config)
     eos_ids = _eos_ids(generation, settings, tokenizer, source)
     paths = tuple(file.path for file in files)
     classifier = _classifier(directory, settings, owners, config, source)
+    heads = EncoderHeads()
+    if not config.predicts:
+        heads = read_heads(settings, _loaders(owners, owners), config, tokenizer, directory)
     both_ways = config.both_ways and settings.get("model_type") not in PREFIX_ATTENTION
     decisions, answers = read_decision_form(directory), read_answers(directory)
-    uses = Uses(generates, read_embedding(directory), classifier, decisions, answers, both_ways)
+    uses = Uses(
+        generates,
+        read_embedding(directory),
+        heads.texts if classifier is None else classifier,
+        heads.tokens,
+        heads.words,
+        decisions,
+        answers,
+        both_ways,
+    )
     formats = formats_of(files)
     kind = str(settings.get("model_type") or "")
     images = image_processor(
@@ -174,7 +190,7 @@ def _with_quantization(settings: Mapping[str, Any], directory: Path) -> Mapping[
 def _classifier(
     directory: Path, settings: Mapping[str, Any], owners: Owners, config: ModelConfig, source: str
 ) -> Classifier | None:
-    if not is_classifier(settings):
+    if not is_classifier(settings) or not config.predicts:
         return None
     base = config.names.base
     layers = config.names.layers.removeprefix(base)  # in files of base models
@@ -203,6 +219,8 @@ def _with_head(
 
     Classifiers have no such head, and base models may have none.
     """
+    if not config.predicts:
+        return config, False
     head, _ = head_and_embedding(config)
     if is_classifier(settings) or (head not in owners and not config.tied_embeddings and is_base):
         return replace(config, tied_embeddings=True), False  # so that no head is expected

@@ -28,7 +28,7 @@ class Observed:
         """Return the initial progress of a request."""
         prompt, params = len(request.prompt), request.params
         next_score = prompt if params.prompt_logprobs is None else max(1, params.prompt_logprobs_from)
-        next_sum = {"cls": 0, "last": prompt - 1, "mean": 0, None: prompt}[request.pooling]
+        next_sum = {"cls": 0, "last": prompt - 1, "mean": 0, "tokens": 0, None: prompt}[request.pooling]
         return cls(request, next_score, next_score, next_sum, next_sum)
 
     @property
@@ -59,7 +59,8 @@ class Observed:
         if not start <= first < end:
             return None
         self.next_sum = end
-        return Summing(first - start, 1 if self.request.pooling == "cls" else end - first)
+        pooling = self.request.pooling
+        return Summing(first - start, 1 if pooling == "cls" else end - first, pooling == "tokens")
 
     def lose_dispatched(self) -> None:
         """Return to the progress of the settled ticks; results of dispatched ones are lost."""

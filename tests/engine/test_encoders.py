@@ -1,0 +1,107 @@
+"""Encoders have the vectors of sentence-transformers, alone and in any batch."""
+
+import json
+import os
+import shutil
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import pytest
+
+import rekindle
+from rekindle.settings.engine import SettingsOptions
+from tests.engine.restart_child import start, told
+
+MODELS = Path(__file__).parents[1] / "goldens" / "encoders"
+FEW: SettingsOptions = {
+    "page_size": 16,
+    "max_running": 4,
+    "max_prefill_tokens": 160,
+    "prefill_buckets": (160,),
+    "decode_buckets": (4,),
+    "precompile": "lazy",
+    "disk_cache_bytes": 0,
+}
+FAMILIES = pytest.mark.parametrize(
+    "family",
+    [
+        "bert",
+        *(
+            pytest.param(name, marks=pytest.mark.wide)
+            for name in ("roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "electra", "nomic-bert")
+        ),
+    ],
+)
+
+
+def golden(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the texts of a model with their tokens, and its numbers."""
+    facts: dict[str, Any] = json.loads((MODELS / name / "golden.json").read_text(encoding="utf-8"))
+    return facts, dict(np.load(MODELS / name / "golden.npz"))
+
+
+def opened(path: Path, **settings: Unpack[SettingsOptions]) -> rekindle.Session:
+    """Open an encoder with few programs."""
+    return rekindle.open_sync(path, progress=False, **(FEW | settings))
+
+
+def assert_same(vectors: Any, expected: Any) -> None:
+    assert vectors.shape == expected.shape
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+
+
+@FAMILIES
+def test_vectors_are_those_of_sentence_transformers(family: str) -> None:
+    facts, numbers = golden(f"{family}-mean")
+    texts, expected = facts["texts"], numbers["vectors"]
+    with opened(MODELS / f"{family}-mean") as session:
+        assert session.tokenizer is not None
+        assert [session.tokenizer.encode(text) for text in texts] == facts["ids"]
+        together = session.embed_sync(texts)
+        assert_same(together, expected)
+        alone = np.stack([session.embed_sync(text) for text in texts])
+        assert_same(alone, expected)
+        if family != "mpnet":  # whose summands of scores have no native kernel
+            assert np.array_equal(alone, together), "a vector has the same bits in any batch"
+        assert_same(session.embed_sync(token_ids=facts["ids"][:3]), expected[:3])
+        assert session.stats.unexpected_compilations == 0
+
+
+def test_a_query_has_its_prompt_and_lengths_reach_the_limit() -> None:
+    with opened(MODELS / "bert-mean") as session:
+        query = session.embed_sync("a cat", instruction="query")
+        assert np.array_equal(query, session.embed_sync("query: a cat"))
+        assert np.array_equal(session.embed_sync("a " * 126), session.embed_sync("a " * 400))
+        assert session.count_tokens("a " * 400) == 128
+        longest = session.embed_sync(token_ids=[2] * 160)
+        assert np.isfinite(longest).all()
+        with pytest.raises(rekindle.PromptTooLong, match="at most 160 fit"):
+            session.embed_sync(token_ids=[2] * 161)
+
+
+def test_the_first_token_is_the_vector_of_a_directory_that_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    shutil.copytree(MODELS / "bert-mean", path)
+    (path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    with opened(MODELS / "bert-mean") as session, opened(path) as other:
+        assert np.array_equal(session.embed_sync("a cat", pooling="cls"), other.embed_sync("a cat"))
+        assert not np.array_equal(session.embed_sync("a cat"), other.embed_sync("a cat"))
+
+
+def embed_and_tell(cache: Path, connection: Connection) -> None:
+    """Tell the vectors of texts and the number of compilations, in a process of its own."""
+    os.environ["REKINDLE_CACHE"] = str(cache)
+    facts, _ = golden("bert-mean")
+    with opened(MODELS / "bert-mean", disk_cache_bytes=1 << 28, precompile="all") as session:
+        vectors = session.embed_sync(facts["texts"])
+        connection.send((vectors.tobytes(), session.stats.compilations))
+    connection.close()
+
+
+@pytest.mark.wide
+def test_a_restart_compiles_nothing_and_gives_the_same_bits(tmp_path: Path) -> None:
+    first, second = (next(told(start(embed_and_tell, tmp_path)[1])) for _ in range(2))
+    assert first[1] > 0
+    assert second == (first[0], 0)
