@@ -192,6 +192,9 @@ def test_a_later_process_compiles_nothing_and_finds_its_prefixes_on_disk(
     assert report["warnings"] == []
     restored = report["restored"]
     assert restored.pop("compile_seconds") > 0, "the store remembers what compiling took"
+    spent = restored.pop("spent")
+    assert list(spent) == ["files", "plan", "weights", "programs", "engine"]
+    assert sum(spent.values()) == pytest.approx(restored["seconds"])
     assert restored.pop("cold_seconds") > restored.pop("seconds") > 0, "and what the cold start took"
     assert restored == {
         "stored": PROGRAMS,

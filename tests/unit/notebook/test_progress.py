@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,8 @@ def test_a_script_gets_one_line_for_a_start_unless_its_logger_is_quieter(
     no_handlers: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = RestoreReport(4, 4, 0, 2, 128, 1.5, 9.0, {"page": ("1", "2")}, cold_seconds=8.0)
+    spent = replace(report, spent={"files": 0.25, "weights": 1.25})
+    assert str(spent).splitlines()[1] == "  opening: 250 ms files, 1.25 s weights"
     line = "m: 4 programs loaded, 0 compiled; 2 cached pages (128 tokens) found; open after 1.50 s (8.00 s cold); "
     for level, lines in (
         (logging.NOTSET, [f"{line}saved 9.00 s of compiling"]),

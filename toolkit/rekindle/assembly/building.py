@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from rekindle.assembly.deployment import Deployment
@@ -21,6 +20,7 @@ from rekindle.assembly.loading.planning import fewest, plan
 from rekindle.assembly.loading.stores import Stores, open_stores, store_directory
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
+from rekindle.assembly.programs.laps import Laps
 from rekindle.assembly.programs.restore_report import RestoreReport
 from rekindle.assembly.programs.starts import ColdStarts
 from rekindle.core.concurrency.progress import Progress, Report
@@ -81,8 +81,9 @@ def build(
         HostRefused: another process cannot serve the model too.
         HostLost: another process is gone.
     """
-    started = monotonic()
+    laps = Laps()
     checkpoint = open_model(model, report, settings, family, revision, chat_template, admit=_admission(settings))
+    laps.end("files")
     directory = store_directory(settings.restore)
     with ExitStack() as resources:
         if hosts is not None:
@@ -101,10 +102,13 @@ def build(
         executables = _executables(lanes, stores, settings, resources)
         preparing = [ready for each in executables.values() for ready in each.prepare(first)]
         places = [(executables[lane.place], lane) for lane in lanes]
+        laps.end("plan")
         states = fill(places, report, reads_weights=settings.weights is not None)
         steppers = _steppers(lanes, executables, states, followers, resources)
+        laps.end("weights")
         if wait:
             wait_for(preparing, report)
+        laps.end("programs")
         preparing += [ready for each in executables.values() for ready in each.prepare(later, patient=True)]
         pools = [layer for state in states for layer in state.pages]
         resources.callback(collapse_later(distinct([state.weights for state in states]), pools, preparing))
@@ -115,7 +119,8 @@ def build(
             _lane(lane, store, stepper, preparer, executables[lane.place], resources, alone=followers is None)
             for lane, store, stepper in zip(lanes, stores, steppers, strict=True)
         ]
-        times = _times(directory, stores, monotonic() - started, wait=wait)
+        laps.end("engine")
+        cold_seconds = _cold_seconds(directory, stores, laps.total, wait=wait)
         loaded_engine = LoadedEngine(
             checkpoint=blueprint.checkpoint,
             family=family,
@@ -126,7 +131,7 @@ def build(
             unserved=unserved,
             preparer=preparer,
             lanes=tuple(parts),
-            programs=_programs(lanes, stores, executables, preparing, times),
+            programs=_programs(lanes, stores, executables, preparing, laps, cold_seconds),
             resources=ExitStack(),
             followers=followers,
             identity=identity,
@@ -227,11 +232,12 @@ def _programs(
     stores: Sequence[Stores],
     executables: Mapping[Place, Executables],
     preparing: list[Future[None]],
-    times: tuple[float, float | None],
+    laps: Laps,
+    cold_seconds: float | None,
 ) -> EnginePrograms:
-    """Return the programs of an engine, given the seconds of its opening and of a cold start."""
+    """Return the programs of an engine, given the parts of its opening and the seconds of a cold start."""
     by_place = dict(zip((lane.place for lane in lanes), stores, strict=True))
-    report = _restore_report(by_place, lanes[0].limits, *times)
+    report = _restore_report(by_place, lanes[0].limits, laps, cold_seconds)
     workspace = sum(place.data * lanes[0].budget.workspace for place in executables)
     return EnginePrograms(tuple(executables.values()), preparing, report, workspace)
 
@@ -288,35 +294,35 @@ def _admission(settings: Settings) -> Admission:
     return admit
 
 
-def _times(
-    directory: Path | None, stores: Sequence[Stores], seconds: float, *, wait: bool
-) -> tuple[float, float | None]:
-    """Return the seconds of this opening, and of the cold start with these programs (None: unknown, or this one).
+def _cold_seconds(directory: Path | None, stores: Sequence[Stores], seconds: float, *, wait: bool) -> float | None:
+    """Return the seconds of the cold start with these programs; None if they are unknown, or for this one.
 
     Args:
+        seconds: the seconds of this opening.
         wait: True if the opening waited for programs; only such a cold start is recorded.
     """
     entries = [each.programs.entry(key) for each in stores if each.programs for key in each.program_keys]
     if directory is None or not entries:
-        return seconds, None
+        return None
     starts = ColdStarts(directory, entries)
     if any(each.compile_seconds for each in stores):
-        return seconds, starts.seconds()
+        return starts.seconds()
     if wait:
         starts.record(seconds)
-    return seconds, None
+    return None
 
 
 def _restore_report(
-    stores: Mapping[Place, Stores], limits: EngineLimits, seconds: float, cold_seconds: float | None
+    stores: Mapping[Place, Stores], limits: EngineLimits, laps: Laps, cold_seconds: float | None
 ) -> RestoreReport:
     """Return the report on restored state: the programs of all places, and the pages of the first."""
-    reports = [each.restore_report(limits.pool.page_size, seconds) for each in stores.values()]
+    reports = [each.restore_report(limits.pool.page_size, laps.total) for each in stores.values()]
     return replace(
         reports[0],
         stored=sum(each.stored for each in reports),
         compile_seconds=sum(each.compile_seconds for each in reports),
         cold_seconds=cold_seconds,
+        spent=laps.seconds,
     )
 
 

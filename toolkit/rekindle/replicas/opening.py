@@ -187,5 +187,6 @@ def _restore_report(replies: Sequence[AttachReply], page_size: int, seconds: flo
         nodes=nodes,
         tokens=nodes * page_size,
         seconds=seconds,
+        spent={},
         compile_seconds=sum(each.compile_seconds for each in reports),
     )

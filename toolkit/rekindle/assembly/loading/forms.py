@@ -114,6 +114,8 @@ def _is_packed_by_default(checkpoint: Checkpoint, settings: Settings, dtype: jnp
 
 def _is_same_on_all(config: ModelConfig, form: WeightForm, shards: Sequence[Shard]) -> bool:
     """Return True if the weights of all devices have the same storages, since they run the same program."""
+    if len(shards) == 1:
+        return True
     storages = {
         tuple(request.storage(form) for request in abstract_decoder(config, form, "xla", shard).requests)
         for shard in shards

@@ -1,6 +1,7 @@
 """Report of the programs and pages restored by a session."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from rekindle.core.words import one_line, quantity, seconds, spelled
@@ -54,6 +55,9 @@ class RestoreReport:
         to_compile: number of programs being compiled in the background, or waiting for it.
         cold_seconds: time of `open` when none of these programs was stored, as measured then; None if it is unknown, or
             for a cold start itself.
+        spent: the parts of `seconds` in order, with the same sum: "files" (download, config, tokenizer), "plan" (device,
+            sizes, stores), "weights", "programs" (the wait after the weights) and "engine". Empty for replicas in other
+            processes.
     """
 
     stored: int
@@ -67,12 +71,14 @@ class RestoreReport:
     states: int = 0
     to_compile: int = 0
     cold_seconds: float | None = None
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return "\n  ".join((f"<rekindle restored: {'; '.join(self._counts())}>", *self.reasons()))
 
     def __str__(self) -> str:
-        return "\n  ".join((f"restored: {'; '.join(self._counts())}", *self.reasons()))
+        spent = ", ".join(f"{seconds(each)} {part}" for part, each in self.spent.items())
+        return "\n  ".join((f"restored: {self.line}", *([f"opening: {spent}"] if spent else []), *self.reasons()))
 
     @property
     def line(self) -> str:

@@ -1,12 +1,11 @@
 """Models without weights: their modules, with shapes in place of arrays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.models.shard import WHOLE, Shard
@@ -76,8 +75,6 @@ def abstract_model(
     return AbstractModel(graph, structure, tuple(weights.requests), tuple(forms), places)
 
 
-def shapes_of(build: Build[M]) -> Shapes:
-    """Return the shape of every tensor of a model, by its name in the checkpoint."""
-    weights = _Abstract(WeightForm(jnp.dtype(jnp.float32)), "xla", WHOLE)
-    build(weights)
-    return MappingProxyType({name: shape for request in weights.requests for name, shape in request.shapes.items()})
+def shapes_of(requests: Iterable[JoinedTensors]) -> Shapes:
+    """Return the shape of every tensor of a model, by its name in the checkpoint, given all its requests."""
+    return MappingProxyType({name: shape for request in requests for name, shape in request.shapes.items()})

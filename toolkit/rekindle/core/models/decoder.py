@@ -5,6 +5,7 @@ flax checks every attribute of a pytree, which took two thirds of the constructi
 state instead.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -250,10 +251,13 @@ def abstract_decoder(
 @lru_cache(maxsize=4)
 def expected_shapes(config: ModelConfig) -> Shapes:
     """Return the shape of every tensor of a model with this config, by its name in the checkpoint."""
-    return shapes_of(partial(Decoder, config))
+    return shapes_of(_plain_requests(config))
 
 
 def transposed_names(config: ModelConfig) -> frozenset[str]:
     """Return the names of the matrices stored as (in, out) in a checkpoint."""
-    requests = abstract_decoder(config, WeightForm(jnp.dtype(jnp.float32)), "xla").requests
-    return frozenset(name for request in requests if request.transposed for name in request.shapes)
+    return frozenset(name for request in _plain_requests(config) if request.transposed for name in request.shapes)
+
+
+def _plain_requests(config: ModelConfig) -> Sequence[JoinedTensors]:
+    return abstract_decoder(config, WeightForm(jnp.dtype(jnp.float32)), "xla").requests

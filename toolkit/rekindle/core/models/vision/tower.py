@@ -159,4 +159,4 @@ def abstract_tower(config: VisionConfig, form: WeightForm, implementation: Imple
 @lru_cache(maxsize=2)
 def tower_shapes(config: VisionConfig) -> Shapes:
     """Return the shape of every tensor of a tower with this config, by its name in the checkpoint."""
-    return shapes_of(partial(Tower, config))
+    return shapes_of(abstract_tower(config, WeightForm(jnp.dtype(jnp.float32)), "xla").requests)
