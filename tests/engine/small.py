@@ -47,6 +47,10 @@ FEW_PAGES: SettingsOptions = {
     "prefill_chunk": 16,
     "prefill_buckets": (16,),
     "decode_buckets": (4,),
+    "decode_steps": 1,
     "precompile": "lazy",
 }
-"""Settings with chunks of 16 tokens and 7 pages; four requests of 44 tokens need 11."""
+"""Settings with chunks of 16 tokens and 7 pages; four requests of 44 tokens need 11.
+
+With several steps in a tick, requests would end together, and none would be preempted.
+"""
