@@ -84,6 +84,7 @@ def resolve_limits(
         coordinates=picture_rows > 0 and model.takes_coordinates,
         segments=segments,
         whole_prompts=model.both_ways,
+        decodes=model.predicts,
         whole_images=picture_rows > 0 and model.images_both_ways,
     )
     _check_executables(settings, limits)
