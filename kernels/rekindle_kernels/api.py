@@ -273,6 +273,8 @@ def attend_blocks(
         return operations.attend_blocks(*where, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
     if bias.ndim != 2 or len(bias) != q.shape[2] or not bias.shape[1] % 2:
         raise ValueError(f"for q {q.shape}, bias must be ({q.shape[2]}, an odd number); got {bias.shape}")
+    if implementation == "tpu":
+        raise ValueError('a bias of scores has no "tpu" kernel yet: take implementation "xla"')
     module = importlib.import_module(f"rekindle_kernels.{'reference' if implementation == 'reference' else _PORTABLE}")
     out: jax.Array = module.attend_blocks(*where, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks, bias=bias)
     return out

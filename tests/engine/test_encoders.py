@@ -105,3 +105,30 @@ def test_a_restart_compiles_nothing_and_gives_the_same_bits(tmp_path: Path) -> N
     first, second = (next(told(start(embed_and_tell, tmp_path)[1])) for _ in range(2))
     assert first[1] > 0
     assert second == (first[0], 0)
+
+
+def test_an_encoder_has_no_programs_for_decoding_and_tells_of_cut_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = MODELS / "bert-mean"
+    with opened(path) as session:
+        assert [(each.prefill_tokens, each.decode_rows) for each in session._engine.facts.limits.all_buckets()] == [
+            (160, 0)
+        ]
+        notes: list[str] = []
+        monkeypatch.setattr(session._requests._notes, "_write", notes.append)
+        session.embed_sync("word " * 126)
+        assert not notes, "nothing is cut"
+        for _ in range(2):
+            session.embed_sync(["a", "word " * 127])
+        assert [note.partition(",")[0] for note in notes] == ["Some texts have more than 128 tokens"]
+        assert session.embed_sync("").shape == session.embed_sync("x" * 100_000).shape == (32,)
+        for call in (session.generate_sync, session.prefix_sync, session.perplexity_sync):
+            with pytest.raises(rekindle.InvalidRequest, match=r"reads texts in both directions, .* use embed\(\)"):
+                call("a")
+        with pytest.raises(rekindle.InvalidRequest, match="no head that classifies texts: open an encoder with Seq"):
+            session.classify_sync("a")
+        with pytest.raises(rekindle.InvalidRequest, match="no head over masked words: open an encoder with MaskedLM"):
+            session.fill_sync("a")
+        with pytest.raises(rekindle.InvalidRequest, match="dimensions must be an integer from 1 to 32, got 33"):
+            session.embed_sync("a", dimensions=33)
+        with pytest.raises(rekindle.InvalidBatch, match="prompt 1: the prompt has a lone surrogate"):
+            session.embed_sync(["a", "\ud800"])

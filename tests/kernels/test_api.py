@@ -7,6 +7,7 @@ from typing import Any, cast, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from rekindle_kernels import api
@@ -147,3 +148,43 @@ def test_each_implementation_has_every_operation(implementation: api.Implementat
     names = [name for name in vars(Operations) if not name.startswith("_")]
     assert "attend_rows" in names
     assert [name for name in names if not callable(getattr(operations, name, None))] == []
+
+
+@pytest.mark.parametrize("implementation", ["xla", "cpu", "reference"])
+def test_scores_have_a_summand_by_the_distance_of_the_key(implementation: api.Implementation) -> None:
+    tokens, heads, kv_heads, size, farthest = 32, 4, 2, 32, 5
+    chance = np.random.default_rng(0)
+    q, k, v = (chance.standard_normal((tokens, count, size)) for count in (heads, kv_heads, kv_heads))
+    bias = chance.standard_normal((heads, 2 * farthest + 1))
+    pages = api.empty((3, 2, kv_heads, 16, size), jnp.dtype(jnp.float32), implementation=implementation)
+    blocks = np.moveaxis(np.stack([k, v], 1).reshape(2, 16, 2, kv_heads, size), 1, 3)
+    ids, starts = jnp.array([2, 1], jnp.int32), jnp.array([0, 16], jnp.int32)
+    pages = api.write(pages, jnp.asarray(blocks, jnp.float32), ids, starts * 0, implementation=implementation)
+    actual = api.attend_blocks(
+        jnp.asarray(q.reshape(2, 16, heads, size), jnp.float32),
+        pages,
+        ids[None],
+        jnp.zeros(2, jnp.int32),
+        starts,
+        jnp.full((2, 16), tokens, jnp.int32),
+        scale=0.3,
+        bias=jnp.asarray(bias, jnp.float32),
+        implementation=implementation,
+    )
+    places = np.clip(np.arange(tokens)[None] - np.arange(tokens)[:, None], -farthest, farthest) + farthest
+    scores = 0.3 * np.einsum("qhd,shd->hqs", q, np.repeat(k, 2, axis=1)) + bias[:, places]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    expected = np.einsum("hqs,shd->qhd", weights, np.repeat(v, 2, axis=1))
+    np.testing.assert_allclose(np.asarray(actual).reshape(tokens, heads, size), expected, atol=1e-5)
+    with pytest.raises(ValueError, match=r"bias must be \(4, an odd number\); got \(4, 10\)"):
+        api.attend_blocks(
+            jnp.zeros((2, 16, heads, size)),
+            pages,
+            ids[None],
+            jnp.zeros(2, jnp.int32),
+            starts,
+            scale=1.0,
+            bias=jnp.zeros((4, 10)),
+            implementation=implementation,
+        )

@@ -86,6 +86,7 @@ def resolve_limits(
         coordinates=picture_rows > 0 and model.takes_coordinates,
         segments=segments,
         whole_prompts=model.both_ways,
+        decodes=model.predicts,
         whole_images=picture_rows > 0 and model.images_both_ways,
         shares_cores=shares_cores,
     )

@@ -154,7 +154,8 @@ class Blueprint:
     def first_programs(self) -> list[Key]:
         """The smallest set of programs for any request: the empty state, the largest prefill, the smallest decode."""
         prefill, decode = self.limits.prefill_buckets[-1], self.limits.decode_buckets[0]
-        return [EMPTY, self.limits.bucket(prefill, 0), self.limits.bucket(0, decode)]
+        first: list[Key] = [EMPTY, self.limits.bucket(prefill, 0), self.limits.bucket(0, decode)]
+        return [key for key in first if key == EMPTY or key in self.limits.all_buckets()]
 
     def all_programs(self, *, cached: bool = False) -> list[Key]:
         """Return every program, most urgent first.

@@ -55,9 +55,9 @@ class RestoreReport:
         to_compile: number of programs being compiled in the background, or waiting for it.
         cold_seconds: time of `open` when none of these programs was stored, as measured then; None if it is unknown, or
             for a cold start itself.
-        spent: the parts of `seconds` in order, with the same sum: "files" (download, config, tokenizer), "plan" (device,
-            sizes, stores), "weights", "programs" (the wait after the weights) and "engine". Empty for replicas in other
-            processes.
+        spent: the parts of `seconds` in order, with the same sum: "files" (download, config, tokenizer), "plan"
+            (device, sizes, stores), "weights", "programs" (the wait after the weights) and "engine". Empty for replicas
+            in other processes.
     """
 
     stored: int

@@ -6,12 +6,16 @@ import jax
 import numpy as np
 from flax import nnx
 
+from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import DistanceBias, ModelConfig
 from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 
 
 class Distances(nnx.Module, pytree=False):
     """A learned table of summands by buckets of distances, of every head.
+
+    Raises:
+        ConfigError: heads are divided over devices.
 
     Attributes:
         buckets: the bucket of each distance from `-farthest` to `farthest`.
@@ -20,7 +24,11 @@ class Distances(nnx.Module, pytree=False):
     """
 
     def __init__(self, config: DistanceBias, model: ModelConfig, weights: WeightSource):
-        assert weights.shard.of == 1, "checked before: a model with summands by distance is for one device"
+        if weights.shard.of > 1:
+            raise ConfigError(
+                f"tensor must be 1 for this model, got {weights.shard.of}: its scores have learned summands by "
+                "distance, which are not divided over devices. Use data= for several devices"
+            )
         self.heads = model.attentions[0].heads
         self.buckets = tuple(buckets_of(config).tolist())
         table = JoinedTensors({f"{model.names.distances}.weight": (config.buckets, self.heads)}, False)

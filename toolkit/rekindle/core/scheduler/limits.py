@@ -74,6 +74,7 @@ class EngineLimits:
         segments: the numbers of patches of the tower's programs, ascending.
         whole_prompts: whether each prompt is one chunk, of a model that reads it in both directions; its pages enter no
             cache.
+        decodes: whether the model has an output projection, so that requests may have output.
         whole_images: whether what is to compute of an image is in one chunk.
         expects_adapters: whether the room and the programs for adapters are made in `open`.
         shares_cores: whether the device computes on the cores of the host, as a CPU does.
@@ -108,6 +109,7 @@ class EngineLimits:
     segments: tuple[int, ...] = ()
     whole_prompts: bool = False
     whole_images: bool = False
+    decodes: bool = True
     shares_cores: bool = False
 
     def program_count(self, *, adapters: bool = False, steered: bool = False) -> int:
@@ -131,7 +133,8 @@ class EngineLimits:
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Return every bucket a tick may need."""
         every = buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined")
-        return tuple(map(self._of_model, every))
+        needs_rows = self.decodes or self.one_shape
+        return tuple(self._of_model(each) for each in every if needs_rows or not each.decode_rows)
 
     def bucket(self, prefill_tokens: int, decode_rows: int) -> buckets.Bucket:
         """Return a bucket for text."""

@@ -58,7 +58,7 @@ SIZES: Final[Mapping[str, str]] = {
     "starcoder2": "StarCoder2 (3B to 15B)",
 }
 """Sizes of families, by "model_type"."""
-EMBEDDING: Final = "Qwen3-Embedding (0.6B to 8B), for embeddings"
+EMBEDDING: Final = "Qwen3-Embedding (0.6B to 8B), for embeddings, or encoders such as all-MiniLM and bge"
 _BY_NAME: Final = (
     (f"{EMBEDS}|{ENCODERS}|nomic|^e5|clip|siglip", EMBEDDING),
     (r"gpt_?oss", "gpt_oss"),

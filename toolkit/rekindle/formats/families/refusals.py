@@ -1,10 +1,11 @@
 """Error messages for unsupported models, with special parts and alternatives."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rekindle.formats.families.nearest import nearest
-from rekindle.formats.families.special import special_part
+from rekindle.formats.families.special import ENCODERS, special_part
 
 
 def architecture_refusal(source: str, names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> str:
@@ -41,5 +42,8 @@ def gguf_refusal(source: str, name: object) -> str:
     reason = f": it {special}" if special else ""
     return (
         f"{source}: the architecture {name!r:.80} is not supported in GGUF files{reason}. The nearest that opens: "
-        f"{nearest([str(name)])}"
+        f"{nearest([str(name)])}{_SAFETENSORS if re.search(ENCODERS, str(name).lower()) else ''}"
     )
+
+
+_SAFETENSORS: Final = ". Open the safetensors of an encoder"

@@ -27,7 +27,10 @@ _BY_NAME: Final = (
     (r"diffusion|llada|^dream|sdar|mdlm", "generates by diffusion instead of token by token"),
     (r"t5|bart|pegasus|marian|whisper|m2m|encoderdecoder|seq2seq", "has an encoder beside its decoder"),
     (EMBEDS, "reads its text in both directions"),
-    (f"{ENCODERS}|tokenclassification|questionanswering", "is an encoder, for text in both directions"),
+    (
+        f"{ENCODERS}|tokenclassification|questionanswering",
+        "is an encoder, for text in both directions, of another kind or with another head than those that open",
+    ),
     (r"^clip|siglip|^vit|dinov", "is a model for images"),
     (r"rwkv", f"has recurrent layers in place of attention{_STATE}"),
     (r"^mamba(?!2)|falcon_?mamba|jamba", f"has Mamba-1 layers{_STATE}"),

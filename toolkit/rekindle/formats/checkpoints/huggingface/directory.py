@@ -96,7 +96,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     _warn_of_the_rest(settings, config, shapes, source)
     tensors = LazyTensors({name: loaders[name] for name in expected_shapes(config)})
     generation = read_json(directory / "generation_config.json")
-    tokenizer = load_tokenizer(directory)
+    tokenizer = load_tokenizer(directory, of_encoder=not config.predicts)
     if tokenizer is not None and not config.predicts:
         tokenizer = encoder_tokenizer(tokenizer, directory, config)
     eos_ids = _eos_ids(generation, settings, tokenizer, source)

@@ -1,6 +1,6 @@
 """Names of a model's tensors in files: text models inside of other models, and wrappers left over from training."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -31,6 +31,8 @@ _LEADING: Final = ("base_model.model.", "module.", "_orig_mod.")
 """Prefixes of all names, from PEFT, from data parallelism, and from torch.compile."""
 _ANYWHERE: Final = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 """Parts inside of names, from wrappers of single modules."""
+_OF_NORMS: Final[Mapping[str, str]] = {"gamma": "weight", "beta": "bias"}
+"""Names of the tensors of norms in files from TensorFlow, such as those of BERT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def _without_training(name: str) -> str:
         name = name.removeprefix(prefix)
     for part in _ANYWHERE:
         name = name.replace(f".{part}", ".")
-    return name
+    stem, _, last = name.rpartition(".")
+    return f"{stem}.{_OF_NORMS[last]}" if last in _OF_NORMS and stem.endswith("LayerNorm") else name
 
 
 def _own_prefix(names: Names) -> str:

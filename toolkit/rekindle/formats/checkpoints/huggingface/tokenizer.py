@@ -10,6 +10,7 @@ from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.formats.checkpoints.gguf.bpe import PRE_TOKENIZERS, split_as
 from rekindle.formats.checkpoints.huggingface.sentencepiece_model import read_sentencepiece
 from rekindle.formats.checkpoints.huggingface.tekken import BOS, EOS, read_tekken
+from rekindle.formats.checkpoints.huggingface.wordpiece import is_wordpiece, read_wordpiece
 from rekindle.formats.model_file import is_present, parse_json, read_json, read_text
 
 _PREFIX: Final = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00(?:5[fF]|[67][\da-fA-F])')
@@ -20,8 +21,12 @@ _RULES: Final = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
 """Pre-tokenizers by the class of a tokenizer with vocab.json and merges.txt."""
 
 
-def load_tokenizer(directory: Path) -> Tokenizer | None:
+def load_tokenizer(directory: Path, *, of_encoder: bool = False) -> Tokenizer | None:
     """Read tokenizer.json, tekken.json, tokenizer.model or vocab.json, with tokenizer_config.json and chat templates.
+
+    Args:
+        directory: the model directory.
+        of_encoder: whether the model is an encoder, whose vocabulary may be in vocab.txt.
 
     Returns:
         The tokenizer, or None if none of these files exists. The model is then served by token ids alone.
@@ -47,11 +52,13 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
     elif is_present(directory / "merges.txt") and (rule := _rule(settings)):
         backend = _from_merges(directory, rule)
         _add_missing_tokens(backend, directory, settings)
+    elif of_encoder and is_present(directory / "vocab.txt") and is_wordpiece(settings):
+        backend = read_wordpiece(directory / "vocab.txt", settings)
     else:
         return None
     backend.no_truncation()
     backend.no_padding()
-    if "add_bos_token" in settings or "add_eos_token" in settings:
+    if not of_encoder and ("add_bos_token" in settings or "add_eos_token" in settings):
         # As in transformers, these entries override the post-processor of tokenizer.json.
         around = bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None
         if missing := [token for token in around if token and backend.token_to_id(token) is None]:
