@@ -141,7 +141,7 @@ print([session.decode([token]) for token in prompt_ids], "→", [session.decode(
 # ## Stream
 #
 # A model makes one token at a time, and you need not wait for the last one. `stream` yields pieces of text as they are
-# made. Each piece is the text that its token completes, and it never ends in half a character.
+# made. Each piece is the text that its tokens complete, one or a few, and it never ends in half a character.
 
 # %%
 sea = [{"role": "user", "content": "Write two sentences about the sea."}]
