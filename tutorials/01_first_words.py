@@ -141,7 +141,7 @@ print([session.decode([token]) for token in prompt_ids], "→", [session.decode(
 # ## Stream
 #
 # A model makes one token at a time, and you need not wait for the last one. `stream` yields pieces of text as they are
-# made. Each piece is the text that its token completes, and it never ends in half a character.
+# made. Each piece is the text that its tokens complete, one or a few, and it never ends in half a character.
 
 # %%
 sea = [{"role": "user", "content": "Write two sentences about the sea."}]
@@ -158,7 +158,7 @@ async for piece in session.stream(sea, max_tokens=64):
 # ## Many prompts at once
 #
 # A list of prompts gives a list of generations, in the same order, which a cell shows as a table. The prompts run side
-# by side: one *tick* of the engine makes one token for each of them.
+# by side: one *tick* of the engine makes one token, or a few, for each of them.
 
 # %%
 prompts = ["Once upon a time", "One, two, three, four,", "The sea was", "The sun rises in the"]
@@ -173,7 +173,7 @@ print(f"{sum(each.usage.completion_tokens for each in answers)} tokens in {ticks
 # %% [markdown]
 # Prompts of different lengths share ticks too, and so do requests that are submitted while others run. This changes no
 # answer: the first prompt gets the same text here as it got alone. One after the other, the four would have taken at
-# least 80 ticks.
+# least 80 steps of the model.
 
 # %% [markdown]
 # ## Sampling

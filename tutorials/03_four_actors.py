@@ -36,6 +36,7 @@ SMALL = {
     "max_prefill_tokens": 64,
     "prefill_buckets": [64],  # one compiled program for prompts,
     "decode_buckets": [3],  # and one for everything after: this opens in seconds (tutorial 05)
+    "decode_steps": 1,  # one token in a tick, so that each can be followed; by default there may be several
     "disk_cache_bytes": 0,  # nothing of earlier sessions is found
     "progress": False,
 }

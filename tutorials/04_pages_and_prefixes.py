@@ -35,6 +35,7 @@ session = await rekindle.open(
     max_prefill_tokens=64,
     prefill_buckets=[64],
     decode_buckets=[4],
+    decode_steps=1,  # one token in a tick, to stop between them
     compose=keep,
     progress=False,
 )

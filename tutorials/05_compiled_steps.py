@@ -36,6 +36,7 @@ SETTINGS = {
     "prefill_buckets": [16, 128],
     "decode_buckets": [1, 8],
     "overlap": False,  # one tick at a time, for clean timings
+    "decode_steps": 1,  # and one token in it
     "prefix_cache": False,  # every prompt is computed
     "progress": False,
 }

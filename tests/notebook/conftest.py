@@ -19,8 +19,12 @@ SETTINGS = {
     "prefill_chunk": 32,
     "prefill_buckets": [32],
     "decode_buckets": [2],
+    "decode_steps": 1,
 }
-"""Settings with few programs, because each costs seconds, and a long context, for requests of up to a minute."""
+"""Settings with few programs, because each costs seconds, and a long context, for requests of up to a minute.
+
+With one step in a tick, each token is a piece of a stream.
+"""
 
 PRELUDE = """
 import asyncio, json, threading, time
