@@ -115,7 +115,7 @@ SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "te
 
 TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-unit": (*CORE, "toolkit/rekindle/cli/", "toolkit/rekindle/server/", "tests/unit/"),
-    "test-engine": (*CORE, "kernels/rekindle_kernels/", "tests/engine/", "tests/loops.py"),
+    "test-engine": (*CORE, "kernels/rekindle_kernels/", "tests/engine/", "tests/goldens/encoders/", "tests/loops.py"),
     "test-images": (
         *CORE,
         "kernels/rekindle_kernels/",

@@ -3,11 +3,14 @@
 import re
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 
 import rekindle
-from tests.engine.test_encoders import MODELS, assert_same, golden, opened
+from rekindle.server import app
+from tests.engine.test_encoders import FEW, MODELS, assert_same, golden, opened
+from tests.unit.asgi import ask
 
 
 def softmax(logits: Any) -> Any:
@@ -98,3 +101,16 @@ def test_classes_of_pairs_are_those_of_a_cross_encoder() -> None:
         assert one.logits[0] == pytest.approx(numbers["logits"][0, 0], abs=1e-5)
         with pytest.raises(rekindle.InvalidRequest, match="second must have a text for each of the 6 texts"):
             session.classify_sync(firsts, second=seconds[:2])
+
+
+def test_ollamas_clients_choose_between_a_cut_and_an_error() -> None:
+    async def work() -> None:
+        async with await rekindle.open(MODELS / "bert-mean", progress=False, **FEW) as session:
+            body = {"input": ["a", "word " * 200]}
+            reply = await ask(app(session), "/api/embed", body)
+            np.testing.assert_array_equal(np.float32(reply.json["embeddings"]), await session.embed(body["input"]))
+            refusal = await ask(app(session), "/api/embed", {**body, "truncate": False})
+            assert refusal.status == 400
+            assert "more than the 128 tokens that the model's files allow" in refusal.json["error"]
+
+    anyio.run(work)

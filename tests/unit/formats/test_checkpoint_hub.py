@@ -190,7 +190,8 @@ def test_a_model_that_the_hub_does_not_have_is_named(hub: str, tmp_path: Path) -
 
 def test_of_folders_only_small_files_are_fetched() -> None:
     expected = ["config.json", "model-00001-of-00002.safetensors", "modules.json", "1_Pooling/config.json"]
-    expected += ["tekken.json", "chat_template.json", "additional_chat_templates/tool_use.jinja"]
+    expected += ["tekken.json", "chat_template.json", "additional_chat_templates/tool_use.jinja", "vocab.txt"]
+    expected += ["2_Dense/config.json", "2_Dense/model.safetensors"]
     others = ["onnx/model.safetensors", "original/params.json", "onnx/tokenizer.json", "a/b/config.json", "README.md"]
     others += ["consolidated.safetensors", "original/consolidated.00.safetensors"]
     model = HubModel.of("owner/name")

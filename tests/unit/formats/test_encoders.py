@@ -190,3 +190,52 @@ def test_what_cannot_be_read_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(error, match=reason):
         changed(name, tmp_path / "a", change)
+
+
+def test_a_nomic_bert_with_the_keys_of_its_authors_is_the_same_model(tmp_path: Path) -> None:
+    def older(path: Path) -> None:
+        authors = {
+            "architectures": ["NomicBertModel"],
+            "model_type": "nomic_bert",
+            "activation_function": "swiglu",
+            "causal": False,
+            "fused_bias_fc": True,
+            "layer_norm_epsilon": 1e-12,
+            "max_trained_positions": 2048,
+            "mlp_fc1_bias": False,
+            "n_embd": 32,
+            "n_head": 4,
+            "n_inner": 56,
+            "n_layer": 2,
+            "n_positions": 160,
+            "prenorm": False,
+            "qkv_proj_bias": False,
+            "rotary_emb_base": 1000,
+            "rotary_emb_fraction": 1.0,
+            "rotary_scaling_factor": None,
+            "type_vocab_size": 2,
+            "use_rms_norm": False,
+            "vocab_size": 323,
+        }
+        (path / "config.json").write_text(json.dumps(authors))
+
+    assert (
+        changed("nomic-bert-mean", tmp_path / "a", older).config == open_checkpoint(MODELS / "nomic-bert-mean").config
+    )
+    with pytest.raises(UnsupportedModel, match="prenorm True is not supported"):
+        changed("nomic-bert-mean", tmp_path / "b", older, put("config.json", prenorm=True))
+
+
+def test_a_modernbert_with_older_keys_is_the_same_model(tmp_path: Path) -> None:
+    def older(path: Path) -> None:
+        config = json.loads((path / "config.json").read_text())
+        for key in ("rope_parameters", "layer_types"):
+            del config[key]
+        config |= {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0, "global_attn_every_n_layers": 3}
+        (path / "config.json").write_text(json.dumps(config))
+
+    own = open_checkpoint(MODELS / "modernbert-mean").config
+    assert changed("modernbert-mean", tmp_path / "a", older).config == own
+    assert [layer.attention_norm for layer in own.layers] == [False, True, True, True]
+    windows = [layer.attention and (layer.attention.window, layer.attention.ahead) for layer in own.layers]
+    assert windows == [(None, None), (17, 16), (17, 16), (None, None)]

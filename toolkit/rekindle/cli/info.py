@@ -139,7 +139,7 @@ def _model(checkpoint: Checkpoint) -> Rows:
         yield "streams", f"{config.streams.count} residual streams, of which each layer computes with one"
     if windows := Counter(attention.window for attention in config.attentions if attention.window):
         yield "windows", ", ".join(f"{size} tokens in {quantity(n, 'layer')}" for size, n in windows.items())
-    yield "vocabulary", f"{config.vocab_size} tokens, embedding {'tied' if config.tied_embeddings else 'not tied'}"
+    yield "vocabulary", f"{config.vocab_size} tokens, {_head_of(config)}"
     yield "parameters", f"{parameters(config):,}"
     yield "context", f"{config.max_context} tokens"
     count = parameters(config) + (0 if checkpoint.vision is None else _numbers(checkpoint.vision.config))
@@ -160,6 +160,13 @@ def _model(checkpoint: Checkpoint) -> Rows:
         yield "chat", "has a template" if tokenizer.chat_template else "no template: prompts are plain text"
         if tokenizer.chat_template:
             yield "tools", format_of(tokenizer).tools
+
+
+def _head_of(config: ModelConfig) -> str:
+    """Return a clause about the output projection."""
+    if not config.predicts:
+        return "no head over the next token"
+    return f"embedding {'tied' if config.tied_embeddings else 'not tied'}"
 
 
 def _tower(config: VisionConfig) -> str:
@@ -277,7 +284,7 @@ def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     yield "copies", f"at most {size_text(host)} in host memory and {size_text(on_disk)} on disk, for all models there"
     yield "batch", f"{limits.data * limits.max_running} requests, each of at most {limits.max_context} tokens"
     prefill, decode = (", ".join(map(str, sizes)) for sizes in (limits.prefill_buckets, limits.decode_buckets))
-    steps = f"prompts of {prefill} tokens, decoding of {decode} requests"
+    steps = f"prompts of {prefill} tokens" + (f", decoding of {decode} requests" if limits.decodes else "")
     yield "programs", f"{limits.program_count()}, for {steps}, pages and slots"
     budget.check(limits, blueprint.checkpoint.source)
 

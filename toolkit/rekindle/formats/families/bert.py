@@ -50,7 +50,7 @@ def read_roberta(keys: Keys) -> ModelConfig:
 def read_electra(keys: Keys) -> ModelConfig:
     """Read an ELECTRA: embeddings may be smaller than features."""
     model = read_encoder(keys, names_of("electra"))
-    size = keys.size("embedding_size", model.hidden_size)
+    size = keys.size("embedding_size", 128)
     return model if size == model.hidden_size else replace(model, embedding_size=size, embedding_bias=True)
 
 

@@ -13,12 +13,13 @@ from starlette.types import ASGIApp
 from rekindle.client.window import WHOLE, Fit, Messages, Sizes, Words, fitting
 from rekindle.core.concurrency.waits import blocked
 from rekindle.core.errors import RekindleError
+from rekindle.core.request.checks import preview
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.model_facts import ModelFacts
 from rekindle.formats.rendering.efforts import SWITCHES
 from rekindle.formats.rendering.system_messages import SYSTEM_ROLES
 from rekindle.server.common.call import Call
-from rekindle.server.common.errors import api_error_of
+from rekindle.server.common.errors import api_error_of, invalid_field
 from rekindle.server.common.fields import Fields
 from rekindle.server.http.exchange import Exchange
 from rekindle.server.http.guards import reply
@@ -204,6 +205,12 @@ def _inputs(session: ServedSession, request: OllamaEmbedding, longest: int) -> t
         return {"texts": request.texts}, sum(counts)
     texts = [session.text_prefix + text for text in request.texts]
     counts = [session.count_tokens(text) for text in texts]
+    if not request.truncates and (long := next(filter(tokenizer.is_cut, texts), None)) is not None:
+        raise invalid_field(
+            "truncate",
+            f"truncate is false, and a text ({preview(long)}) has more than the {tokenizer.longest} tokens that the "
+            "model's files allow: shorten it, or leave truncate out",
+        )
     if not request.truncates or max(counts) <= longest:
         return {"texts": request.texts}, sum(counts)
     ids = [_cut(tokenizer, text, longest) for text in texts]

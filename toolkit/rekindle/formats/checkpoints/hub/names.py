@@ -11,9 +11,9 @@ _NAME: Final = r"(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+)"
 _GGUF: Final = r"(?P<file>(?:[\w.+-]+/)*[\w.+-]+\.gguf)"
 _PATTERN: Final = re.compile(rf"{_NAME}(?:/{_GGUF})?(?:@(?P<revision>[\w./-]+))?", re.IGNORECASE)
 _SPLIT: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
-_FILES: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
-_IGNORED: Final = ["*/[!c]*.json", "*/*.safetensors", "*/tokenizer.model", "consolidated*"]
-"""Weights in other formats, and files in folders, except 1_Pooling/config.json and chat templates."""
+_FILES: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "vocab.txt"]
+_IGNORED: Final = ["*/[!c]*.json", "*[!e]/*.safetensors", "*/tokenizer.model", "consolidated*"]
+"""Weights in other formats, and files in folders, except 1_Pooling/config.json, 2_Dense/* and chat templates."""
 
 
 @dataclass(frozen=True, slots=True)
