@@ -145,6 +145,7 @@ def test_prefixes_belong_to_the_numbers_of_an_adapter_and_not_to_its_name(
     assert cached("one") == 64, "the first numbers again"
 
 
+@pytest.mark.wide
 def test_swaps_under_load_compile_nothing_and_requests_end_with_the_adapter_that_they_began_with(
     session: rekindle.Session, adapters: list[dict[str, LowRank]], expected: list[tuple[Any, Any]]
 ) -> None:

@@ -68,7 +68,9 @@ def facts_of(session: rekindle.Session, prompts: list[list[int]], **options: Any
     return [(each.token_ids, each.logprobs, each.prompt_logprobs, each.finish_reason) for each in answers]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    "options", [OPTIONS[0], *(pytest.param(each, marks=pytest.mark.wide) for each in OPTIONS[1:])], ids=str
+)
 def test_the_head_changes_no_token_and_no_log_probability(
     session: rekindle.Session, prompts: list[list[int]], options: dict[str, Any]
 ) -> None:

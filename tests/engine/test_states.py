@@ -103,6 +103,7 @@ def test_a_branch_and_a_held_prefix_continue_from_states(cached: rekindle.Sessio
     assert (branch.cached_tokens, fork.cached_tokens) == (48, 32)
 
 
+@pytest.mark.wide
 @FAMILIES
 def test_a_salt_hides_states_and_other_weights_drop_them(cached: rekindle.Session, families: Path, family: str) -> None:
     ask: dict[str, Any] = {"token_ids": DOCUMENT, "max_tokens": NEW, "ignore_eos": True}

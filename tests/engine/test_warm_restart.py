@@ -354,6 +354,7 @@ def test_pages_of_another_kind_are_not_used_and_said_so_once(
         assert session.restored.nodes == len(NUMBERS) * PAGES, "others took its place"
 
 
+@pytest.mark.wide
 def test_pages_of_other_weights_are_not_used_and_said_so_once(
     cache: Path, model: Path, cold: Answers, tmp_path: Path
 ) -> None:
@@ -414,6 +415,7 @@ async def save_and_resume(session: rekindle.Session) -> int:
     return saved[0]
 
 
+@pytest.mark.wide
 def test_nothing_of_new_weights_is_saved(cache: Path, model: Path, cold: Answers) -> None:
     tensors = load_file(model / "model.safetensors")
     others = {name: tensor * 1.5 if "q_proj" in name else tensor for name, tensor in tensors.items()}
@@ -430,6 +432,7 @@ def test_nothing_of_new_weights_is_saved(cache: Path, model: Path, cold: Answers
         assert [ask(session, number) for number in (0, 1)] == [(cold[0], CACHED), (cold[1], 0)]
 
 
+@pytest.mark.wide
 def test_namespaces_are_kept_apart(cache: Path, model: Path, cold: Answers) -> None:
     with open_session(model) as session:
         assert ask(session, 0, cache_salt="ours") == (cold[0], 0)
@@ -443,6 +446,7 @@ def test_namespaces_are_kept_apart(cache: Path, model: Path, cold: Answers) -> N
         assert ask(session, 2) == (cold[2], CACHED)
 
 
+@pytest.mark.wide
 def test_the_directory_stays_within_its_bound_and_the_latest_pages_stay(
     cache: Path, model: Path, cold: Answers
 ) -> None:

@@ -71,6 +71,7 @@ def test_without_a_compiler_xla_serves_and_says_what_to_install(copied: Path) ->
     assert (implementation, description) == ("xla", f"xla kernels ({reason})")
 
 
+@pytest.mark.wide
 def test_a_compiler_that_fails_is_named(copied: Path) -> None:
     reason, implementation, _, error = probe(copied, CXX="false")
     assert reason is not None

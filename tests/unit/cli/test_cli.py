@@ -258,6 +258,7 @@ def test_the_help_of_lm_eval_needs_no_harness(
     assert capsys.readouterr().out.startswith("usage: rekindle lm-eval --model rekindle")
 
 
+@pytest.mark.wide
 def test_help_has_a_summary_and_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
     count = 0
     for name in _parser().names:

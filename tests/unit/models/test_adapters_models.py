@@ -26,7 +26,7 @@ FLOAT = jnp.dtype("float32")
 
 
 FEW = ("deepseek-v3", "gpt2", "llama-tied", "mistral-own-head", "qwen3-next")
-CHEAP = ("gpt2", "llama-tied", "mistral-own-head")
+CHEAP = ("gpt2", "llama-tied")
 """Families with each way of joining, ordering or turning the rows of weights."""
 
 
