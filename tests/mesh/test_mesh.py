@@ -321,7 +321,7 @@ def test_guesses_of_a_draft_head_change_no_token_on_several_devices(
     one, several = asked_of_child(("drafting", model, {}), ("drafting", model, options))
     greedy, _, drawn, _ = one["tokens"][:4]
     for answer in (one, several):
-        assert answer["tokens"] == 3 * [greedy, greedy, drawn, drawn]
+        assert answer["tokens"] == 4 * [greedy, greedy, drawn, drawn]
         assert answer["drafts"] > 0
         assert answer["compilations"] == 0
 
@@ -331,7 +331,7 @@ def test_states_go_on_from_the_last_right_token_on_several_devices(families: Pat
     one, several = asked_of_child(("drafting", model, {"draft": "lookup"}), ("drafting", model, options))
     greedy, _, random, _ = one["tokens"][:4]
     for answer in (one, several):
-        assert answer["tokens"] == 3 * [greedy, greedy, random, random]
+        assert answer["tokens"] == 4 * [greedy, greedy, random, random]
         assert answer["drafts"] > 0
         assert answer["compilations"] == 0
 
