@@ -88,12 +88,11 @@ def classify(
     """
     __tracebackhide__ = True  # hides this frame from notebook tracebacks
     requests = session._requests
-    bar, head = (
-        ScoringBar("classifying", "texts", requests.draws_progress(progress)),
-        requests.engine.facts.checkpoint.uses.classifier,
-    )
+    uses = requests.engine.facts.checkpoint.uses
+    head = uses.classifier
     if head is None:
-        raise InvalidRequest(_no_head(requests.engine.facts.checkpoint.uses))
+        raise InvalidRequest(_no_head(uses))
+    bar = ScoringBar("classifying", "texts", requests.draws_progress(progress))
     prompts: Sequence[Prompt | Exception]
     if second is not None:
         prompts, several = yield from _pairs(requests, texts, second)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from rekindle.client.batches.batch import Batch
 from rekindle.client.batches.run import Shape
 from rekindle.client.calls.prompts import label_of
@@ -14,6 +16,13 @@ from rekindle.formats.checkpoints.heads import Floats
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.scoring.computing import ScoringBar, wait_all
 from rekindle.scoring.pairs import note_cuts
+
+
+def probabilities_of(logits: Floats) -> Floats:
+    """Return the softmax of each row of logits."""
+    exponents = np.exp(logits - logits.max(-1, keepdims=True))
+    probabilities: Floats = exponents / exponents.sum(-1, keepdims=True)
+    return probabilities
 
 
 def token_states(

@@ -13,7 +13,7 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.heads import Floats, WordHead
 from rekindle.results.scores.masked_words import MaskedWord, MaskedWords
 from rekindle.scoring.computing import ScoringBar
-from rekindle.scoring.encoding import token_states
+from rekindle.scoring.encoding import probabilities_of, token_states
 from rekindle.scoring.pairs import encoder_texts
 
 MOST: Final = 1000
@@ -90,10 +90,8 @@ def _words(
             f"the {head.mask_text} is behind the first {tokenizer.longest} tokens, where the model's files cut texts: "
             "shorten the text"
         )
-    logits = head.logits(states[places])
-    exponents = np.exp(logits - logits.max(-1, keepdims=True))
     masks = []
-    for place, row in zip(places, exponents / exponents.sum(-1, keepdims=True), strict=True):
+    for place, row in zip(places, probabilities_of(head.logits(states[places])), strict=True):
         best = np.argsort(-row, kind="stable")[:count].tolist()
         masks.append(
             tuple(

@@ -16,7 +16,7 @@ from rekindle.formats.checkpoints.heads import Floats
 from rekindle.formats.checkpoints.uses import Classifier
 from rekindle.results.scores.spans import Span, Spans
 from rekindle.scoring.computing import ScoringBar
-from rekindle.scoring.encoding import token_states
+from rekindle.scoring.encoding import probabilities_of, token_states
 from rekindle.scoring.pairs import encoder_texts
 
 Aggregation = Literal["simple", "none", "first", "average", "max"]
@@ -138,8 +138,7 @@ def spans_of(
         states: the hidden state of each token, (tokens, hidden).
     """
     logits = head.logits(states)
-    exponents = np.exp(logits - logits.max(-1, keepdims=True))
-    tokens = _tokens(tokenizer, text, ids, exponents / exponents.sum(-1, keepdims=True))
+    tokens = _tokens(tokenizer, text, ids, probabilities_of(logits))
     if aggregation in ("none", "simple"):
         parts = [_best(head.labels, each.scores, each.word, each.start, each.end) for each in tokens]
     else:

@@ -319,8 +319,8 @@ def _next_tokens(
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
     lengths = jnp.concatenate([inputs.sample_length, row_positions + 1])
     rows = SamplingRows.unpack(slots.sampling[owners])
-    tokens, scores = (
-        sample(
+    if decoder.config.predicts:
+        tokens, scores = sample(
             columns,
             rows,
             lengths,
@@ -332,9 +332,9 @@ def _next_tokens(
             slots.allowed,
             jnp.concatenate([inputs.sample_slot, inputs.row_masks(null_slot)]),
         )
-        if decoder.config.predicts
-        else (jnp.zeros_like(owners), jnp.zeros((len(owners), score_columns(max_logprobs)), jnp.int32))
-    )
+    else:
+        tokens = jnp.zeros_like(owners)
+        scores = jnp.zeros((len(owners), score_columns(max_logprobs)), jnp.int32)
     of_samples, of_rows = jnp.split(tokens, [len(inputs.sample_slot)])
     is_right, is_last = verify(inputs.row_offset, inputs.row_draft, of_rows)
     tokens = jnp.concatenate([of_samples, jnp.where(is_right, of_rows, NOT_COMPUTED)])
