@@ -104,7 +104,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     classifier = _classifier(directory, settings, owners, config, source)
     heads = EncoderHeads()
     if not config.predicts:
-        heads = read_heads(settings, _loaders(owners, owners), config, tokenizer, directory)
+        heads = read_heads(settings, _unread(owners), config, tokenizer, directory)
     both_ways = config.both_ways and settings.get("model_type") not in PREFIX_ATTENTION
     decisions, answers = read_decision_form(directory), read_answers(directory)
     uses = Uses(
@@ -241,6 +241,15 @@ def _embeds(directory: Path) -> bool:
 def _loaders(owners: Owners, names: Collection[str]) -> dict[str, Loader]:
     """Return loaders for the given tensors, if the files contain them."""
     return {name: file.loader(stored_name) for name, (file, stored_name) in owners.items() if name in names}
+
+
+def _unread(owners: Owners) -> dict[str, Loader]:
+    """Return loaders for all tensors, among them buffers of integers, which fail when they are read."""
+
+    def read(file: SafetensorsFile, stored_name: str) -> Tensor:
+        return file.loader(stored_name)()
+
+    return {name: partial(read, *owner) for name, owner in owners.items()}
 
 
 def _stored(owners: Owners, expected: Shapes) -> tuple[dict[str, tuple[int, ...]], dict[str, Loader]]:
