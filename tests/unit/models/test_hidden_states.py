@@ -124,3 +124,20 @@ def test_the_device_sums_ranges_and_nothing_else(tokens: int) -> None:
 def test_a_tick_without_prompts_has_no_sums() -> None:
     nobody = jnp.zeros(0, jnp.int32)
     assert sum_states(jnp.zeros((0, 8)), nobody, nobody).shape == (0, 8)
+
+
+def test_a_sum_has_the_same_bits_at_every_place_of_every_shape() -> None:
+    hidden = np.random.default_rng(0).standard_normal((1024, 384)).astype(np.float32)
+    one = hidden[300:495]  # more tokens than a block of a matrix product
+
+    def last_sum(tokens: int, first: int, chunks: int) -> Any:
+        states = np.full((tokens, 384), np.nan, np.float32)
+        states[first : first + len(one)] = one
+        firsts, counts = np.zeros(chunks, np.int32), np.zeros(chunks, np.int32)
+        firsts[-1], counts[-1] = first, len(one)
+        return np.asarray(jax.jit(sum_states)(states, firsts, counts))[-1]
+
+    alone = last_sum(256, 0, 1)
+    np.testing.assert_allclose(alone, one.astype(np.float64).sum(0), rtol=0, atol=1e-4)
+    for place in ((512, 100, 4), (1024, 829, 32)):
+        np.testing.assert_array_equal(last_sum(*place), alone)
