@@ -58,6 +58,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "expert_feed_forward_length",
         "expert_group_used_count",
         "expert_used_count",
+        "classifier.output_labels",
         "pooling_type",
         "rope.scaling.original_context_length",
         "use_parallel_residual",
@@ -123,6 +124,7 @@ class Architecture:
         tiled: whether the first value heads of all key heads come first in delta nets, then the second ones.
         interleaved_sections: whether the sections of a rope by time, row and column take its pairs in turn.
         by_layer: metadata keys with a possibly different number for each layer; they are always lists.
+        prefix: the start of the family's names that the gguf library leaves out.
     """
 
     name: str
@@ -136,6 +138,7 @@ class Architecture:
     tiled: bool = False
     interleaved_sections: bool = False
     by_layer: frozenset[str] = frozenset()
+    prefix: str = ""
 
 
 def read_metadata(file: GGUFFile, architecture: Architecture, source: str) -> FileMetadata:

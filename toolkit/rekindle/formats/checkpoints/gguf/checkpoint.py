@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -13,17 +13,22 @@ from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint, LazyTensors, check_counts, check_layers, check_shapes
 from rekindle.formats.checkpoints.gguf.architecture import Architecture, FileMetadata, read_metadata, settings_of
 from rekindle.formats.checkpoints.gguf.architectures.table import ARCHITECTURES
+from rekindle.formats.checkpoints.gguf.encoder_tokenizers import encoder_tokenizer
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
 from rekindle.formats.checkpoints.gguf.places import find_places, loaders
 from rekindle.formats.checkpoints.gguf.rope import rope_parameters
 from rekindle.formats.checkpoints.gguf.split import open_gguf_files
 from rekindle.formats.checkpoints.gguf.tokenizer import eos_ids, gguf_tokenizer
-from rekindle.formats.checkpoints.uses import Dense, Embedding, Uses
+from rekindle.formats.checkpoints.heads import HeadLayer
+from rekindle.formats.checkpoints.uses import Activation, Classifier, Dense, Embedding, Uses
 from rekindle.formats.checkpoints.vision.names import TOWER, find_mmproj
 from rekindle.formats.families.registry import parse_config
 
 if TYPE_CHECKING:
     from rekindle.formats.checkpoints.vision.mmproj import OpenedTower
+
+_RANK: Final = 4
+"""llama.cpp's pooling number of models with a head over the first token."""
 
 
 def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None) -> Checkpoint:
@@ -60,7 +65,9 @@ def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None
     check_shapes(shapes, config, source)
     tokenizer = gguf_tokenizer(file.metadata, source)
     embedding = replace(_embedding(file.metadata.get(f"{name}.pooling_type")), dense=_dense(file))
-    uses = Uses(embedding=embedding, both_ways=config.both_ways)
+    uses = Uses(config.predicts, embedding, _classifier(file, architecture), both_ways=config.both_ways)
+    if tokenizer is not None and not config.predicts:
+        tokenizer = encoder_tokenizer(tokenizer, file.metadata, config, source)
     ends, formats = eos_ids(file.metadata), file.formats()
     model = Checkpoint(source, config, LazyTensors(tensors), ends, tokenizer, {}, file.paths, uses, formats, str(name))
     tower = _tower(path, config, tokenizer, mmproj, beside)
@@ -85,6 +92,22 @@ def _with_tower(
         images=tower.images,
         vision=tower.files,
     )
+
+
+def _classifier(file: GGUFFile, architecture: Architecture) -> Classifier | None:
+    """Return the head over texts of an encoder, a layer and a product as of RoBERTa; None without both."""
+    if not {"cls.weight", "cls.output.weight"} <= file.shapes.keys():
+        return None
+    layer, bias, weight, own = (
+        np.asarray(file.read(name)).astype(np.float32) if name in file.shapes else None
+        for name in ("cls.weight", "cls.bias", "cls.output.weight", "cls.output.bias")
+    )
+    assert layer is not None
+    assert weight is not None
+    names = file.metadata.get(f"{architecture.name}.classifier.output_labels") or ()
+    labels = tuple(str(names[i]) if i < len(names) else f"LABEL_{i}" for i in range(len(weight)))
+    activation: Activation = "sigmoid" if len(labels) == 1 else "softmax"
+    return Classifier(weight, labels, activation, own, (HeadLayer(layer, bias, "tanh"),), "cls")
 
 
 def _tower(
@@ -117,6 +140,8 @@ def _embedding(pooling: Any) -> Embedding:
     supported: dict[Any, Pooling] = {1: "mean", 2: "cls", 3: "last"}
     if pooling in supported:
         return Embedding(supported[pooling])
+    if pooling == _RANK:
+        return Embedding("cls")
     return Embedding(
         unsupported_reason=f"its pooling has the number {pooling}; supported are 1 (mean), 2 (cls) and 3 (last)"
     )

@@ -193,7 +193,8 @@ def find_places(file: GGUFFile, architecture: Architecture, config: ModelConfig,
     if architecture.name not in numbers:
         raise UnsupportedModel(f"{source}: the installed gguf library does not know {architecture.name}: upgrade gguf")
     library = gguf.get_tensor_name_map(numbers[architecture.name], config.num_layers)
-    finder = _Finder(file, architecture, config, library.get_name)
+    prefix = architecture.prefix
+    finder = _Finder(file, architecture, config, lambda name: library.get_name(name.removeprefix(prefix)))
     places = {name: finder.find(name) for name in expected_shapes(config)}
     return {name: place for name, place in places.items() if place is not None}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.formats.checkpoints.gguf.bpe import byte_level_backend
+from rekindle.formats.checkpoints.gguf.encoder_tokenizers import UNIGRAM, WORDPIECE, unigram_of, wordpiece_of
 from rekindle.formats.checkpoints.gguf.spm import merging_backend, sentencepiece_backend
 from rekindle.formats.end_tokens import end_ids
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 BYTE_LEVEL: Final = "gpt2"
 SENTENCEPIECE: Final = "llama"
 GEMMA4: Final = "gemma4"
-_OTHERS: Final = {"bert": "WordPiece", "t5": "Unigram", "rwkv": "RWKV's", "plamo2": "PLaMo 2's"}
+_OTHERS: Final = {"rwkv": "RWKV's", "plamo2": "PLaMo 2's"}
+_KINDS: Final = (BYTE_LEVEL, SENTENCEPIECE, GEMMA4, WORDPIECE, UNIGRAM)
 _ENDS: Final = {"bos": 1, "eos": 2}
 """Default token ids for SentencePiece, for files without them."""
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # types of tokens other than plain text
@@ -27,24 +29,26 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None
     """Rebuild the tokenizer from a file's metadata. None means a model served by token ids alone.
 
     Raises:
-        UnsupportedModel: the tokenizer is neither byte-level nor SentencePiece BPE, or its pre-tokenizer is unknown.
+        UnsupportedModel: the tokenizer is of another kind, or its pre-tokenizer is unknown.
         CheckpointError: tokens, types, merges and scores do not fit together.
     """
     kind = metadata.get("tokenizer.ggml.model")
     if kind in (None, "none", "no_vocab"):
         return None
-    if kind not in (BYTE_LEVEL, SENTENCEPIECE, GEMMA4):
+    if kind not in _KINDS:
         description = f" ({_OTHERS[kind]})" if kind in _OTHERS else ""
         raise UnsupportedModel(
             f"{source}: its tokenizer is of the kind {kind!r}{description}, but only {BYTE_LEVEL!r} (byte-level BPE), "
-            f"{SENTENCEPIECE!r} (SentencePiece's BPE) and {GEMMA4!r} (the same with merges) are supported. Open the "
-            "model's Hugging Face directory instead"
+            f"{SENTENCEPIECE!r} (SentencePiece's BPE), {GEMMA4!r} (the same with merges), {WORDPIECE!r} (WordPiece) "
+            f"and {UNIGRAM!r} (Unigram) are supported. Open the model's Hugging Face directory instead"
         )
     tokens, types = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
     if not isinstance(tokens, list):
         raise CheckpointError(f"{source}: missing tokenizer.ggml.tokens, which its tokenizer needs. Fetch it again")
     if types is not None and len(types) != len(tokens):
         raise CheckpointError(f"{source}: {len(tokens)} tokens, but {len(types)} token types")
+    if kind in (WORDPIECE, UNIGRAM):
+        return Tokenizer((wordpiece_of if kind == WORDPIECE else unigram_of)(metadata, tokens, types, source))
     if kind == BYTE_LEVEL:
         backend, adds_bos = byte_level_backend(metadata, tokens, source)
     elif kind == GEMMA4:

@@ -37,7 +37,7 @@ def read_sentencepiece(path: Path, prefix_once: bool) -> tuple[tokenizers.Tokeni
     """
     from tokenizers import Tokenizer as Backend
 
-    model = _parse(path)
+    model = parse_sentencepiece(path)
     pieces, spec = list(model.pieces), model.trainer_spec
     if spec.model_type not in (_UNIGRAM, _BPE):
         raise UnsupportedModel(f"{path}: only SentencePiece models of type BPE or unigram are supported")
@@ -49,7 +49,13 @@ def read_sentencepiece(path: Path, prefix_once: bool) -> tuple[tokenizers.Tokeni
     return backend, bos, eos
 
 
-def _parse(path: Path) -> Any:
+def parse_sentencepiece(path: Path) -> Any:
+    """Parse a SentencePiece model.
+
+    Raises:
+        UnsupportedModel: a library for reading the file is not installed.
+        CheckpointError: the file is damaged.
+    """
     try:
         decode_error: type[Exception] = import_module("google.protobuf.message").DecodeError
         protobuf = import_module("sentencepiece.sentencepiece_model_pb2")

@@ -10,6 +10,8 @@ from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.formats.checkpoints.gguf.bpe import PRE_TOKENIZERS, split_as
 from rekindle.formats.checkpoints.huggingface.sentencepiece_model import read_sentencepiece
 from rekindle.formats.checkpoints.huggingface.tekken import BOS, EOS, read_tekken
+from rekindle.formats.checkpoints.huggingface.unigram import FILE as SENTENCEPIECE_FILE
+from rekindle.formats.checkpoints.huggingface.unigram import read_unigram
 from rekindle.formats.checkpoints.huggingface.wordpiece import is_wordpiece, read_wordpiece
 from rekindle.formats.model_file import is_present, parse_json, read_json, read_text
 
@@ -26,7 +28,7 @@ def load_tokenizer(directory: Path, *, of_encoder: bool = False) -> Tokenizer | 
 
     Args:
         directory: the model directory.
-        of_encoder: whether the model is an encoder, whose vocabulary may be in vocab.txt.
+        of_encoder: whether the model is an encoder, whose vocabulary may be in vocab.txt or sentencepiece.bpe.model.
 
     Returns:
         The tokenizer, or None if none of these files exists. The model is then served by token ids alone.
@@ -54,6 +56,8 @@ def load_tokenizer(directory: Path, *, of_encoder: bool = False) -> Tokenizer | 
         _add_missing_tokens(backend, directory, settings)
     elif of_encoder and is_present(directory / "vocab.txt") and is_wordpiece(settings):
         backend = read_wordpiece(directory / "vocab.txt", settings)
+    elif of_encoder and is_present(directory / SENTENCEPIECE_FILE):
+        backend = read_unigram(directory / SENTENCEPIECE_FILE)
     else:
         return None
     backend.no_truncation()

@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from rekindle.formats.checkpoints.gguf.architecture import Architecture
-from rekindle.formats.checkpoints.gguf.architectures import attention, dense, experts, gemma, hybrid, latent, llama
+from rekindle.formats.checkpoints.gguf.architectures import (
+    attention,
+    dense,
+    encoders,
+    experts,
+    gemma,
+    hybrid,
+    latent,
+    llama,
+)
 
 _BY_LAYER: Final = frozenset({"attention.head_count_kv"})
 _OF_PARTS: Final = frozenset({"attention.head_count_kv", "feed_forward_length"})
@@ -112,6 +121,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             llama.llama4,
             parts={"feed_forward.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps")},
         ),
+        Architecture("bert", "bert", encoders.bert, eps="layer_norm_eps", prefix="bert."),
+        Architecture("nomic-bert", "nomic_bert", encoders.nomic_bert, eps="layer_norm_eps", prefix="nomic_bert."),
+        Architecture("modern-bert", "modernbert", encoders.modern_bert, eps="norm_eps", prefix="model."),
         Architecture("lfm2", "lfm2", hybrid.lfm2, by_layer=_BY_LAYER),
         Architecture(
             "lfm2moe",
