@@ -118,7 +118,8 @@ def test_an_instruction_is_put_before_by_its_name_or_as_it_is(session: rekindle.
         ),
         (
             {"pooling": 1},
-            'pooling must be "last", "mean", or "cls" for a model that reads texts in both directions, got 1',
+            'pooling must be "last" or "mean", or for a model that reads texts in both directions also "cls", "max", '
+            '"mean_sqrt_len" or "weightedmean", got 1',
         ),
         ({"normalize": "yes"}, "normalize must be True or False, got 'yes'"),
         ({"dimensions": 0}, "dimensions must be an integer from 1 to 32, got 0"),

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.scoring import embedding
+from rekindle.scoring.pooling import pooled
 from rekindle.settings.engine import SettingsOptions
 from tests.engine.restart_child import start, told
 
@@ -132,3 +134,43 @@ def test_an_encoder_has_no_programs_for_decoding_and_tells_of_cut_texts(monkeypa
             session.embed_sync("a", dimensions=33)
         with pytest.raises(rekindle.InvalidBatch, match="prompt 1: the prompt has a lone surrogate"):
             session.embed_sync(["a", "\ud800"])
+
+
+def test_poolings_of_all_tokens_and_of_texts_without_their_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_pooling(name: str, **settings: Any) -> Path:
+        path = tmp_path / name
+        shutil.copytree(MODELS / "bert-mean", path)
+        (path / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+        return path
+
+    own = opened(with_pooling("prompt", pooling_mode_mean_tokens=True, include_prompt=False))
+    other = opened(with_pooling("max", pooling_mode_max_tokens=True))
+    with opened(MODELS / "bert-mean") as session, own, other:
+
+        def embed(text: str, pooling: Any) -> Any:
+            return session.embed_sync(text, pooling=pooling, normalize=False).astype(np.float64)
+
+        first, last, one = (embed("a", each) for each in ("cls", "last", "mean"))
+        middle = 3 * one - first - last  # of [CLS] a [SEP]
+        states = np.stack([first, middle, last])
+        for pooling, expected in (
+            ("max", states.max(0)),
+            ("mean_sqrt_len", states.sum(0) / np.sqrt(3)),
+            ("weightedmean", np.array([1, 2, 3]) @ states / 6),
+        ):
+            np.testing.assert_allclose(embed("a", pooling), expected, rtol=0, atol=1e-5)
+        assert np.array_equal(other.embed_sync("a cat"), session.embed_sync("a cat", pooling="max"))
+        assert session.tokenizer is not None
+        ids = session.tokenizer.encode("query: a cat")
+        first_of_text = len(session.tokenizer.encode("query: ")) - 1
+        assert session.tokenizer.decode(ids[first_of_text:]) == "a cat"
+        seen: list[Any] = []
+        monkeypatch.setattr(embedding, "pooled", lambda *values: seen.append(values) or pooled(*values))
+        vector = own.embed_sync("a cat", instruction="query", normalize=False)
+        ((states, pooling, skipped),) = seen
+        assert (len(states), pooling, skipped) == (len(ids), "mean", first_of_text)
+        np.testing.assert_allclose(vector, states[first_of_text:].mean(0), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(embed("query: a cat", "mean"), states.mean(0), rtol=0, atol=1e-6)
+        assert np.array_equal(own.embed_sync("a cat"), session.embed_sync("a cat"))

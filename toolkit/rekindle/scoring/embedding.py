@@ -17,12 +17,13 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import Conversation, Prompt
 from rekindle.core.request import checks
 from rekindle.core.request.accepted import LONGEST_SALT
-from rekindle.core.request.request import Pooling
+from rekindle.core.request.request import AnyPooling, Pooling, States
 from rekindle.formats.checkpoints.uses import ConversationForm, Embedding
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.scoring.computing import ScoringBar, wait_all
 from rekindle.scoring.fitness import note_unfit
 from rekindle.scoring.pairs import note_cuts
+from rekindle.scoring.pooling import POOLINGS, pooled
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 SMALLEST_NORM = 1e-12
@@ -56,7 +57,7 @@ class EmbedOptions:
         model: the model's method, with dense layers after the pooling.
     """
 
-    pooling: Pooling
+    pooling: AnyPooling
     normalize: bool
     dimensions: int
     prompt_prefix: str
@@ -81,19 +82,26 @@ class EmbedOptions:
         return cls(selection, normalizes, size, prompt_prefix(defaults, instruction), defaults)
 
 
-def _pooling_of(defaults: Embedding, pooling: Any, *, both_ways: bool) -> Pooling:
+def _pooling_of(defaults: Embedding, pooling: Any, *, both_ways: bool) -> AnyPooling:
     """Return the pooling of a call: its own, or the model's.
 
     Raises:
         InvalidRequest: the pooling has no such name, or is not supported for the model.
     """
-    if pooling is not None and pooling not in get_args(Pooling):
-        expected = 'pooling must be "last", "mean", or "cls" for a model that reads texts in both directions'
+    if pooling is not None and pooling not in (*get_args(Pooling), *POOLINGS):
+        expected = (
+            'pooling must be "last" or "mean", or for a model that reads texts in both directions also "cls", "max", '
+            '"mean_sqrt_len" or "weightedmean"'
+        )
         raise InvalidRequest(f"{expected}, got {checks.preview(pooling)}")
-    own: Pooling = pooling or defaults.pooling or ("mean" if both_ways else "last")
+    own: AnyPooling = pooling or defaults.pooling or ("mean" if both_ways else "last")
     reason = "" if pooling else defaults.unsupported_reason
     if own == "cls" and not both_ways:
         reason = 'the pooling "cls" is the first token, which sees nothing of the text behind it in a causal model'
+    if not both_ways and not reason and own not in get_args(Pooling):
+        reason = f'the pooling "{own}" is for models that read texts in both directions'
+    if not both_ways and not pooling and not reason and not defaults.pools_prompt:
+        reason = "its pooling leaves the instruction's tokens out (include_prompt is false)"
     if reason:
         whose = "pooling" if pooling else "the model recommends a method for embeddings that"
         raise InvalidRequest(
@@ -130,7 +138,7 @@ def embed(
     session: HasRequests,
     texts: OnePrompt | Prompts = None,
     *,
-    pooling: Pooling | None = None,
+    pooling: AnyPooling | None = None,
     normalize: bool | None = None,
     dimensions: int | None = None,
     instruction: str | None = None,
@@ -152,8 +160,9 @@ def embed(
     Args:
         texts: one text or conversation, or a list, as in `generate`. An empty list gives an array without rows.
         pooling: "last" takes the hidden state of the last token and reuses cached prefixes; "mean" takes the mean over
-            all tokens, so every token is computed; "cls" takes the first token, of models with texts read in
-            both directions.
+            all tokens, so every token is computed. Of models with texts read in both directions, "cls" takes the first
+            token, "max" the greatest numbers, "weightedmean" a mean with the weights 1, 2, 3, ..., and "mean_sqrt_len"
+            the sum divided by the root of the number of tokens.
         normalize: whether to scale each embedding to length 1.
         dimensions: the number of leading components to keep, for models trained for truncation. The embedding is
             truncated before it is scaled.
@@ -198,9 +207,21 @@ def embed(
         else in_conversation(form, prompt, options.prompt_prefix, own, is_default=instruction is None)
         for prompt in prompts
     ]
-    states = yield from last_states(requests, instructed, several, options.pooling, cache_salt, adapter, bar)
+    skipped = _skipped(options, requests.engine.facts)
+    states = yield from last_states(
+        requests, instructed, several, options.pooling, cache_salt, adapter, bar, skipped=skipped
+    )
     embeddings = yield from _for_many(len(prompts), lambda: _embeddings(states.rows, options))
     return embeddings if several else embeddings[0]
+
+
+def _skipped(options: EmbedOptions, facts: LoadedEngine) -> int:
+    """Return the number of tokens of the prompt before each text that its pooling leaves out."""
+    tokenizer = facts.checkpoint.tokenizer
+    if options.model.pools_prompt or not options.prompt_prefix or tokenizer is None or options.pooling not in POOLINGS:
+        return 0
+    ids = tokenizer.encode(options.prompt_prefix)
+    return len(ids) - (ids[-1] in tokenizer.special_ids)
 
 
 def _embeddings(rows: np.ndarray[Any, np.dtype[np.float64]], options: EmbedOptions) -> Array:
@@ -224,17 +245,30 @@ def last_states(
     requests: Requests,
     prompts: Sequence[Prompt | Exception],
     several: bool,
-    pooling: Pooling,
+    pooling: AnyPooling,
     cache_salt: str,
     adapter: str | None,
     bar: ScoringBar,
     name_of: Callable[[int], str] = "prompt {}".format,
+    skipped: int = 0,
 ) -> Waits[PooledStates]:
-    """Return the pooled hidden state of each prompt; `name_of` returns the name of a prompt in errors."""
+    """Return the pooled hidden state of each prompt.
+
+    Args:
+        requests: the requests of the session.
+        prompts: the prompts.
+        several: whether they were given as a list.
+        pooling: the selection of hidden states.
+        cache_salt, adapter: as in `embed`.
+        bar: the progress bar.
+        name_of: returns the name of a prompt in errors.
+        skipped: the number of first tokens that a pooling of all tokens leaves out.
+    """
     __tracebackhide__ = True
     requests.engine.check()
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
     params = SamplingParams(max_tokens=0, cache_salt=salt, adapter=requests.adapter(adapter))
+    own: States = "tokens" if skipped or pooling not in get_args(Pooling) else pooling
     batch = Batch(
         prompts=prompts,
         labels=[label_of(prompt, "") for prompt in prompts],
@@ -242,7 +276,7 @@ def last_states(
         shape=Shape(several, None),
         errors="raise",
         preparer=requests.engine.facts.preparer,
-        submit=lambda prompt, params, _: requests.compute(prompt, params, pooling),
+        submit=lambda prompt, params, _: requests.compute(prompt, params, own),
         name_of=name_of,
     )
     handles = yield from wait_all((yield from batch.start()), bar)
@@ -250,7 +284,13 @@ def last_states(
         return PooledStates(np.zeros((0, requests.engine.facts.model.hidden_size)), 0)
     counts = [handle.record.standing.prompt_tokens or 0 for handle in handles]
     yield from note_cuts(requests, prompts, counts)
-    rows = yield from _for_many(len(handles), lambda: np.stack([handle.record.mean_state() for handle in handles]))
+    records = [handle.record for handle in handles]
+    if own == "tokens":
+        rows = yield from _for_many(
+            len(records), lambda: np.stack([pooled(record.token_states(), pooling, skipped) for record in records])
+        )
+    else:
+        rows = yield from _for_many(len(records), lambda: np.stack([record.mean_state() for record in records]))
     return PooledStates(rows, sum(counts))
 
 

@@ -16,9 +16,11 @@ if TYPE_CHECKING:  # parsers of the command line import this module, and do with
     from rekindle.core.request.activations.changes import Changes
 
 Pooling = Literal["cls", "last", "mean"]
+"""Hidden states for an embedding: that of the prompt's first token (in both directions) or last one, or the mean."""
 States = Pooling | Literal["tokens"]
 """Hidden states to return: pooled, or those of all tokens, for models that read whole texts in both directions."""
-"""Hidden states for an embedding: that of the prompt's first token (in both directions) or last one, or the mean."""
+AnyPooling = Pooling | Literal["max", "mean_sqrt_len", "weightedmean"]
+"""Poolings of embeddings; the last three are computed from all tokens, of models that read texts in both directions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.request.request import Pooling
+from rekindle.core.request.request import AnyPooling, Pooling
 from rekindle.formats.checkpoints.heads import Floats, HeadLayer, WordHead, product
 
 Activation = Literal["identity", "sigmoid", "softmax", "tanh"]
@@ -72,15 +72,17 @@ class Embedding:
         default_prompt: name of the prompt used by default, or None.
         dense: dense layers after the pooling.
         messages: the form of texts as conversations; None for texts as they are.
+        pools_prompt: whether the pooling takes the tokens of a prompt before the text.
         unsupported_reason: reason for unsupported embeddings; empty if they are supported.
     """
 
-    pooling: Pooling | None = None
+    pooling: AnyPooling | None = None
     normalize: bool | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     dense: tuple[Dense, ...] = ()
     messages: ConversationForm | None = None
+    pools_prompt: bool = True
     unsupported_reason: str = ""
 
     def project(self, rows: Floats) -> Floats:

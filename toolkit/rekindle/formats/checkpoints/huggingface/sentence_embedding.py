@@ -8,7 +8,7 @@ import numpy as np
 
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.core.request.request import Pooling
+from rekindle.core.request.request import AnyPooling
 from rekindle.formats.checkpoints.huggingface.safetensors_file import open_safetensors
 from rekindle.formats.checkpoints.uses import DENSE_ACTIVATIONS, ConversationForm, Dense, Embedding
 from rekindle.formats.model_file import inside, is_present, parse_json, read_json, read_text
@@ -19,13 +19,19 @@ _KINDS: Final = ("Transformer", "Pooling", "Dense", "Normalize")
 _SCORE: Final = "LogitScore"
 """The module of rankers by an answer."""
 _OUTPUT: Final = "sentence_embedding"
-_POOLINGS: Final[Mapping[str, Pooling]] = {
+_POOLINGS: Final[Mapping[str, AnyPooling]] = {
     "pooling_mode_cls_token": "cls",
     "cls": "cls",
     "pooling_mode_lasttoken": "last",
     "lasttoken": "last",
     "pooling_mode_mean_tokens": "mean",
     "mean": "mean",
+    "pooling_mode_max_tokens": "max",
+    "max": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "weightedmean": "weightedmean",
 }
 _MODE_PREFIX: Final = "pooling_mode_"
 
@@ -41,15 +47,17 @@ def read_embedding(directory: Path) -> Embedding:
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise CheckpointError(f"{directory}/config_sentence_transformers.json: prompts must be texts by name")
     if not is_present(directory / _MODULES):
-        pooling, unsupported_reason = _pooling(read_json(directory / "1_Pooling" / "config.json"))
-        return Embedding(pooling, None, prompts, default, unsupported_reason=unsupported_reason)
+        settings = read_json(directory / "1_Pooling" / "config.json")
+        pooling, reason = _pooling(settings)
+        pools_prompt = settings.get("include_prompt") is not False
+        return Embedding(pooling, None, prompts, default, pools_prompt=pools_prompt, unsupported_reason=reason)
     modules = list(_modules(directory))
     kinds = [kind for kind, _ in modules]
     messages = _messages(dict(modules).get("Transformer", directory))
     if _SCORE in kinds:
         is_single = bool(_score_settings(directory)) and read_answers(directory) is None
         reason = f"{_MODULES} has scores by one token alone: false_token_id must be a token too" if is_single else ""
-        return Embedding(None, None, prompts, default, (), messages, reason)
+        return Embedding(None, None, prompts, default, (), messages, unsupported_reason=reason)
     settings = read_json(dict(modules)["Pooling"] / "config.json") if "Pooling" in kinds else {}
     pooling, unsupported_reason = _pooling(settings)
     unknown = [kind for kind in kinds if kind not in _KINDS]
@@ -62,7 +70,10 @@ def read_embedding(directory: Path) -> Embedding:
         dense += [_dense(place) for kind, place in modules if kind == "Dense"]
     except UnsupportedModel as error:
         unsupported_reason = str(error)
-    return Embedding(pooling, "Normalize" in kinds, prompts, default, tuple(dense), messages, unsupported_reason)
+    pools_prompt = settings.get("include_prompt") is not False
+    return Embedding(
+        pooling, "Normalize" in kinds, prompts, default, tuple(dense), messages, pools_prompt, unsupported_reason
+    )
 
 
 def read_answers(directory: Path) -> tuple[int, int] | None:
@@ -139,7 +150,7 @@ def _modules(directory: Path) -> Iterator[tuple[str, Path]]:
         yield kind, inside(directory, place, _MODULES)
 
 
-def _pooling(settings: Mapping[str, Any]) -> tuple[Pooling | None, str]:
+def _pooling(settings: Mapping[str, Any]) -> tuple[AnyPooling | None, str]:
     """Return the pooling of a config, and the reason if it is not supported."""
     mode = settings.get("pooling_mode")
     modes = [mode] if isinstance(mode, str) else list(mode or ())
@@ -148,7 +159,6 @@ def _pooling(settings: Mapping[str, Any]) -> tuple[Pooling | None, str]:
         return None, ""
     names = ", ".join(mode.removeprefix(_MODE_PREFIX) for mode in modes)
     if len(modes) > 1 or modes[0] not in _POOLINGS:
-        return None, f"its pooling is {names}; supported are cls_token, lasttoken and mean_tokens"
-    if settings.get("include_prompt", True) is False:
-        return _POOLINGS[modes[0]], "its pooling leaves the instruction's tokens out (include_prompt is false)"
+        supported = "cls_token, lasttoken, max_tokens, mean_tokens, mean_sqrt_len_tokens or weightedmean_tokens"
+        return None, f"its pooling is {names}; supported is one of {supported}"
     return _POOLINGS[modes[0]], ""
