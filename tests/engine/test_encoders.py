@@ -174,3 +174,17 @@ def test_poolings_of_all_tokens_and_of_texts_without_their_prompt(
         np.testing.assert_allclose(vector, states[first_of_text:].mean(0), rtol=0, atol=1e-6)
         np.testing.assert_allclose(embed("query: a cat", "mean"), states.mean(0), rtol=0, atol=1e-6)
         assert np.array_equal(own.embed_sync("a cat"), session.embed_sync("a cat"))
+
+
+def test_early_directories_have_the_model_in_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    shutil.copytree(MODELS / "bert-mean", path / "0_Transformer")
+    (path / "0_Transformer" / "1_Pooling").rename(path / "1_Pooling")
+    modules = json.loads((path / "0_Transformer" / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (path / "modules.json").write_text(json.dumps(modules))
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        (path / "0_Transformer" / name).unlink()
+    with opened(MODELS / "bert-mean") as session, opened(path) as other:
+        assert np.array_equal(other.embed_sync("a cat"), session.embed_sync("a cat"))
+        assert other.count_tokens("a " * 400) == 128

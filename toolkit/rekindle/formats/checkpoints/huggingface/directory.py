@@ -36,7 +36,11 @@ from rekindle.formats.checkpoints.huggingface.foreign import (
 from rekindle.formats.checkpoints.huggingface.names import stored_names
 from rekindle.formats.checkpoints.huggingface.quantized.formats import formats_of, with_quantized
 from rekindle.formats.checkpoints.huggingface.safetensors_file import SafetensorsFile
-from rekindle.formats.checkpoints.huggingface.sentence_embedding import read_answers, read_embedding
+from rekindle.formats.checkpoints.huggingface.sentence_embedding import (
+    read_answers,
+    read_embedding,
+    transformer_folder,
+)
 from rekindle.formats.checkpoints.huggingface.tokenizer import load_tokenizer
 from rekindle.formats.checkpoints.huggingface.weight_files import open_weight_files
 from rekindle.formats.checkpoints.tied import has_separate_head, head_and_embedding
@@ -74,7 +78,8 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         UnsupportedModel: the model's architecture or an option of it is not implemented.
         CheckpointError: a file is missing, truncated or corrupt, or a tensor is missing or has a wrong shape.
     """
-    source = str(directory)
+    source, whole = str(directory), directory
+    directory = transformer_folder(whole)
     has_config = is_present(directory / "config.json")
     is_mistral = not has_config and is_mistrals(directory)
     if not is_mistral and not has_config:
@@ -87,7 +92,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     files = with_quantized(weight_files, _with_quantization(settings, directory), source)
     check_counts({name: shape for file in files for name, shape in file.shapes.items()}, config, source)
     owners, is_base = _owners(files, config)
-    config, generates = _with_head(config, settings, owners, is_base or _embeds(directory), source)
+    config, generates = _with_head(config, settings, owners, is_base or _embeds(whole), source)
     shapes, loaders = _stored(owners, expected_shapes(config))
     remedy = (
         "Fetch the model again" if family is None else f"Check that the given family describes {family.architecture}"
@@ -106,10 +111,10 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     if not config.predicts:
         heads = read_heads(settings, _unread(owners), config, tokenizer, directory)
     both_ways = config.both_ways and settings.get("model_type") not in PREFIX_ATTENTION
-    decisions, answers = read_decision_form(directory), read_answers(directory)
+    decisions, answers = read_decision_form(directory), read_answers(whole)
     uses = Uses(
         generates,
-        read_embedding(directory),
+        read_embedding(whole),
         heads.texts if classifier is None else classifier,
         heads.tokens,
         heads.words,

@@ -76,6 +76,17 @@ def read_embedding(directory: Path) -> Embedding:
     )
 
 
+def transformer_folder(directory: Path) -> Path:
+    """Return the folder of the model in a directory: itself, or 0_Transformer of early sentence-transformers.
+
+    Raises:
+        CheckpointError: modules.json has another form.
+    """
+    if is_present(directory / "config.json") or not is_present(directory / _MODULES):
+        return directory
+    return next((place for kind, place in _modules(directory) if kind == "Transformer"), directory)
+
+
 def read_answers(directory: Path) -> tuple[int, int] | None:
     """Read the tokens of yes and no of a ranker by an answer, from modules.json; None without both.
 
