@@ -109,3 +109,16 @@ def test_a_text_may_have_2048_tokens_unless_the_settings_say_otherwise() -> None
     ):
         limits = resolve_limits(choice, model, 4)
         assert limits.max_prefill_tokens == limits.max_context == limits.prefill_chunk == most
+
+
+def test_a_tick_has_room_for_many_texts_of_an_encoder_unless_the_settings_say_otherwise() -> None:
+    model = replace(looking_ahead(both_ways=True), max_context=512)
+    encoder = replace(model, predicts=False)
+    for own, choice, most in (
+        (model, Settings(), 512),
+        (encoder, Settings(), 2048),
+        (encoder, Settings(max_prefill_tokens=1024), 1024),
+        (encoder, Settings(prefill_buckets=(512,)), 512),
+    ):
+        limits = resolve_limits(choice, own, 4)
+        assert (limits.max_prefill_tokens, limits.max_context) == (most, 512)

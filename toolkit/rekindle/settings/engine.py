@@ -114,7 +114,8 @@ class Settings:
         max_waiting: largest number of requests in the waiting queue. Default 256. When the queue is full, `generate`
             waits and `submit` raises `QueueFull`. Only requests of the same `priority` and more urgent ones count: an
             urgent request enters at once. With many priorities, up to eight times as many requests wait in the queue.
-        max_prefill_tokens: largest number of prompt tokens computed in one tick, a multiple of 16. Default 512.
+        max_prefill_tokens: largest number of prompt tokens computed in one tick, a multiple of 16. Default 512, or
+            2,048 for an encoder.
         prefill_chunk: largest number of prompt tokens of one request computed in one tick, a multiple of 16. Default
             512.
         ticks: schedule by which prompts and decode rows share the device. "alternate" (default) alternates between
