@@ -42,6 +42,14 @@ RECIPES = {
         [["torch==2.13.0"], ["transformers==5.23.0", "safetensors==0.8.0", "gguf==0.19.0", "accelerate==1.15.0"]],
         "about three minutes",
     ),
+    "encoders": Recipe(
+        [
+            ["torch==2.13.0"],
+            ["sentence-transformers==6.2.0", "transformers==5.24.0", "onnxruntime==1.32.0"],
+            ["onnx==1.23.2", "onnxscript==0.7.2"],
+        ],
+        "about four minutes",
+    ),
     "llamacpp": Recipe(
         [["llama-cpp-python==0.3.36", "numpy"]], "compiled from source, about twenty minutes on two cores"
     ),

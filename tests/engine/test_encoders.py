@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.core.models.distances import slopes_of
 from rekindle.scoring import embedding
 from rekindle.scoring.pooling import pooled
 from rekindle.settings.engine import SettingsOptions
+from tests import jina_bert
 from tests.engine.restart_child import start, told
+from tests.gguf_models.encoders import write_encoder
 
 MODELS = Path(__file__).parents[1] / "goldens" / "encoders"
 FEW: SettingsOptions = {
@@ -188,3 +191,17 @@ def test_early_directories_have_the_model_in_a_folder(tmp_path: Path) -> None:
     with opened(MODELS / "bert-mean") as session, opened(path) as other:
         assert np.array_equal(other.embed_sync("a cat"), session.embed_sync("a cat"))
         assert other.count_tokens("a " * 400) == 128
+
+
+def test_a_jina_bert_has_the_vectors_of_its_equations(tmp_path: Path) -> None:
+    tensors = jina_bert.write(tmp_path / "model")
+    gguf = write_encoder(tmp_path / "model", tmp_path / "model.gguf")
+    facts, _ = golden("bert-mean")
+    with opened(tmp_path / "model") as session, opened(gguf) as other:
+        together = session.embed_sync(facts["texts"])
+        assert_same(together, np.stack([jina_bert.vector(tensors, ids) for ids in facts["ids"]]))
+        assert_same(np.stack([session.embed_sync(text) for text in facts["texts"]]), together)
+        short = [text for text, ids in zip(facts["texts"], facts["ids"], strict=True) if len(ids) < 128]
+        assert np.array_equal(other.embed_sync(short), session.embed_sync(short))
+    for heads, slopes in ((8, [2.0**-power for power in range(1, 9)]), (6, jina_bert.SLOPES)):
+        assert slopes_of(heads) == slopes

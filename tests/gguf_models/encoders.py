@@ -13,6 +13,7 @@ NAMES = {
     "bert": "bert",
     "roberta": "bert",
     "xlm-roberta": "bert",
+    "jina_bert": "jina-bert-v2",
     "nomic_bert": "nomic-bert",
     "modernbert": "modern-bert",
 }
@@ -23,7 +24,7 @@ _NORMAL, _UNKNOWN, _CONTROL = gguf.TokenType.NORMAL, gguf.TokenType.UNKNOWN, ggu
 def write_encoder(directory: Path, path: Path) -> Path:
     """Write a Hugging Face directory of an encoder as a file of float32 numbers."""
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    kind = config["model_type"]
+    kind = "jina_bert" if config["architectures"][0].startswith("JinaBert") else config["model_type"]
     writer = gguf.GGUFWriter(path, NAMES[kind])
     # The rows before the first position are cut off.
     skipped = config["pad_token_id"] + 1 if "roberta" in kind else 0

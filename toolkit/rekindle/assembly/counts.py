@@ -48,4 +48,5 @@ def _idle(layer: LayerConfig, hidden: int) -> int:
 
 def _of_feed_forward(config: FeedForwardConfig, hidden: int) -> int:
     wide = (2 if config.gated else 1) * config.width
-    return hidden * (wide + config.width) + (wide + hidden if config.bias else 0)
+    biases = wide * config.bias + hidden * (config.bias or config.out_bias)
+    return hidden * (wide + config.width) + biases

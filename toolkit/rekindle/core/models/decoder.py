@@ -16,7 +16,7 @@ from flax import nnx
 from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.models.abstract import AbstractModel, abstract_model, shapes_of
 from rekindle.core.models.config import LearnedPositions, ModelConfig
-from rekindle.core.models.distances import Distances
+from rekindle.core.models.distances import distances_of
 from rekindle.core.models.draft_head import DraftHead
 from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import Delta, Linear, Table, norm_of
@@ -69,7 +69,7 @@ class Decoder(nnx.Module, pytree=False):
         types = config.token_types
         self.token_types = Table(weights, names.token_types, (types, width)) if types else None
         self.embedding_norm = None if norm is None else norm_of(weights, names.embedding_norm, width, norm)
-        self.distances = None if config.distances is None else Distances(config.distances, config, weights)
+        self.distances = distances_of(config.distances, config, weights)
         self.features = None if features is None else FeatureTable(features, config, weights)
         self.streams = None if config.streams is None else Streams(config.streams, config, weights)
         for i, layer in enumerate(config.layers):

@@ -3,11 +3,12 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from rekindle.core.errors import ConfigError
-from rekindle.core.models.config import DistanceBias, ModelConfig
+from rekindle.core.models.config import DistanceBias, LinearBias, ModelConfig
 from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 
 
@@ -24,11 +25,7 @@ class Distances(nnx.Module, pytree=False):
     """
 
     def __init__(self, config: DistanceBias, model: ModelConfig, weights: WeightSource):
-        if weights.shard.of > 1:
-            raise ConfigError(
-                f"tensor must be 1 for this model, got {weights.shard.of}: its scores have learned summands by "
-                "distance, which are not divided over devices. Use data= for several devices"
-            )
+        check_undivided(weights)
         self.heads = model.attentions[0].heads
         self.buckets = tuple(buckets_of(config).tolist())
         table = JoinedTensors({f"{model.names.distances}.weight": (config.buckets, self.heads)}, False)
@@ -37,6 +34,55 @@ class Distances(nnx.Module, pytree=False):
     def __call__(self) -> jax.Array:
         """Return the summand of each head and distance, (heads, 2 * farthest + 1) float32, for `api.attend_blocks`."""
         return self.table[...].reshape(-1, self.heads)[np.array(self.buckets)].T
+
+
+class LinearDistances:
+    """Summands that fall linearly with the distance, steeper or flatter by head.
+
+    Raises:
+        ConfigError: heads are divided over devices.
+    """
+
+    def __init__(self, config: LinearBias, model: ModelConfig, weights: WeightSource):
+        check_undivided(weights)
+        self._slopes, self._farthest = slopes_of(model.attentions[0].heads), config.farthest
+
+    def __call__(self) -> jax.Array:
+        """Return the summand of each head and distance, (heads, 2 * farthest + 1) float32, for `api.attend_blocks`."""
+        distances = np.abs(np.arange(-self._farthest, self._farthest + 1)).astype(np.float32)
+        return jnp.asarray(np.array(self._slopes, np.float32)[:, None] * -distances)
+
+
+def slopes_of(heads: int) -> list[float]:
+    """Return the slope of each head (Press et al., 2022, arXiv:2108.12409): 1/2, 1/4, ... 1/256 for eight.
+
+    If the number is no power of two, the rest are every second one of twice as many.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
+    return slopes if power == heads else slopes + slopes_of(2 * power)[::2][: heads - power]
+
+
+def check_undivided(weights: WeightSource) -> None:
+    """Raise ConfigError if heads are divided over devices."""
+    if weights.shard.of > 1:
+        raise ConfigError(
+            f"tensor must be 1 for this model, got {weights.shard.of}: its scores have summands by distance, which are "
+            "not divided over devices. Use data= for several devices"
+        )
+
+
+def distances_of(
+    config: DistanceBias | LinearBias | None, model: ModelConfig, weights: WeightSource
+) -> Distances | LinearDistances | None:
+    """Return the summands of a model, or None."""
+    if config is None:
+        return None
+    return (
+        Distances(config, model, weights)
+        if isinstance(config, DistanceBias)
+        else LinearDistances(config, model, weights)
+    )
 
 
 def buckets_of(config: DistanceBias) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -57,6 +57,7 @@ _READERS: Final[Mapping[str, tuple[str, str]]] = {
     "helium": ("HeliumForCausalLM", "helium.read"),
     "hunyuan_v1_dense": ("HunYuanDenseV1ForCausalLM", "hunyuan.read"),
     "hunyuan_v1_moe": ("HunYuanMoEV1ForCausalLM", "hunyuan_moe.read"),
+    "jina_bert": ("JinaBertModel", "jina_bert.read"),
     "lfm2": ("Lfm2ForCausalLM", "lfm2.read"),
     "lfm2_moe": ("Lfm2MoeForCausalLM", "lfm2.read_moe"),
     "llama": ("LlamaForCausalLM", "llama.read"),

@@ -18,6 +18,7 @@ class FeedForwardConfig:
         activation: the activation between the two products.
         gated: whether the activation of one half multiplies the other (Shazeer, 2020, arXiv:2002.05202).
         bias: whether the projections add a bias.
+        out_bias: whether the last one does, whatever `bias` is.
         limit: an upper bound of the activated half, and a bound of the other half's magnitude; None for no limit.
         offset: a number added to the other half.
         cutoff: keeps the activated half above its mean by so many standard deviations, minus this bound; 0 for the
@@ -30,6 +31,7 @@ class FeedForwardConfig:
     activation: Activation = "silu"
     gated: bool = True
     bias: bool = False
+    out_bias: bool = False
     limit: float | None = None
     offset: float = 0.0
     cutoff: float | None = None

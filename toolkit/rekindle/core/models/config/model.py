@@ -62,6 +62,17 @@ class DistanceBias:
 
 
 @dataclass(frozen=True, slots=True)
+class LinearBias:
+    """Summands of scores that fall with the distance of a key, by a slope of each head (ALiBi, arXiv:2108.12409).
+
+    Attributes:
+        farthest: the largest distance.
+    """
+
+    farthest: int
+
+
+@dataclass(frozen=True, slots=True)
 class TokenFeatures:
     """Features of a token for each layer, added after its feed-forward layer (Gemma 3n's per-layer embeddings).
 
@@ -172,7 +183,7 @@ class ModelConfig:
     residual_multiplier: float = 1.0
     logit_multiplier: float = 1.0
     positions: LearnedPositions | None = None
-    distances: DistanceBias | None = None
+    distances: DistanceBias | LinearBias | None = None
     features: TokenFeatures | None = None
     streams: StreamsConfig | None = None
     laurel_rank: int | None = None

@@ -48,7 +48,8 @@ class FeedForward(nnx.Module, pytree=False):
             self.down = ClippedLinear(weights, config.width, {down: hidden})
         else:
             self.gate_up = Linear(weights, hidden, names, config.bias, order, transposed=transposed)
-            self.down = Linear(weights, config.width, {down: hidden}, config.bias, part=part, transposed=transposed)
+            bias = config.bias or config.out_bias
+            self.down = Linear(weights, config.width, {down: hidden}, bias, part=part, transposed=transposed)
         numbers = JoinedTensors({f"{activation}.{name}": shape for name, shape in XIELU_NUMBERS.items()}, False)
         self.numbers = nnx.Param(weights.get(numbers)) if config.activation == "xielu" else None
 

@@ -10,6 +10,12 @@ def bert(metadata: FileMetadata) -> dict[str, Any]:
     return _encoder(metadata) | {"hidden_act": "gelu", "rope_parameters": None}
 
 
+def jina_bert(metadata: FileMetadata) -> dict[str, Any]:
+    """Return the settings of a Jina BERT with gated layers."""
+    own = {"hidden_act": "gelu", "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+    return _encoder(metadata) | own | {"rope_parameters": None}
+
+
 def nomic_bert(metadata: FileMetadata) -> dict[str, Any]:
     """Return the settings of a NomicBERT without experts."""
     return _encoder(metadata) | {"hidden_act": "silu"}

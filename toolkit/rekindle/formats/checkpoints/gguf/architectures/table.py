@@ -123,6 +123,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         ),
         Architecture("bert", "bert", encoders.bert, eps="layer_norm_eps", prefix="bert."),
         Architecture("nomic-bert", "nomic_bert", encoders.nomic_bert, eps="layer_norm_eps", prefix="nomic_bert."),
+        Architecture("jina-bert-v2", "jina_bert", encoders.jina_bert, eps="layer_norm_eps", prefix="bert."),
         Architecture("modern-bert", "modernbert", encoders.modern_bert, eps="norm_eps", prefix="model."),
         Architecture("lfm2", "lfm2", hybrid.lfm2, by_layer=_BY_LAYER),
         Architecture(
