@@ -71,7 +71,7 @@ help:
 	@echo "make test-harness  tasks of lm-eval and of inspect-ai on a session, as their model"
 	@echo "make test-tunix    reinforcement learning by tunix, with answers of a session"
 	@echo "make test-ray      replicas in actors of Ray, which die and are found again"
-	@echo "make test-real     a published model, Gemma 3 270M: downloads 240 MB once"
+	@echo "make test-real     published models, Gemma 3 270M and all-MiniLM: downloads 330 MB once"
 	@echo "make docs          the site of README, guides, tutorials and all public names, in build/site/html"
 	@echo
 	@echo "make test-arm      the C++ kernels for NEON, on an emulated ARM: half an hour"

@@ -26,8 +26,8 @@ from tests.gguf_models.files import NAMES, WRITTEN
 
 ROWS = {row.family: row for row in rows()}
 SIZES = {size.name: size for row in rows() for size in row.sizes}
-BY_ANOTHER = {"camembert": "roberta", "qwen3_vl_moe_text": "qwen3_moe"}
-"""Families without a golden, each with the family of the same computation."""
+BY_ANOTHER = {"camembert": "roberta", "jina_bert": "bert", "qwen3_vl_moe_text": "qwen3_moe"}
+"""Families without a golden, each with the family of the same computation, or of the nearest."""
 ACTIVE = {"LiquidAI/LFM2-8B-A1B": "1.5B"}
 """Active parameters by the publisher's own count, where the name rounds them down."""
 MACHINE = Machine("2 H100", 160 * 10**9)
