@@ -94,8 +94,9 @@ def vector(tensors: dict[str, Array], ids: list[int]) -> Array:
         gated, other = np.split(x @ wide[f"{own}.mlp.gated_layers.weight"].T, 2, axis=1)
         activated = 0.5 * gated * (1 + np.vectorize(math.erf)(gated / math.sqrt(2)))
         x = normalised(x + linear(activated * other, wide, f"{own}.mlp.wo"), wide, f"{own}.mlp.layernorm")
-    mean: Array = x.mean(0)
-    return mean / np.linalg.norm(mean)
+    mean = x.mean(0)
+    unit: Array = mean / np.linalg.norm(mean)
+    return unit
 
 
 def linear(x: Array, tensors: dict[str, Array], name: str) -> Array:

@@ -29,7 +29,8 @@ def sum_states(hidden: jax.Array, first: jax.Array, count: jax.Array) -> jax.Arr
                 total = total + jnp.where((place < count)[:, None], rows, 0)  # padding may hold any values
             return total
 
-        return lax.fori_loop(0, -(-count.max() // UNROLLED), add, zeros)
+        total: jax.Array = lax.fori_loop(0, -(-count.max() // UNROLLED), add, zeros)
+        return total
 
     zeros = jnp.zeros((len(first), hidden.shape[1]), jnp.float32)
     if not len(hidden):

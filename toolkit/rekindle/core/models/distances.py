@@ -37,7 +37,7 @@ class Distances(nnx.Module, pytree=False):
 
 
 class LinearDistances:
-    """Summands that fall linearly with the distance, steeper or flatter by head.
+    """Summands of scores that fall linearly with the distance, by a slope of each head.
 
     Raises:
         ConfigError: heads are divided over devices.

@@ -20,7 +20,7 @@ Pooling = Literal["cls", "last", "mean"]
 States = Pooling | Literal["tokens"]
 """Hidden states to return: pooled, or those of all tokens, for models that read whole texts in both directions."""
 AnyPooling = Pooling | Literal["max", "mean_sqrt_len", "weightedmean"]
-"""Poolings of embeddings; the last three are computed from all tokens, of models that read texts in both directions."""
+"""Poolings of embeddings. "max", "mean_sqrt_len" and "weightedmean" take all tokens of models with whole texts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,12 +44,13 @@ def wordpiece_of(
     texts = [_piece(token, kind) for token, kind in zip(tokens, kinds, strict=True)]
     plain = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _NORMAL and token not in special]
     last = special[1]
-    return wordpiece_backend(
+    backend: tokenizers.Tokenizer = wordpiece_backend(
         {piece: index for index, piece in enumerate(texts)},
         special,
         f"{last}:0 $B:1 {last}:1",
         lowercase=not any(letter.isupper() for token in plain for letter in token),
     )
+    return backend
 
 
 def unigram_of(
@@ -103,12 +104,12 @@ def _special(metadata: Mapping[str, Any], tokens: Sequence[str], name: str, sour
     keys, texts = _NAMES[name]
     places = (metadata.get(f"tokenizer.ggml.{key}_token_id") for key in keys)
     named = next((tokens[place] for place in places if isinstance(place, int) and 0 <= place < len(tokens)), None)
-    found = named or next((text for text in texts if text in tokens), None)
-    if found is None and name in ("padding", "mask"):
+    token = named or next((text for text in texts if text in tokens), None)
+    if token is None and name in ("padding", "mask"):
         return texts[0]  # a vocabulary may do without it
-    if found is None:
+    if token is None:
         raise CheckpointError(
             f"{source}: its vocabulary has none of {', '.join(texts)}, and no tokenizer.ggml.{keys[0]}_token_id. "
             "Fetch it again"
         )
-    return found
+    return token

@@ -1,4 +1,4 @@
-"""Unigram tokenizers of XLM-RoBERTa and its kin, as transformers makes them from SentencePiece models."""
+"""Unigram tokenizers of XLM-RoBERTa and like models, as in transformers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWN: Final = 3
 
 
 def read_unigram(path: Path) -> tokenizers.Tokenizer:
-    """Read sentencepiece.bpe.model of an XLM-RoBERTa, whose tokens begin with four that are not the file's.
+    """Read sentencepiece.bpe.model of an XLM-RoBERTa, with the four tokens of the model at the start.
 
     Raises:
         UnsupportedModel: a library for reading the file is not installed.
@@ -62,7 +62,7 @@ def unigram_backend(
 
 
 def add_special(backend: tokenizers.Tokenizer, tokens: Sequence[str]) -> None:
-    """Add special tokens; the one of a missing word takes the space before it, as in transformers."""
+    """Add special tokens; the mask of a word takes the space before, as in transformers."""
     from tokenizers import AddedToken
 
     backend.add_special_tokens(
