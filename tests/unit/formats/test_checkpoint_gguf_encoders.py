@@ -45,7 +45,7 @@ def test_a_file_gives_the_encoder_of_the_directory(model: str, tmp_path: Path) -
     assert actual.tokenizer.longest == own.max_context
     for text in filter(str.strip, texts_of(model)):
         if model.startswith("xlm"):
-            # Files have another kind of normalization, no tokens of spaces alone, and float32 scores, by which runs split otherwise.
+            # Files have another normalization, no tokens of spaces alone, and float32 scores, which split runs otherwise.
             text = " ".join(re.sub(r"(.)\1+", r"\1", unicodedata.normalize("NFKC", text)).split())
         ids, own_ids = (each.tokenizer.encode(text) for each in (actual, expected))
         assert (ids[: len(own_ids) - 1], ids[-1]) == (own_ids[:-1], own_ids[-1]), text
