@@ -170,7 +170,12 @@ def test_poolings_of_all_tokens_and_of_texts_without_their_prompt(
         first_of_text = len(session.tokenizer.encode("query: ")) - 1
         assert session.tokenizer.decode(ids[first_of_text:]) == "a cat"
         seen: list[Any] = []
-        monkeypatch.setattr(embedding, "pooled", lambda *values: seen.append(values) or pooled(*values))
+
+        def noted(*values: Any) -> Any:
+            seen.append(values)
+            return pooled(*values)
+
+        monkeypatch.setattr(embedding, "pooled", noted)
         vector = own.embed_sync("a cat", instruction="query", normalize=False)
         ((states, pooling, skipped),) = seen
         assert (len(states), pooling, skipped) == (len(ids), "mean", first_of_text)

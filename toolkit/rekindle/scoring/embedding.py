@@ -268,7 +268,7 @@ def last_states(
     requests.engine.check()
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
     params = SamplingParams(max_tokens=0, cache_salt=salt, adapter=requests.adapter(adapter))
-    own: States = "tokens" if skipped or pooling not in get_args(Pooling) else pooling
+    own = _states_of(pooling, skipped)
     batch = Batch(
         prompts=prompts,
         labels=[label_of(prompt, "") for prompt in prompts],
@@ -292,6 +292,14 @@ def last_states(
     else:
         rows = yield from _for_many(len(records), lambda: np.stack([record.mean_state() for record in records]))
     return PooledStates(rows, sum(counts))
+
+
+def _states_of(pooling: AnyPooling, skipped: int) -> States:
+    """Return the hidden states of a step for a pooling: those of all tokens, unless the step has this pooling."""
+    match pooling:
+        case "cls" | "last" | "mean" if not skipped:
+            return pooling
+    return "tokens"
 
 
 def in_conversation(
