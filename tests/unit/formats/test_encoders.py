@@ -239,3 +239,32 @@ def test_a_modernbert_with_older_keys_is_the_same_model(tmp_path: Path) -> None:
     assert [layer.attention_norm for layer in own.layers] == [False, True, True, True]
     windows = [layer.attention and (layer.attention.window, layer.attention.ahead) for layer in own.layers]
     assert windows == [(None, None), (17, 16), (17, 16), (None, None)]
+
+
+def test_a_sentencepiece_model_alone_is_the_tokenizer_of_an_xlm_roberta(tmp_path: Path) -> None:
+    model_pb2 = pytest.importorskip("sentencepiece.sentencepiece_model_pb2")
+
+    def as_sentencepiece(path: Path) -> None:
+        vocabulary = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+        model = model_pb2.ModelProto()
+        model.trainer_spec.model_type = 1
+        for kind, piece in ((2, "<unk>"), (3, "<s>"), (3, "</s>")):
+            model.pieces.add(piece=piece, score=0.0, type=kind)
+        for piece, score in vocabulary[5:]:
+            model.pieces.add(piece=piece, score=score)
+        (path / "sentencepiece.bpe.model").write_bytes(model.SerializeToString())
+        (path / "tokenizer.json").unlink()
+
+    own = tokenizer_of(changed("xlm-roberta-mean", tmp_path / "a"))
+    alone = tokenizer_of(changed("xlm-roberta-mean", tmp_path / "b", as_sentencepiece))
+
+    def moved(ids: list[int]) -> list[int]:
+        return [each - (each > 4) for each in ids]  # the golden's mask is its token 4, and the last one in the family
+
+    for text in ("the quick brown fox", "Привет, мир", "naïve"):
+        assert alone.encode(text) == moved(own.encode(text))
+    assert alone.encode("  two   spaces ") == alone.encode("two spaces")
+    assert alone.encode("a <mask>") == [*alone.encode("a")[:-1], alone.vocab_size - 1, 2]
+    ids, types, is_cut = own.encode_pair("a cat", "a dog")
+    assert alone.encode_pair("a cat", "a dog") == (moved(ids), types, is_cut)
+    assert alone.longest == own.longest

@@ -11,7 +11,7 @@ _NAME: Final = r"(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+)"
 _GGUF: Final = r"(?P<file>(?:[\w.+-]+/)*[\w.+-]+\.gguf)"
 _PATTERN: Final = re.compile(rf"{_NAME}(?:/{_GGUF})?(?:@(?P<revision>[\w./-]+))?", re.IGNORECASE)
 _SPLIT: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
-_FILES: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "vocab.txt"]
+_FILES: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "vocab.txt", "sentencepiece.bpe.model"]
 _IGNORED: Final = ["*/[!c]*.json", "*[!e]/*.safetensors", "*/tokenizer.model", "consolidated*"]
 """Weights in other formats, and files in folders, except 1_Pooling/config.json, 2_Dense/* and chat templates."""
 
