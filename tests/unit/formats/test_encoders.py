@@ -268,3 +268,16 @@ def test_a_sentencepiece_model_alone_is_the_tokenizer_of_an_xlm_roberta(tmp_path
     ids, types, is_cut = own.encode_pair("a cat", "a dog")
     assert alone.encode_pair("a cat", "a dog") == (moved(ids), types, is_cut)
     assert alone.longest == own.longest
+
+
+def test_buffers_of_integers_beside_the_weights_are_left_alone(tmp_path: Path) -> None:
+    """Older transformers wrote the numbers of positions too."""
+
+    def with_positions(path: Path) -> None:
+        tensors = load_file(path / "model.safetensors")
+        tensors["embeddings.position_ids"] = np.arange(160)[None]
+        save_file(tensors, path / "model.safetensors")
+
+    assert (
+        changed("bert-mean", tmp_path / "model", with_positions).config == open_checkpoint(MODELS / "bert-mean").config
+    )
