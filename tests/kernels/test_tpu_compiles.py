@@ -20,9 +20,9 @@ from rekindle.core.models.decoder import abstract_decoder
 from rekindle.core.models.shard import WHOLE
 from rekindle.core.models.weights.form import Quantize, WeightForm
 from rekindle_kernels import api
-from rekindle_kernels.tpu import blocks, form, rows, tuning
+from rekindle_kernels.tpu import blocks, form, rows
 from tests.kernels import narrow_programs, state_programs
-from tests.kernels.topologies import KINDS, V5E, V5P, V6E, chip
+from tests.kernels.topologies import V5E, V5P, V6E, chip
 from tests.published import CONFIGS, published
 from tests.vision import CUT_TOWERS, cut_program, published_program
 
@@ -44,9 +44,8 @@ def lowered(topology: str, function: Callable[..., Any], *shapes: Any, donated: 
     """Lower a program for one chip. A compiled step would have no text, because jaxlib cannot parse libtpu's."""
     sharding = chip(topology)
     arguments = jax.tree.map(lambda x: Shape(x.shape, x.dtype, sharding=sharding), shapes)
-    with pytest.MonkeyPatch.context() as patch:
-        sizes = {"default": tuning._kinds()[KINDS[topology]]}
-        patch.setattr(tuning, "_kinds", lambda: sizes)
+    (device,) = sharding.device_set
+    with jax.default_device(device):
         return jax.jit(function, donate_argnums=donated).lower(*arguments)
 
 

@@ -29,6 +29,7 @@ from rekindle.core.models.states.windows import settle_states
 from rekindle.core.models.taps.interventions import Interventions, RowInterventions
 from rekindle.core.models.vision.embedded import Embedded
 from rekindle.core.page import NULL_PAGE
+from rekindle_kernels.loops import read_in_place
 
 NOT_COMPUTED = -3
 """Value in place of a token: the row has ended or reached its limit before this step, or follows a wrong draft."""
@@ -261,8 +262,8 @@ def _decode_steps(
     def body(state: Any) -> Any:
         step, live, pages, slots, outputs = state
         slot, offset = jnp.where(live, inputs.row_slot, null_slot), jnp.where(live, inputs.row_offset, 0)
-        # Without the barrier, XLA converts whole weights before the loop, into memory of their own.
-        own, stacks, _ = lax.optimization_barrier((weights, None if adapters is None else adapters.stacks, step))
+        shared = (weights, None if adapters is None else adapters.stacks)
+        own, stacks = read_in_place(shared, step, decoder.implementation)
         of_step = None if adapters is None else replace(adapters, stacks=stacks)
         step_inputs = replace(inputs, row_slot=slot, row_offset=offset)
         pages, slots, new = one_step(nnx.merge(graph, own), of_step, pages, slots, step_inputs)
