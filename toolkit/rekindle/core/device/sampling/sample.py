@@ -95,22 +95,22 @@ def sample(
         final = change()
         sampled = sampling_logits(final, height, rows, tokens, implementation)
         allowed = jnp.where(final == -jnp.inf, final, columns)
+        of_model = ~from_changed | of_allowed
         return ScoredLogits(
-            jnp.where(of_allowed, columns, sampled),
-            jnp.where(of_allowed, largest, 0),
-            jnp.where(of_allowed, allowed, sampled),
+            jnp.where(of_model, columns, sampled),
+            jnp.where(of_model, largest, 0),
+            jnp.where(of_allowed, allowed, jnp.where(of_model, columns, sampled)),
         )
 
-    # The logits are computed again for these few rows: libtpu aborts if they outlive a sampling loop of their branch.
-    scores = score_if(from_changed, changed_logits, tokens, max_logprobs, implementation)
-    of_model = score_if(
-        (rows.logprobs_of > 0) & ~from_changed,
-        lambda: ScoredLogits(columns, largest, columns),
-        tokens,
-        max_logprobs,
-        implementation,
-    )
-    return _with_error_codes(tokens, largest, height, rows), jnp.where(from_changed[:, None], scores, of_model)
+    def scored_logits() -> ScoredLogits:
+        logits: ScoredLogits = lax.cond(
+            from_changed.any(), changed_logits, lambda: ScoredLogits(columns, largest, columns)
+        )
+        return logits
+
+    # The changed logits are computed again for these few rows: libtpu aborts if they outlive a loop of their branch.
+    scores = score_if(rows.logprobs_of > 0, scored_logits, tokens, max_logprobs, implementation)
+    return _with_error_codes(tokens, largest, height, rows), scores
 
 
 def _with_error_codes(tokens: jax.Array, largest: jax.Array, height: jax.Array, rows: SamplingRows) -> jax.Array:
