@@ -1,4 +1,4 @@
-"""Arrays that the body of a loop reads and never changes."""
+"""Constant arrays in the body of a loop."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from rekindle_kernels.devices import default_device
 
 
 def read_in_place(arrays: Any, turn: jax.Array, implementation: str) -> Any:
-    """Return arrays for the body of a loop, which XLA neither converts nor transposes before the loop.
+    """Return arrays for the body of a loop, safe from conversions and transpositions before the loop.
 
-    Such copies of whole weights would take memory of their own for as long as the loop runs. The device is JAX's
-    default device, as for tile sizes.
+    XLA would keep such copies of whole weights until the loop ends. The device is JAX's default device, as for tile
+    sizes.
 
     Args:
         arrays: a pytree of arrays from outside the loop.
-        turn: a value that changes with each turn of the loop, so that the arrays seem to change with it.
+        turn: the number of the loop's turn; to XLA, the arrays depend on it.
     """
     arrays, _ = lax.optimization_barrier((arrays, turn))
     # A TPU's layout follows the shape; other devices have one order of dimensions, which their loops keep.

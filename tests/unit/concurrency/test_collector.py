@@ -4,11 +4,12 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from rekindle.core.concurrency.collector import collector_paused, leave_out
+from rekindle.core.concurrency.collector import OldObjects, collector_paused
 from tests.waiting import PATIENCE
 
 IMPORT = """
@@ -109,10 +110,74 @@ def test_it_is_enabled_after_an_error() -> None:
     assert gc.isenabled()
 
 
-def test_what_is_left_out_is_in_no_later_collection() -> None:
-    loop: list[object] = []
-    loop.append(loop)
-    leave_out()
-    assert not any(each is loop for each in gc.get_objects())
-    later: list[object] = []
-    assert any(each is later for each in gc.get_objects())
+class Cycle:
+    """An object that only a collection ends."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def dropped_cycle() -> weakref.ref[Cycle]:
+    """Return a reference to an object that is garbage."""
+    return weakref.ref(Cycle())
+
+
+def test_a_full_collection_walks_old_objects_only_while_no_engine_is_busy() -> None:
+    busy = False
+    gc.disable()  # only the collections below
+    cycle = dropped_cycle()
+    with OldObjects().left_out(lambda: busy):
+        busy = True
+        young = dropped_cycle()
+        gc.collect()
+        assert cycle() is not None  # left out
+        assert young() is None
+        busy = False
+        gc.collect()
+        assert cycle() is None
+    assert not gc.get_freeze_count()
+
+
+def test_what_survived_a_collection_is_in_none_that_follows_while_an_engine_is_busy() -> None:
+    gc.disable()
+    with OldObjects().left_out(lambda: True):
+        survivor = Cycle()
+        gc.collect()
+        assert all(each is not survivor for each in gc.get_objects())
+
+
+def test_all_objects_are_walked_once_memory_has_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.disable()
+    cycle, blocks = dropped_cycle(), 1000
+    monkeypatch.setattr(sys, "getallocatedblocks", lambda: blocks)
+    with OldObjects().left_out(lambda: True):
+        blocks = 2000
+        gc.collect()
+        assert cycle() is not None
+        blocks = 2001
+        gc.collect()
+        assert cycle() is None
+
+
+def test_the_last_of_several_engines_ends_it() -> None:
+    gc.disable()
+    objects = OldObjects()
+    with objects.left_out(lambda: True):
+        with objects.left_out(lambda: False):
+            pass
+        assert gc.get_freeze_count()
+        cycle = dropped_cycle()
+        gc.freeze()
+        gc.collect()
+        assert cycle() is not None  # the first is busy still
+    assert not gc.get_freeze_count()
+    assert not [each for each in gc.callbacks if getattr(each, "__self__", None) is objects]
+
+
+def test_engines_leave_what_a_user_froze() -> None:
+    gc.disable()
+    gc.freeze()
+    with OldObjects().left_out(lambda: False):
+        gc.collect()
+        assert gc.get_freeze_count()
+    assert gc.get_freeze_count()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import anyio
 
 from rekindle.assembly.loaded_engine import LoadedEngine
+from rekindle.core.concurrency.collector import OLD_OBJECTS
 from rekindle.core.concurrency.feed import TO_THE_END, Feed
 from rekindle.core.concurrency.mailbox import Mailbox
 from rekindle.core.concurrency.progress import Progress, Report
@@ -190,7 +191,8 @@ class EngineThread:
             with self._jax_settings.apply():
                 self.loaded_engine = self._build(self._report)
                 self._engine = self.loaded_engine.engine(self._deliver)
-                anyio.run(self._serve)
+                with OLD_OBJECTS.left_out(self._engine.is_busy):
+                    anyio.run(self._serve)
             reason: Exception = SessionClosed(
                 "the session is closed, by close() or because nothing held it any more; open another with "
                 "rekindle.open()"

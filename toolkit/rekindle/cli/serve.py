@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import rekindle
 from rekindle.cli import requirements
 from rekindle.cli.arguments.serve import ADMIN_KEYS_VARIABLE, KEYS_VARIABLE
-from rekindle.core.concurrency.collector import leave_out
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.errors import ConfigError, not_installed
 from rekindle.formats.checkpoints.embedded import NAME
@@ -123,7 +122,6 @@ def _run(arguments: Namespace, server: "Server") -> None:
         if not arguments.quiet:
             _say(f"requests in flight have {arguments.grace:g} s to finish; Ctrl-C cancels them now")
 
-    leave_out()
     previous = {number: signal.signal(number, end) for number in SIGNALS}
     try:
         print(f"{server.url}/v1", flush=True)

@@ -75,6 +75,11 @@ class Stage:
         assert message is not None, "a step without a message"
         return await self._handle(message)
 
+    @property
+    def busy(self) -> bool:
+        """True while the actor handles a message. Thread-safe."""
+        return self._busy > 0
+
     async def idle(self) -> None:
         """Wait until the actor has handled all messages taken so far."""
         while self._busy:

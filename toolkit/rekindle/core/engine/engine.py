@@ -65,6 +65,10 @@ class Engine:
         """Queued messages by the name of the receiving actor. Thread-safe."""
         return Pending((name, stage.mailbox.items) for name, stage in self._stages.items())
 
+    def is_busy(self) -> bool:
+        """Return True while messages are queued or handled. Thread-safe."""
+        return any(stage.busy or stage.mailbox for stage in self._stages.values())
+
     def post(self, message: Message) -> None:
         """Send a message to its actor or to callers. Thread-safe; never blocks.
 
