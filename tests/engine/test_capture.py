@@ -23,7 +23,7 @@ from rekindle.assembly.capturing import Capturing
 from rekindle.assembly.looking import Looks
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.messages import Message, NewWeights
-from rekindle.core.models.inspection.look import Look
+from rekindle.core.models.inspection.inputs import Look
 from rekindle.core.request.params import SamplingParams
 from rekindle.notebook.log import LOG
 from rekindle.notebook.progress import awaited_programs

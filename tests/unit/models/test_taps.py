@@ -14,7 +14,8 @@ from rekindle.assembly.weights.load import load_decoder
 from rekindle.core.layer_parts import PARTS
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import Decoder
-from rekindle.core.models.inspection.look import LookInputs, look
+from rekindle.core.models.inspection.inputs import LookInputs
+from rekindle.core.models.inspection.look import look
 from rekindle.core.models.taps.interventions import Interventions
 from rekindle.formats.checkpoints.open import open_checkpoint
 

@@ -13,7 +13,7 @@ from rekindle.core.concurrency.feed import Feed
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.errors import ModelTooLarge, SessionError, WeightsChanged
 from rekindle.core.messages import Inspect, Message
-from rekindle.core.models.inspection.look import Look, LookInputs
+from rekindle.core.models.inspection.inputs import Look, LookInputs
 from rekindle.core.request.activations.capture import Captured
 from rekindle.core.request.activations.changes import changes_of
 from rekindle.core.request.params import SamplingParams

@@ -21,8 +21,6 @@ from rekindle.assembly.looking import Looks
 from rekindle.assembly.preparing.preparer import Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.replicas import LaneState, ProgramsView, ReadWeights, Replicas
-from rekindle.assembly.routing.relay import Relay
-from rekindle.assembly.routing.router import Router
 from rekindle.assembly.stats import Stats
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.device.jax_settings import overrides
@@ -160,11 +158,16 @@ class LoadedEngine:
         """Return the router of requests to lanes; None for a single lane."""
         settings = self.settings
         if self.deployment.apart:
+            from rekindle.assembly.routing.relay import Relay
+
             _, decode = self.schedulers
             assert isinstance(decode, Scheduler), "lanes with separate prefill are in this process"
             return Relay(decode, settings.prefill_from, self.limits.pool.page_size)
-        alone = len(self.lanes) == 1 and self.replicas is None
-        return None if alone else Router(self.schedulers, settings.route, self.limits)
+        if len(self.lanes) == 1 and self.replicas is None:
+            return None
+        from rekindle.assembly.routing.router import Router
+
+        return Router(self.schedulers, settings.route, self.limits)
 
     def stats(self) -> Stats:
         """Return a snapshot of all counters. Thread-safe."""

@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.core.device.packing import pack_changes
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.layer_parts import EMBEDDING, PARTS, Part
-from rekindle.core.models.inspection.look import Look, LookInputs, Pictured
+from rekindle.core.models.inspection.inputs import Look, LookInputs, Pictured
 from rekindle.core.request.activations.capture import Capture
 from rekindle.core.request.activations.changes import Changes
 from rekindle.core.words import size_text

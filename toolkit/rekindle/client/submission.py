@@ -14,7 +14,6 @@ from rekindle.core.request.repetition import RepetitionLimit
 from rekindle.core.request.request import AdapterUse, States, Turn
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.response import Reading
-from rekindle.formats.responses.formats import format_of
 from rekindle.results.generation import Origin
 
 Reader = Callable[[tuple[int, ...]], Reading]
@@ -36,11 +35,14 @@ def reader_of(
     """
     if params.constraint is not None and params.constraint.kind != "grammar":
         return None
-    if tokenizer is None or (answers := format_of(tokenizer)).template is None:
+    if tokenizer is None:
         return None
-    if answers.is_plain and not tools:
-        return None
+    from rekindle.formats.responses.formats import format_of
     from rekindle.formats.responses.reading.reader import TemplateReading
+
+    answers = format_of(tokenizer)
+    if answers.template is None or (answers.is_plain and not tools):
+        return None
 
     return partial(
         TemplateReading,

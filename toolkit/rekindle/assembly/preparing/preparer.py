@@ -18,7 +18,6 @@ from rekindle.core.text.grammar import Compiler
 from rekindle.core.text.masks import run_steps
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
-from rekindle.formats.responses.thoughts import check_closing, thought_limit
 
 TOKENIZED_AT_ONCE = 2
 """Requests tokenized at once, each in a worker thread."""
@@ -122,7 +121,10 @@ class Preparer:
             synthetic=submit.synthetic,
         )
         check_bans(request, self.prompts.vocab_size)
-        check_closing(request)
+        if request.thoughts is not None:
+            from rekindle.formats.responses.thoughts import check_closing
+
+            check_closing(request)
         return request if params.constraint is None else self._constrained(request, params.constraint)
 
     def _thoughts(self, submit: Submit, ids: tuple[int, ...]) -> ThoughtLimit | None:
@@ -136,6 +138,8 @@ class Preparer:
             return None
         if self.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so thinking_budget finds no thoughts")
+        from rekindle.formats.responses.thoughts import thought_limit
+
         tools = submit.turn is not None and bool(submit.turn.tools)
         return thought_limit(self.tokenizer, budget, ids, tools, self.prompts.vocab_size)
 

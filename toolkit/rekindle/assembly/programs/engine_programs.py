@@ -9,7 +9,7 @@ from rekindle.core.concurrency.progress import Progress
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.device.programs.functions import DeviceProgram, Key
 from rekindle.core.device.programs.readiness import Readiness
-from rekindle.core.models.inspection.look import Look
+from rekindle.core.models.inspection.inputs import Look
 from rekindle.core.store.validity import shorten
 from rekindle.core.words import quantity
 

@@ -23,7 +23,6 @@ from rekindle.core.models.config.partition import Order
 from rekindle.core.models.decoder import Decoder, abstract_decoder
 from rekindle.core.models.shard import WHOLE, Shard
 from rekindle.core.models.vision.config import VisionConfig
-from rekindle.core.models.vision.tower import abstract_tower
 from rekindle.core.models.weights.form import WeightForm, held_bytes
 from rekindle.core.models.weights.requests import JoinedTensors
 from rekindle_kernels.api import Implementation
@@ -65,6 +64,8 @@ def abstract_of(
 ) -> AbstractModel[Any]:
     """Return a decoder or a tower without weights. Each device has a whole tower, whatever its shard of the decoder."""
     if isinstance(config, VisionConfig):
+        from rekindle.core.models.vision.tower import abstract_tower
+
         return abstract_tower(config, form, implementation)
     return abstract_decoder(config, form, implementation, shard)
 

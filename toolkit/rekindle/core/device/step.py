@@ -1,7 +1,7 @@
 """The step: a pure function from pages, slots and a packed plan to pages, slots and the next tokens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from jax import lax
 
 from rekindle.core.buckets import MAX_STEPS, QUERY_BLOCK, Bucket
 from rekindle.core.device.inputs import InputLayout, TickInputs
+from rekindle.core.device.outputs import NOT_COMPUTED, TickOutputs
 from rekindle.core.device.proposing import propose
 from rekindle.core.device.sampling.adjustments import record_tokens
 from rekindle.core.device.sampling.drafts import verify
@@ -30,34 +31,6 @@ from rekindle.core.models.taps.interventions import Interventions, RowInterventi
 from rekindle.core.models.vision.embedded import Embedded
 from rekindle.core.page import NULL_PAGE
 from rekindle_kernels.loops import read_in_place
-
-NOT_COMPUTED = -3
-"""Value in place of a token: the row has ended or reached its limit before this step, or follows a wrong draft."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, slots=True)
-class TickOutputs:
-    """Outputs of a tick for the host. Scores are packed by `scores.score`, and zeros unless requested.
-
-    Attributes:
-        tokens: (samples + decode_rows, row_tokens) int32, first for completed prompts, then for decode rows, each with
-            its tokens in order; see `Bucket.row_tokens`. A negative value is an error code from `sample`, or
-            `NOT_COMPUTED`.
-        scores: (samples + decode_rows, row_tokens, columns) int32, the scores of these tokens.
-        prompt_scores: (prefill_tokens, columns) int32, the score of each prompt token's successor in the prompt.
-        sums: (samples, hidden) float32, the requested sum of each chunk's hidden states.
-        proposals: (samples + decode_rows,) int32, the draft head's guess of the token after the last of each row; None
-            without a draft head.
-        states: (prefill_tokens, hidden) float32, the hidden states; None for a model with an output projection.
-    """
-
-    tokens: jax.Array
-    scores: jax.Array
-    prompt_scores: jax.Array
-    sums: jax.Array
-    proposals: jax.Array | None = None
-    states: jax.Array | None = None
 
 
 def step(

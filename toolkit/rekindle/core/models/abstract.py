@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.models.shard import WHOLE, Shard
@@ -73,6 +74,28 @@ def abstract_model(
     index_of = {id(form): index for index, form in enumerate(weights.forms)}
     places = tuple(index_of[id(form)] for form in forms)
     return AbstractModel(graph, structure, tuple(weights.requests), tuple(forms), places)
+
+
+class _Requests:
+    """Weight source for a record of the requests alone."""
+
+    form, shard = WeightForm(jnp.dtype(jnp.float32)), WHOLE
+    implementation: Implementation = "xla"
+    _any: Final = jax.ShapeDtypeStruct((), jnp.dtype(jnp.float32))
+
+    def __init__(self) -> None:
+        self.requests: list[JoinedTensors] = []
+
+    def get(self, request: JoinedTensors) -> Any:
+        self.requests.append(request)
+        return self._any
+
+
+def requests_of(build: Build[M]) -> Sequence[JoinedTensors]:
+    """Return the requests of a whole model for numbers of one dtype, in order of construction."""
+    weights = _Requests()
+    build(weights)
+    return weights.requests
 
 
 def shapes_of(requests: Iterable[JoinedTensors]) -> Shapes:

@@ -7,30 +7,32 @@ state instead.
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.core.layer_parts import EMBEDDING
-from rekindle.core.models.abstract import AbstractModel, abstract_model, shapes_of
+from rekindle.core.models.abstract import AbstractModel, abstract_model, requests_of, shapes_of
 from rekindle.core.models.config import LearnedPositions, ModelConfig
-from rekindle.core.models.distances import distances_of
-from rekindle.core.models.draft_head import DraftHead
 from rekindle.core.models.layer import layer_of
 from rekindle.core.models.layers import Delta, Linear, Table, norm_of
 from rekindle.core.models.mixing import LayerMemory, Mixer
 from rekindle.core.models.rope import position_key, positions_of
 from rekindle.core.models.shard import WHOLE, Shard, rows_of
-from rekindle.core.models.streams.altup import Streams
-from rekindle.core.models.streams.features import FeatureTable
 from rekindle.core.models.taps.tap import LayerTap, Tap
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.models.weights.requests import JoinedTensors, Shapes, WeightSource
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.storage import Weight
+
+if TYPE_CHECKING:  # modules of few families are imported where they are built
+    from rekindle.core.models.distances import Distances
+    from rekindle.core.models.draft_head import DraftHead
+    from rekindle.core.models.streams.altup import Streams
+    from rekindle.core.models.streams.features import FeatureTable
 
 
 class Pictures(Protocol):
@@ -63,15 +65,15 @@ class Decoder(nnx.Module, pytree=False):
         self.embedding_in = Linear(weights, size, inner, config.embedding_bias) if is_projected else None
         is_projected &= config.predicts
         self.embedding_out = Linear(weights, hidden, {names.embedding_out: size}) if is_projected else None
-        positions, features, norm = config.positions, config.features, config.embedding_norm
+        positions, norm = config.positions, config.embedding_norm
         width = hidden if norm is None else size
         self.positions = None if positions is None else Table(weights, names.positions, (positions.rows, width))
         types = config.token_types
         self.token_types = Table(weights, names.token_types, (types, width)) if types else None
         self.embedding_norm = None if norm is None else norm_of(weights, names.embedding_norm, width, norm)
-        self.distances = distances_of(config.distances, config, weights)
-        self.features = None if features is None else FeatureTable(features, config, weights)
-        self.streams = None if config.streams is None else Streams(config.streams, config, weights)
+        self.distances = _distances_of(config, weights)
+        self.features = _features_of(config, weights)
+        self.streams = _streams_of(config, weights)
         for i, layer in enumerate(config.layers):
             setattr(self, f"layer_{i}", layer_of(config, layer, weights, f"{names.layers}.{i}"))
         self.norm = None if names.norm is None else norm_of(weights, names.norm, hidden, config.norm)
@@ -80,7 +82,7 @@ class Decoder(nnx.Module, pytree=False):
         self.head = None if is_tied else Linear(weights, size, {names.head: config.vocab_size}, order=rows)
         bias = JoinedTensors({f"{names.head}.bias": (config.vocab_size,)}, False)
         self.head_bias = nnx.Param(weights.get(bias)) if config.head_bias else None
-        self.draft_head = None if config.draft_head is None else DraftHead(config, config.draft_head, weights)
+        self.draft_head = _draft_head_of(config, weights)
 
     def __call__(
         self,
@@ -224,6 +226,38 @@ class Decoder(nnx.Module, pytree=False):
         return weight(), self.embedding.rows
 
 
+def _distances_of(config: ModelConfig, weights: WeightSource) -> "Distances | None":
+    if config.distances is None:
+        return None
+    from rekindle.core.models.distances import Distances
+
+    return Distances(config.distances, config, weights)
+
+
+def _features_of(config: ModelConfig, weights: WeightSource) -> "FeatureTable | None":
+    if config.features is None:
+        return None
+    from rekindle.core.models.streams.features import FeatureTable
+
+    return FeatureTable(config.features, config, weights)
+
+
+def _streams_of(config: ModelConfig, weights: WeightSource) -> "Streams | None":
+    if config.streams is None:
+        return None
+    from rekindle.core.models.streams.altup import Streams
+
+    return Streams(config.streams, config, weights)
+
+
+def _draft_head_of(config: ModelConfig, weights: WeightSource) -> "DraftHead | None":
+    if config.draft_head is None:
+        return None
+    from rekindle.core.models.draft_head import DraftHead
+
+    return DraftHead(config, config.draft_head, weights)
+
+
 def _rows_of(learned: LearnedPositions, tokens: jax.Array, positions: jax.Array) -> jax.Array:
     """Return the rows of learned positions, (token,) int32. Surplus tokens have any row, since they are dropped."""
     rows = positions + learned.offset
@@ -260,4 +294,4 @@ def transposed_names(config: ModelConfig) -> frozenset[str]:
 
 
 def _plain_requests(config: ModelConfig) -> Sequence[JoinedTensors]:
-    return abstract_decoder(config, WeightForm(jnp.dtype(jnp.float32)), "xla").requests
+    return requests_of(partial(Decoder, config))

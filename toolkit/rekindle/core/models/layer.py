@@ -1,6 +1,7 @@
 """One layer of a decoder: its branches around the residual stream."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import jax
 from flax import nnx
@@ -8,17 +9,19 @@ from flax import nnx
 from rekindle.core.models.attention import Attention
 from rekindle.core.models.config import DualConfig, LayerConfig, ModelConfig
 from rekindle.core.models.feed_forward.build import feed_forward_of
-from rekindle.core.models.latent import LatentAttention
 from rekindle.core.models.layers import Normalise, norm_of
 from rekindle.core.models.mixing import LayerMemory, Mixer
 from rekindle.core.models.rope import Positions
-from rekindle.core.models.states.build import state_of
-from rekindle.core.models.streams.features import FeatureBranch
-from rekindle.core.models.streams.laurel import Laurel
-from rekindle.core.models.streams.layer import StreamsLayer
 from rekindle.core.models.taps.tap import BranchTap, LayerTap
 from rekindle.core.models.weights.requests import JoinedTensors, WeightSource
 from rekindle_kernels.inputs import Input
+
+if TYPE_CHECKING:  # modules of few families are imported where they are built
+    from rekindle.core.models.latent import LatentAttention
+    from rekindle.core.models.states.build import AnyStateMixer
+    from rekindle.core.models.streams.features import FeatureBranch
+    from rekindle.core.models.streams.laurel import Laurel
+    from rekindle.core.models.streams.layer import StreamsLayer
 
 
 class Layer(nnx.Module, pytree=False):
@@ -35,16 +38,14 @@ class Layer(nnx.Module, pytree=False):
         is_mixed, config = layer.attention is not None or layer.state is not None, layer.feed_forward
         self.before_attention = norm(names.before_attention) if is_mixed and layer.attention_norm else None
         self.attention = _attention_of(model, layer, weights, prefix)
-        self.state = None if layer.state is None else state_of(layer.state, model, weights, prefix)
+        self.state = _state_of(model, layer, weights, prefix)
         self.after_attention = norm(names.after_attention) if is_mixed else None
-        rank = model.laurel_rank
-        self.laurel = None if rank is None else Laurel(rank, model, weights, f"{prefix}.{names.laurel}")
+        self.laurel = _laurel_of(model, weights, prefix)
         inner_norm = isinstance(config, DualConfig)
         self.before_mlp = None if config is None or inner_norm else norm(names.before_mlp)
         self.mlp = None if config is None else feed_forward_of(config, model, weights, prefix)
         self.after_mlp = None if config is None else norm(names.after_mlp)
-        features = model.features
-        self.features = None if features is None else FeatureBranch(features, model, weights, prefix)
+        self.features = _features_of(model, weights, prefix)
         scale = JoinedTensors({f"{prefix}.{names.layer_scale}": (1,)}, False)
         self.scale = None if names.layer_scale is None else nnx.Param(weights.get(scale))
 
@@ -117,20 +118,48 @@ class Layer(nnx.Module, pytree=False):
         return after(stream) if after is not None and self.norm_sums else stream
 
 
-def layer_of(model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str) -> Layer | StreamsLayer:
+def layer_of(model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str) -> "Layer | StreamsLayer":
     """Return a layer, of the active stream if the model has several."""
     if model.streams is None:
         return Layer(model, layer, weights, prefix)
+    from rekindle.core.models.streams.layer import StreamsLayer
+
     of_active = Layer(replace(model, features=None), layer, weights, prefix)
     return StreamsLayer(of_active, model.streams, model, weights, prefix)
 
 
 def _attention_of(
     model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str
-) -> Attention | LatentAttention | None:
+) -> "Attention | LatentAttention | None":
     attention = layer.attention
     if attention is None:
         return None
     if attention.latent is None:
         return Attention(model, attention, layer, weights, prefix)
+    from rekindle.core.models.latent import LatentAttention
+
     return LatentAttention(model, attention, attention.latent, weights, prefix)
+
+
+def _state_of(model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str) -> "AnyStateMixer | None":
+    if layer.state is None:
+        return None
+    from rekindle.core.models.states.build import state_of
+
+    return state_of(layer.state, model, weights, prefix)
+
+
+def _laurel_of(model: ModelConfig, weights: WeightSource, prefix: str) -> "Laurel | None":
+    if model.laurel_rank is None:
+        return None
+    from rekindle.core.models.streams.laurel import Laurel
+
+    return Laurel(model.laurel_rank, model, weights, f"{prefix}.{model.names.laurel}")
+
+
+def _features_of(model: ModelConfig, weights: WeightSource, prefix: str) -> "FeatureBranch | None":
+    if model.features is None:
+        return None
+    from rekindle.core.models.streams.features import FeatureBranch
+
+    return FeatureBranch(model.features, model, weights, prefix)

@@ -16,7 +16,6 @@ from rekindle.formats.rendering.efforts import EFFORT, adapt_effort, reads_effor
 from rekindle.formats.rendering.system_messages import SYSTEM_ROLES, place_system
 from rekindle.formats.rendering.template import template_variables
 from rekindle.formats.rendering.told_tools import calls_as_text, tell_tools
-from rekindle.formats.responses.grammars.call_forms import call_form_in
 
 ROLES: Final = ("system", "user", "assistant", "tool", "developer")
 """Roles of most chat templates."""
@@ -98,6 +97,8 @@ def _with_tools_as_text(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, template: str
 ) -> Sequence[Mapping[str, Any]]:
     """Return messages with tools, and with calls unless the template writes them, as text."""
+    from rekindle.formats.responses.grammars.call_forms import call_form_in
+
     form = call_form_in(template)
     if "tool_calls" not in template and any(message.get("tool_calls") for message in messages):
         messages = calls_as_text(messages, form)

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.formats.rendering.content_form import text_of
 from rekindle.formats.rendering.system_messages import SYSTEM_ROLES
-from rekindle.formats.responses.grammars.call_forms import CallForm
+
+if TYPE_CHECKING:
+    from rekindle.formats.responses.grammars.call_forms import CallForm
 
 Message = Mapping[str, Any]
 
@@ -16,7 +18,7 @@ RESULT: Final = ("<tool_response>\n", "\n</tool_response>")
 """Text around the result of a call."""
 
 
-def tell_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], form: CallForm) -> list[Message]:
+def tell_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], form: "CallForm") -> list[Message]:
     """Return messages that begin with the schemas of tools and the form of their calls, in the system message."""
     schemas = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     call = f"{form.begin}{form.before}NAME{form.between}{{ARGUMENTS}}{form.after}{form.end}"
@@ -30,7 +32,7 @@ def tell_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], 
     return [{**messages[0], "content": f"{text_of(messages[0])}\n\n{words}".lstrip()}, *messages[1:]]
 
 
-def calls_as_text(messages: Sequence[Message], form: CallForm) -> list[Message]:
+def calls_as_text(messages: Sequence[Message], form: "CallForm") -> list[Message]:
     """Return messages with calls as text of the assistant, and results, with images, as messages of the user."""
     plain: list[Message] = []
     after_result = False
@@ -81,7 +83,7 @@ def _content(pieces: Sequence[str | Message]) -> str | list[Message]:
     return [*parts, {"type": "text", "text": text}] if text else parts
 
 
-def _call_texts(calls: Any, form: CallForm) -> Iterator[str]:
+def _call_texts(calls: Any, form: "CallForm") -> Iterator[str]:
     for call in calls:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):

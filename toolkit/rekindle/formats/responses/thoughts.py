@@ -164,8 +164,7 @@ def check_closing(request: Request) -> None:
     Raises:
         InvalidRequest: a parameter bans a token of the closing delimiter.
     """
-    if request.thoughts is None:
-        return
+    assert request.thoughts is not None
     params = request.params
     banned = {token for token, bias in params.logit_bias if bias == -inf}
     banned |= {word[0] for word in request.bad_words if len(word) == 1}

@@ -15,7 +15,7 @@ from rekindle.core.device.programs.functions import LENS, Key, embed_program
 from rekindle.core.errors import InvalidRequest, ModelTooLarge
 from rekindle.core.layer_parts import EMBEDDING
 from rekindle.core.messages import Inspect, PicturedTokens, Prompt
-from rekindle.core.models.inspection.look import LENS_ROWS, LENS_TOKENS
+from rekindle.core.models.inspection.inputs import LENS_ROWS, LENS_TOKENS
 from rekindle.core.models.vision.patches import Patches
 from rekindle.core.request.activations.changes import changes_of, layer_index, part_of
 from rekindle.core.request.activations.steering import Patch, Steering

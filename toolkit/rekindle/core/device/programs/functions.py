@@ -20,7 +20,7 @@ from rekindle.core.device.sampling.constraints import no_masks
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.state import Content, Pages, gather, gather_state, scatter, scatter_state
 from rekindle.core.models.adapters.rows import Adapters, Stacks
-from rekindle.core.models.inspection.look import LENS_ROWS, Look, LookInputs, lens, look
+from rekindle.core.models.inspection.inputs import LENS_ROWS, Look, LookInputs
 from rekindle.core.models.mixing import State
 from rekindle.core.models.taps.interventions import Interventions
 from rekindle.core.models.vision.patches import Patches
@@ -125,6 +125,8 @@ def look_function(shapes: ModelShapes, key: Look) -> ProgramFunction:
     """Return the look at a sequence: `(weights, inputs) -> (states, patterns)`."""
 
     def run(weights: list[jax.Array], inputs: LookInputs) -> tuple[jax.Array, jax.Array]:
+        from rekindle.core.models.inspection.look import look
+
         return look(shapes.decoder.with_weights(weights), inputs, key.states)
 
     width = _vision(shapes).buffer.shape[1] if key.pictures else 0
@@ -133,6 +135,8 @@ def look_function(shapes: ModelShapes, key: Look) -> ProgramFunction:
 
 def _lens(shapes: ModelShapes) -> ProgramFunction:
     def run(weights: list[jax.Array], hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
+        from rekindle.core.models.inspection.look import lens
+
         return lens(shapes.decoder.with_weights(weights), hidden)
 
     hidden = jax.ShapeDtypeStruct((LENS_ROWS, shapes.config.hidden_size), jnp.dtype(jnp.float32))

@@ -31,7 +31,7 @@ from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.state import Sizes
 from rekindle.core.models.adapters.products import NO_ROOM, AdapterSizes
 from rekindle.core.models.config import ModelConfig
-from rekindle.core.models.inspection.look import Look
+from rekindle.core.models.inspection.inputs import Look
 from rekindle.core.models.weights.form import WeightForm
 from rekindle_kernels.api import Implementation
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,11 @@ from rekindle.core.device.place import SAME, Place
 from rekindle.core.models.abstract import AbstractModel
 from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.vision.patches import Patches
-from rekindle.core.models.vision.tower import Tower, abstract_tower
 from rekindle.core.models.weights.form import WeightForm
 from rekindle_kernels.api import Implementation
+
+if TYPE_CHECKING:
+    from rekindle.core.models.vision.tower import Tower
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,15 @@ class VisionShapes:
 
     sizes: VisionSizes
     form: WeightForm
-    tower: AbstractModel[Tower]
+    tower: "AbstractModel[Tower]"
     weights: Sequence[jax.ShapeDtypeStruct]
     buffer: jax.ShapeDtypeStruct
 
     @classmethod
     def of(cls, sizes: VisionSizes, form: WeightForm, implementation: Implementation, place: Place) -> "VisionShapes":
         """Return the shapes of a tower with weights of the dtype of a decoder, which may be packed."""
+        from rekindle.core.models.vision.tower import abstract_tower
+
         form = WeightForm(form.dtype)
         tower = abstract_tower(sizes.config, form, implementation)
         weights = [place.global_shape(array, SAME) for array in tower.forms]

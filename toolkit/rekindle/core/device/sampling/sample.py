@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rekindle.core.device.outputs import NONE_LEFT, NOT_FINITE
 from rekindle.core.device.sampling.adjustments import Adjustments, adjust
 from rekindle.core.device.sampling.columns import of_tokens
 from rekindle.core.device.sampling.constraints import constrain
@@ -24,9 +25,6 @@ from rekindle_kernels.sampling import argmax, draw, mass
 
 SMALLEST = 2.0**-126
 """Smallest normal float32: subnormal numbers count as 0."""
-
-NOT_FINITE, NONE_LEFT = -1, -2
-"""Values in place of a token, for logits with a NaN or infinity, and for logits of nothing but minus infinity."""
 
 
 def sample(

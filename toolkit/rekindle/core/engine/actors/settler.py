@@ -11,8 +11,8 @@ from anyio import to_thread
 
 from rekindle.core.device.jax_settings import with_overrides
 from rekindle.core.device.memory import is_out_of_memory
+from rekindle.core.device.outputs import NONE_LEFT, NOT_FINITE
 from rekindle.core.device.packing import unpack_score
-from rekindle.core.device.sampling.sample import NONE_LEFT, NOT_FINITE
 from rekindle.core.errors import ConstraintFailed, LogitsNotFinite, OutOfMemory, RekindleError
 from rekindle.core.messages import Dispatched, Message, Settled, StateLost
 from rekindle.core.messages.message import wrong_receiver

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from rekindle.core.models.abstract import AbstractModel, abstract_model, shapes_of
+from rekindle.core.models.abstract import AbstractModel, abstract_model, requests_of, shapes_of
 from rekindle.core.models.layer import Layer
 from rekindle.core.models.layers import Linear, Table, norm_of
 from rekindle.core.models.mixing import LayerMemory, Mixer
@@ -159,4 +159,4 @@ def abstract_tower(config: VisionConfig, form: WeightForm, implementation: Imple
 @lru_cache(maxsize=2)
 def tower_shapes(config: VisionConfig) -> Shapes:
     """Return the shape of every tensor of a tower with this config, by its name in the checkpoint."""
-    return shapes_of(abstract_tower(config, WeightForm(jnp.dtype(jnp.float32)), "xla").requests)
+    return shapes_of(requests_of(partial(Tower, config)))

@@ -14,8 +14,6 @@ from rekindle.formats.checkpoints.huggingface.wordpiece import wordpiece_backend
 if TYPE_CHECKING:
     import tokenizers
 
-WORDPIECE, UNIGRAM = "bert", "t5"
-"""Kinds of tokenizers in files."""
 _SPACE: Final = "\u2581"
 """The mark of a word's first piece; in vocabularies of BERT, the other pieces have a mark instead."""
 _NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3

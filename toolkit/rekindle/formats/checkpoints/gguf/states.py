@@ -10,7 +10,6 @@ import numpy as np
 from rekindle.core.models.config import DeltaNet, Mamba2, Names, StateConfig
 from rekindle.core.models.config.partition import Order
 from rekindle.core.models.shard import spread
-from rekindle.core.models.states.delta_net import grouped_by_key_head
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
 from rekindle_kernels.blocks import Blocks, Tensor
 
@@ -78,6 +77,8 @@ def state_place(
         order = _tiled_heads(state) if is_by_head and isinstance(state, DeltaNet) else None
         place = StatePlace((f"blk.{layer}.{_VECTORS[own]}",), order, is_vector=True, is_rate=own == "A_log")
     elif isinstance(state, DeltaNet) and names.state_by_key_head and own == "in_proj_qkvz.weight":
+        from rekindle.core.models.states.delta_net import grouped_by_key_head
+
         grouped = grouped_by_key_head(state)[: -2 * state.heads]
         both = (f"blk.{layer}.attn_qkv.weight", f"blk.{layer}.attn_gate.weight")
         place = StatePlace(both, np.argsort(grouped))

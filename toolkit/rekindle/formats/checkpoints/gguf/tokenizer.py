@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.text.tokenizer import Tokenizer, wrap
 from rekindle.formats.checkpoints.gguf.bpe import byte_level_backend
-from rekindle.formats.checkpoints.gguf.encoder_tokenizers import UNIGRAM, WORDPIECE, unigram_of, wordpiece_of
-from rekindle.formats.checkpoints.gguf.spm import merging_backend, sentencepiece_backend
 from rekindle.formats.end_tokens import end_ids
 
 if TYPE_CHECKING:
@@ -18,6 +16,8 @@ if TYPE_CHECKING:
 BYTE_LEVEL: Final = "gpt2"
 SENTENCEPIECE: Final = "llama"
 GEMMA4: Final = "gemma4"
+WORDPIECE: Final = "bert"
+UNIGRAM: Final = "t5"
 _OTHERS: Final = {"rwkv": "RWKV's", "plamo2": "PLaMo 2's"}
 _KINDS: Final = (BYTE_LEVEL, SENTENCEPIECE, GEMMA4, WORDPIECE, UNIGRAM)
 _ENDS: Final = {"bos": 1, "eos": 2}
@@ -48,12 +48,18 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None
     if types is not None and len(types) != len(tokens):
         raise CheckpointError(f"{source}: {len(tokens)} tokens, but {len(types)} token types")
     if kind in (WORDPIECE, UNIGRAM):
+        from rekindle.formats.checkpoints.gguf.encoder_tokenizers import unigram_of, wordpiece_of
+
         return Tokenizer((wordpiece_of if kind == WORDPIECE else unigram_of)(metadata, tokens, types, source))
     if kind == BYTE_LEVEL:
         backend, adds_bos = byte_level_backend(metadata, tokens, source)
     elif kind == GEMMA4:
+        from rekindle.formats.checkpoints.gguf.spm import merging_backend
+
         backend, adds_bos = merging_backend(metadata, tokens, source), True
     else:
+        from rekindle.formats.checkpoints.gguf.spm import sentencepiece_backend
+
         backend, adds_bos = sentencepiece_backend(metadata, tokens, types, source), True
     if types is not None:
         _add_special(backend, tokens, types)

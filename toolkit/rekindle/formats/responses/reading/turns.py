@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rekindle.core.text.stops import StopMatcher
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.responses.reading.content_stops import ContentStops, content_stops
-from rekindle.formats.responses.reading.first_call import FirstCall
+
+if TYPE_CHECKING:
+    from rekindle.formats.responses.reading.content_stops import ContentStops
+    from rekindle.formats.responses.reading.first_call import FirstCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,16 @@ class AnswerTurns:
         """Return the turns of a model; None without a tokenizer."""
         return None if tokenizer is None else cls(tokenizer)
 
-    def first_call(self, prompt: Sequence[int], tools: Sequence[str], goes_on: bool) -> FirstCall:
+    def first_call(self, prompt: Sequence[int], tools: Sequence[str], goes_on: bool) -> "FirstCall":
         """Return the watcher of an answer with an end after its first call of one of the tools."""
+        from rekindle.formats.responses.reading.first_call import FirstCall
+
         return FirstCall(self.tokenizer, prompt, tools, goes_on)
 
     def content_stops(
         self, matcher: StopMatcher, prompt: Sequence[int], calls: bool, shows_special: bool
-    ) -> StopMatcher | ContentStops:
+    ) -> "StopMatcher | ContentStops":
         """Return the matcher of an answer's stop strings; see `content_stops`."""
+        from rekindle.formats.responses.reading.content_stops import content_stops
+
         return content_stops(matcher, self.tokenizer, prompt, calls, shows_special)
