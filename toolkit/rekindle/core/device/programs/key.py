@@ -193,8 +193,15 @@ def _short_digest(text: str) -> str:
 def _shapes(tree: Any) -> str:
     """Summarise the leaves, and add a digest of every leaf's place, shape and dtype."""
     leaves, structure = jax.tree.flatten(tree)
-    kinds = [f"{leaf.dtype}{list(leaf.shape)}{'~' if getattr(leaf, 'weak_type', False) else ''}" for leaf in leaves]
+    kinds = [
+        f"{_name_of(leaf.dtype)}{list(leaf.shape)}{'~' if getattr(leaf, 'weak_type', False) else ''}" for leaf in leaves
+    ]
     return f"{_tally(kinds)} #{_short_digest(f'{structure} {kinds}')}"
+
+
+@cache
+def _name_of(dtype: Any) -> str:
+    return str(dtype)  # which numpy composes anew each time, 2,000 times in a warm start
 
 
 def _shardings(tree: Any) -> str:
