@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.text.tokenizer import Tokenizer
+from rekindle.formats.checkpoints.gguf.tokenizer import WORDPIECE
 from rekindle.formats.checkpoints.huggingface.unigram import add_special, unigram_backend, wrap_pairs
 from rekindle.formats.checkpoints.huggingface.wordpiece import wordpiece_backend
 
