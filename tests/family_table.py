@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from rekindle.cli.arguments.models import TOKENS
-from rekindle.cli.models.table import Row, rows
+from rekindle.cli.models.table import FamilyRow, rows
 from rekindle.core.words import size_text
 from tests.documents import GUIDES
 
@@ -23,7 +23,7 @@ def in_guide(guide: Path = GUIDE) -> str:
     return end
 
 
-def _sizes(row: Row) -> str:
+def _sizes(row: FamilyRow) -> str:
     return ", ".join(f"{size.label} {size_text(size.bytes_with(TOKENS, 'bfloat16'))}" for size in row.sizes)
 
 

@@ -27,4 +27,5 @@ def read_in_place(arrays: Any, turn: jax.Array, implementation: str) -> Any:
 def _in_device_layout(x: jax.Array) -> jax.Array:
     device = default_device()
     layout: Any = device.client.get_default_layout(x.dtype, x.shape, device)
-    return with_layout_constraint(x, Layout.from_pjrt_layout(layout))
+    constrained: jax.Array = with_layout_constraint(x, Layout.from_pjrt_layout(layout))
+    return constrained

@@ -16,7 +16,6 @@ from typing import Any, Final
 import anyio
 
 import rekindle
-from rekindle.core.concurrency.collector import leave_out
 from rekindle.server import app
 from rekindle.server.http.limits import Limits
 from tests.bench.say import waiting
@@ -210,7 +209,6 @@ def measure(names: list[str], rounds: int, size: int, shows: bool) -> None:
     with waiting("opening the model"):
         session = rekindle.open_sync(MODEL, dtype="float32", progress=False, precompile="all")
     print(f"{'route':28} {'input':24} {'MB':>6} {'status':>6} {'stop':>8}")
-    leave_out()  # as `rekindle serve` does
     with session:
         server = app(session, limits=Limits(body_bytes=size))
         for name in names:

@@ -22,11 +22,11 @@ def test_two_models_take_turns_and_come_back_warm(
     monkeypatch.setattr(serving, "ROOM", 1e-12)  # any two models are too large for it together
     sessions: list[rekindle.Session] = []
 
-    async def open_and_note(source: serving.ModelSource) -> rekindle.Session:
+    async def open_and_note(source: serving.UnopenedModel) -> rekindle.Session:
         sessions.append(await rekindle.open(**source.options, progress=False))
         return sessions[-1]
 
-    monkeypatch.setattr(serving.ModelSource, "open", open_and_note)
+    monkeypatch.setattr(serving.UnopenedModel, "open", open_and_note)
     names = ("llama-tied", "gpt2")
     models = {name: {"model": families / name, **SETTINGS} for name in names}
     with rekindle.serve_sync(models, port=0) as server:

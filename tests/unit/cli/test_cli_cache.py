@@ -15,7 +15,7 @@ import pytest
 import rekindle
 from rekindle.__main__ import main
 from rekindle.chats import archive
-from rekindle.chats.archive import Archive, Recording
+from rekindle.chats.archive import Recording, TalkArchive
 from rekindle.cli import requirements
 from rekindle.cli.arguments import cache as its_arguments
 from rekindle.cli.cache import stores
@@ -418,7 +418,7 @@ def test_the_arguments_name_the_stores() -> None:
 
 
 def test_conversations_are_listed_pruned_and_cleared_by_name(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recording = Recording(Archive("owner/name"))
+    recording = Recording(TalkArchive("owner/name"))
     for number in range(3):
         assert (
             recording.write([{"role": "user", "content": f"{number}"}, {"role": "assistant", "content": "Yes"}]) == ""

@@ -13,7 +13,7 @@ from rekindle.assembly import fitting as machines
 from rekindle.assembly.counts import active_parameters, parameters
 from rekindle.assembly.fitting import Machine
 from rekindle.cli.arguments.models import TOKENS
-from rekindle.cli.models.table import Size, entries, rows
+from rekindle.cli.models.table import PublishedSize, entries, rows
 from rekindle.core.models.config import ExpertsConfig
 from rekindle.core.models.decoder import expected_shapes
 from rekindle.formats.checkpoints.gguf.architectures.table import ARCHITECTURES
@@ -134,7 +134,7 @@ def test_a_label_is_the_size_in_the_name_or_the_count(name: str, label: str) -> 
 
 
 def test_a_size_fits_with_its_context_and_a_sixteenth_of_the_memory_free() -> None:
-    size = Size("a/b-1B", 10**9, 10**9, 1000)
+    size = PublishedSize("a/b-1B", 10**9, 10**9, 1000)
     assert size.bytes_with(500_000, "bfloat16") == 3 * 10**9
     assert size.bytes_with(500_000, "float32") == 6 * 10**9
     machine = Machine("a device", 32 * 10**8)

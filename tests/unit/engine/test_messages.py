@@ -28,7 +28,6 @@ from rekindle.core.messages import (
     CutPicture,
     Dispatched,
     Drop,
-    Embedding,
     Fetch,
     Fetched,
     FromLane,
@@ -68,6 +67,7 @@ from rekindle.core.messages import (
     SaveCache,
     ScoreRow,
     Scoring,
+    SegmentEmbedding,
     SendPages,
     Settled,
     StagePages,
@@ -138,7 +138,7 @@ HUGE: list[Message] = [
     Rejected(7, InvalidRequest(HOSTILE)),
     Rejected(7, ValueError(HOSTILE, HOSTILE)),
     Plan(3, CHUNKS, ROWS, (Onload(ARRAYS, MANY, 5, ARRAYS[0], 3),) * 40, MANY),
-    Plan(3, (), (), embeddings=(Embedding(7, ARRAYS[0], PICTURES[0].patches()),) * 40),
+    Plan(3, (), (), embeddings=(SegmentEmbedding(7, ARRAYS[0], PICTURES[0].patches()),) * 40),
     Offload(1, MANY, MANY, 0, MANY),
     Gathered(1, MANY, ARRAYS),
     Offloaded(1, is_stored=True),
@@ -281,7 +281,7 @@ def test_nothing_is_put_into_words_while_nobody_watches(monkeypatch: pytest.Monk
         (CutPicture(3, fake_picture(1, range(8))), "CutPicture: request 3, 8 tokens"),
         (PictureCut(3, b"", ValueError("no")), "PictureCut: request 3, ValueError: 'no'"),
         (
-            Plan(2, (), (), embeddings=(Embedding(3, range(8), None),)),
+            Plan(2, (), (), embeddings=(SegmentEmbedding(3, range(8), None),)),
             "Plan: tick 2; embed 8 tokens of an image of 3",
         ),
         (

@@ -8,7 +8,7 @@ import pytest
 import rekindle
 from rekindle.__main__ import main
 from rekindle.assembly.loading import choosing
-from rekindle.assembly.loading.choosing import Machine, candidates, choose, suitable_models
+from rekindle.assembly.loading.choosing import MachinePart, candidates, choose, suitable_models
 from rekindle.cli.models.table import rows
 from rekindle.formats.checkpoints.hub.names import HubModel
 from rekindle.settings.engine import Settings
@@ -17,7 +17,7 @@ GB = 10**9
 SIZES = {size.name: size for row in rows() for size in row.sizes}
 
 
-def _choice(machine: Machine) -> tuple[str, str]:
+def _choice(machine: MachinePart) -> tuple[str, str]:
     suitable, reason = suitable_models(candidates(cpu=machine.cores is not None), machine)
     return suitable[-1].model.rpartition("/")[2], reason
 
@@ -25,18 +25,24 @@ def _choice(machine: Machine) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("machine", "model", "reason"),
     [
-        (Machine("this CPU", 12 * GB, 2, 4), "Qwen3-0.6B-Q8_0.gguf", "Qwen3-1.7B is for 4 cores and this CPU has 2"),
-        (Machine("this CPU", 12 * GB, 1, 4), "smollm2-360m-instruct-q8_0.gguf", "this CPU has 1 core"),
-        (Machine("this CPU", 4 * GB, 8, 4), "Qwen3-1.7B-Q8_0.gguf", "Qwen3-4B needs 4.91 GB and this CPU has 4 GB"),
-        (Machine("this CPU", 64 * GB, 64, 4), "Qwen3-14B-Q4_K_M.gguf", "the largest of the list"),
-        (Machine("this CPU", GB // 4, 4, 4), "smollm2-360m-instruct-q8_0.gguf", "for a model (1/2 of its memory)"),
-        (Machine("this CPU", None, 4, 4), "smollm2-360m-instruct-q8_0.gguf", "the memory of this CPU is unknown"),
-        (Machine("this NVIDIA T4", 15 * GB, None, 2), "Qwen3-4B", "Qwen3-8B needs 17.6 GB"),
-        (Machine("this NVIDIA H100", 79 * GB, None, 2), "Qwen3-32B", "the largest of the list"),
-        (Machine("2 NVIDIA L4", 44 * GB, None, 2), "Qwen3-14B", "2 NVIDIA L4 has"),
+        (
+            MachinePart("this CPU", 12 * GB, 2, 4),
+            "Qwen3-0.6B-Q8_0.gguf",
+            "Qwen3-1.7B is for 4 cores and this CPU has 2",
+        ),
+        (MachinePart("this CPU", 12 * GB, 1, 4), "smollm2-360m-instruct-q8_0.gguf", "this CPU has 1 core"),
+        (MachinePart("this CPU", 4 * GB, 8, 4), "Qwen3-1.7B-Q8_0.gguf", "Qwen3-4B needs 4.91 GB and this CPU has 4 GB"),
+        (MachinePart("this CPU", 64 * GB, 64, 4), "Qwen3-14B-Q4_K_M.gguf", "the largest of the list"),
+        (MachinePart("this CPU", GB // 4, 4, 4), "smollm2-360m-instruct-q8_0.gguf", "for a model (1/2 of its memory)"),
+        (MachinePart("this CPU", None, 4, 4), "smollm2-360m-instruct-q8_0.gguf", "the memory of this CPU is unknown"),
+        (MachinePart("this NVIDIA T4", 15 * GB, None, 2), "Qwen3-4B", "Qwen3-8B needs 17.6 GB"),
+        (MachinePart("this NVIDIA H100", 79 * GB, None, 2), "Qwen3-32B", "the largest of the list"),
+        (MachinePart("2 NVIDIA L4", 44 * GB, None, 2), "Qwen3-14B", "2 NVIDIA L4 has"),
     ],
 )
-def test_the_largest_that_suits_the_memory_and_the_cores_is_chosen(machine: Machine, model: str, reason: str) -> None:
+def test_the_largest_that_suits_the_memory_and_the_cores_is_chosen(
+    machine: MachinePart, model: str, reason: str
+) -> None:
     name, why = _choice(machine)
     assert name == model
     assert reason in why
@@ -65,7 +71,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     state: dict[str, Any] = {"reachable": False, "cached": ()}
     monkeypatch.setattr(choosing, "is_reachable", lambda model: state["reachable"])
     monkeypatch.setattr(choosing, "is_cached", lambda model: model.name in state["cached"])
-    monkeypatch.setattr(Machine, "of", classmethod(lambda cls, settings: cls("this CPU", 12 * GB, 4, 4)))
+    monkeypatch.setattr(MachinePart, "of", classmethod(lambda cls, settings: cls("this CPU", 12 * GB, 4, 4)))
     return state
 
 

@@ -403,7 +403,7 @@ def test_keep_decides_about_offer_and_file(
     assert bool(offers(widget)) == keep
     message(widget, {"text": "Private"})
     at_rest(widget)
-    chats, _ = archive.Archive(session.name).latest(9)
+    chats, _ = archive.TalkArchive(session.name).latest(9)
     assert ("Private" in [chat.title for chat in chats]) == keep
     widget.close()
     with pytest.raises(InvalidRequest, match="keep must be True or False"):

@@ -29,7 +29,7 @@ from rekindle.core.request.request import Request
 from rekindle.core.store.sources import SOURCES
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.replicas import cluster, link, opening, replica
-from rekindle.replicas.attachments import SPAN, Attachments
+from rekindle.replicas.attachments import SPAN, AttachedSessions
 from rekindle.replicas.group import ReplicaGroup
 from rekindle.replicas.recipe import Recipe
 from rekindle.replicas.remote import RemoteLane, SentPages
@@ -425,7 +425,7 @@ def test_ray_client_is_refused_and_too_few_resources_are_told_of(ray: FakeRay) -
 
 
 def test_a_parcel_that_is_lost_detaches_its_session() -> None:
-    attachments = Attachments()
+    attachments = AttachedSessions()
     attached = attachments.add()
     assert list(attached.in_order(1, [Cancel(3)])) == []
     assert attachments.silent(20.0) == []

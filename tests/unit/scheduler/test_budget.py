@@ -338,7 +338,7 @@ def test_machines_of_notebooks_are_known_by_name(
     """Check the choice of `auto` on a device that does not tell its memory, and the table for its name."""
     device = SimpleNamespace(device_kind=kind, platform="gpu", memory_stats=lambda: None)
     monkeypatch.setattr(choosing, "device_of", lambda spec: device)
-    suitable, _ = choosing.suitable_models(choosing.candidates(cpu=False), choosing.Machine.of(Settings()))
+    suitable, _ = choosing.suitable_models(choosing.candidates(cpu=False), choosing.MachinePart.of(Settings()))
     assert suitable[-1].model == f"Qwen/{model}"
     assert main(["models", "qwen3", "--machine", name.lower()]) == 0
     table = capsys.readouterr().out

@@ -14,8 +14,8 @@ from PIL import Image
 from tokenizers import Tokenizer as Backend
 
 from rekindle.chats import archive
-from rekindle.chats.archive import DAYS, MOST, Archive, Recording, prune
-from rekindle.chats.turn_tokens import NO_TOKENS, Prefix, TurnTokens
+from rekindle.chats.archive import DAYS, MOST, Recording, TalkArchive, prune
+from rekindle.chats.turn_tokens import NO_TOKENS, TurnPrefix, TurnTokens
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.images.parts import with_sources
 from rekindle.session.session import Session
@@ -44,7 +44,7 @@ def talk(*words: str) -> list[dict[str, Any]]:
 
 def contents(model: str = SECRET, count: int = 99) -> list[list[str]]:
     """Return the texts of the kept conversations, latest first."""
-    chats, lines = Archive(model).latest(count)
+    chats, lines = TalkArchive(model).latest(count)
     assert lines == []
     return [[message["content"] for message in chat.messages] for chat in chats]
 
@@ -54,7 +54,7 @@ def age(path: Path, seconds: float) -> None:
 
 
 def test_a_conversation_is_one_file_for_its_user_alone(folder: Path) -> None:
-    recording = Recording(Archive(SECRET))
+    recording = Recording(TalkArchive(SECRET))
     assert recording.write([{"role": "system", "content": "Be brief."}]) == ""
     assert recording.write(talk("password")) == ""
     assert not folder.exists() or list(folder.iterdir()) == [], "nothing was answered"
@@ -68,17 +68,17 @@ def test_a_conversation_is_one_file_for_its_user_alone(folder: Path) -> None:
 
 
 def test_another_first_message_begins_another_file() -> None:
-    recording = Recording(Archive(SECRET))
+    recording = Recording(TalkArchive(SECRET))
     for words in (("one", "1"), ("two", "2"), ("one", "1", "more", "yes")):
         recording.write(talk(*words))
     assert sorted(contents()) == [["one", "1", "more", "yes"], ["two", "2"]]
 
 
 def test_two_processes_that_continue_one_conversation_keep_both(folder: Path) -> None:
-    Recording(Archive(SECRET)).write(talk("one", "1"))
-    recordings = [Recording(Archive(SECRET)) for _ in range(2)]
+    Recording(TalkArchive(SECRET)).write(talk("one", "1"))
+    recordings = [Recording(TalkArchive(SECRET)) for _ in range(2)]
     for recording in recordings:
-        recording.resume(Archive(SECRET).latest(1)[0][0])
+        recording.resume(TalkArchive(SECRET).latest(1)[0][0])
     assert contents() == [["one", "1"]], "it stays until a turn is written"
     for number, recording in enumerate(recordings):
         recording.write(talk("one", "1", f"by {number}", "yes"))
@@ -86,11 +86,11 @@ def test_two_processes_that_continue_one_conversation_keep_both(folder: Path) ->
 
 
 def test_a_resumed_conversation_stays_if_its_process_goes_on_or_it_was_left() -> None:
-    first = Recording(Archive(SECRET))
+    first = Recording(TalkArchive(SECRET))
     first.write(talk("one", "1"))
-    second, third = Recording(Archive(SECRET)), Recording(Archive(SECRET))
+    second, third = Recording(TalkArchive(SECRET)), Recording(TalkArchive(SECRET))
     for recording in (second, third):
-        recording.resume(Archive(SECRET).latest(1)[0][0])
+        recording.resume(TalkArchive(SECRET).latest(1)[0][0])
     third.write(talk("else", "2"))
     first.write(talk("one", "1", "first", "yes"))
     second.write(talk("one", "1", "second", "yes"))
@@ -98,7 +98,7 @@ def test_a_resumed_conversation_stays_if_its_process_goes_on_or_it_was_left() ->
 
 
 def test_an_old_one_is_not_offered_before_it_is_removed(folder: Path) -> None:
-    Recording(Archive(SECRET)).write(talk("one", "1"))
+    Recording(TalkArchive(SECRET)).write(talk("one", "1"))
     (file,) = folder.iterdir()
     age(file, (DAYS + 1) * 86400)
     assert contents() == []
@@ -107,11 +107,11 @@ def test_an_old_one_is_not_offered_before_it_is_removed(folder: Path) -> None:
 
 def test_few_are_kept_and_not_for_long(folder: Path) -> None:
     for number in range(MOST + 5):
-        Recording(Archive(SECRET)).write(talk(f"{number}", "yes"))
+        Recording(TalkArchive(SECRET)).write(talk(f"{number}", "yes"))
         for file in folder.iterdir():
             age(file, time.time() - file.stat().st_mtime + 60)
     assert [words[0] for words in contents()] == [f"{number}" for number in range(MOST + 4, 4, -1)]
-    Recording(Archive("another")).write(talk("other", "yes"))
+    Recording(TalkArchive("another")).write(talk("other", "yes"))
     assert len(contents()) == MOST, "the bound is for each model"
     (folder / "chat").write_text("typed lines")
     (folder / ".chat-0.json.x").write_text("of a killed process")
@@ -141,10 +141,10 @@ def test_few_are_kept_and_not_for_long(folder: Path) -> None:
     ],
 )
 def test_damaged_files_are_skipped_with_a_line(content: str, folder: Path) -> None:
-    Recording(Archive(SECRET)).write(talk("one", "1"))
-    damaged = folder / f"{Archive(SECRET).prefix}-0.json"
+    Recording(TalkArchive(SECRET)).write(talk("one", "1"))
+    damaged = folder / f"{TalkArchive(SECRET).prefix}-0.json"
     damaged.write_bytes(content.encode("latin-1"))
-    chats, lines = Archive(SECRET).latest(5)
+    chats, lines = TalkArchive(SECRET).latest(5)
     assert [chat.title for chat in chats] == ["one"]
     (line,) = lines
     assert line.startswith(f"{damaged.name} was skipped: ")
@@ -157,13 +157,13 @@ def test_a_picture_is_kept_and_a_large_one_is_said_not_to_be(monkeypatch: pytest
     Image.new("RGB", (8, 6), "orange").save(file, "PNG")
     parts = [{"type": "image", "image": file.getvalue()}, {"type": "text", "text": "What is it?"}]
     messages = [*with_sources([{"role": "user", "content": parts}]), {"role": "assistant", "content": "A fruit"}]
-    recording = Recording(Archive(SECRET))
+    recording = Recording(TalkArchive(SECRET))
     assert recording.write(messages) == ""
-    (chat,), _ = Archive(SECRET).latest(1)
+    (chat,), _ = TalkArchive(SECRET).latest(1)
     (image, _) = with_sources(list(chat.messages))[0]["content"]
     assert image["image"].data == file.getvalue()
     assert chat.title == "[image of 8 x 6 pixels] What is it?"
-    second = Recording(Archive(SECRET))
+    second = Recording(TalkArchive(SECRET))
     second.resume(chat)
     second.write([*with_sources(list(chat.messages)), *talk("And?", "Sweet")])
     assert len(list(folder.iterdir())) == 1, "its pixels are the same in the file that goes on"
@@ -172,42 +172,44 @@ def test_a_picture_is_kept_and_a_large_one_is_said_not_to_be(monkeypatch: pytest
 
 
 def test_what_cannot_be_written_is_told_and_raises_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recording = Recording(Archive(SECRET))
+    recording = Recording(TalkArchive(SECRET))
     assert "not kept for later: " in recording.write([*talk("one"), {"role": "assistant", "content": object()}])
     assert recording.write(talk("lone \ud800", "\udfff")) == ""
     (tmp_path / "file").touch()
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "file"))
     assert "cannot be created" in recording.write(talk("two", "2"))
-    assert Archive(SECRET).latest(1) == ([], [])
+    assert TalkArchive(SECRET).latest(1) == ([], [])
 
 
 def test_tokens_come_back_for_the_same_tokenizer_alone(byte_tokenizer: Tokenizer, folder: Path) -> None:
     backend = byte_tokenizer.backend
     tokens = TurnTokens(
-        (Prefix("u:", (), (7,)), Prefix("u:one;a:1", (), (7, 8, 9)), Prefix("u:one", ((1, 2),), (5,) * 9))
+        (TurnPrefix("u:", (), (7,)), TurnPrefix("u:one;a:1", (), (7, 8, 9)), TurnPrefix("u:one", ((1, 2),), (5,) * 9))
     )
-    recording = Recording(Archive(SECRET), byte_tokenizer)
+    recording = Recording(TalkArchive(SECRET), byte_tokenizer)
     recording.write(talk("one", "1"), tokens)
-    (chat,), _ = Archive(SECRET).latest(1)
-    assert recording.tokens_of(chat) == TurnTokens((Prefix("u:one;a:1", (), (7, 8, 9)),)), "images are tokenized anew"
+    (chat,), _ = TalkArchive(SECRET).latest(1)
+    assert recording.tokens_of(chat) == TurnTokens((TurnPrefix("u:one;a:1", (), (7, 8, 9)),)), (
+        "images are tokenized anew"
+    )
     smaller = Backend.from_str(backend.to_str())
     smaller.add_tokens(["another"])
-    assert Recording(Archive(SECRET), Tokenizer(smaller)).tokens_of(chat) == NO_TOKENS
-    assert Recording(Archive(SECRET)).tokens_of(chat) == NO_TOKENS
+    assert Recording(TalkArchive(SECRET), Tokenizer(smaller)).tokens_of(chat) == NO_TOKENS
+    assert Recording(TalkArchive(SECRET)).tokens_of(chat) == NO_TOKENS
     (file,) = folder.iterdir()
     whole = json.loads(file.read_text())
     damages: list[Any] = [None, 3, {"token_ids": [-1]}, {"token_ids": [10**9]}, {"token_ids": [True]}, {"text": 3}]
     for damage in damages:
         damaged = whole["tokens"] | damage if isinstance(damage, dict) else damage
         file.write_text(json.dumps({**whole, "tokens": damaged}))
-        (chat,), _ = Archive(SECRET).latest(1)
+        (chat,), _ = TalkArchive(SECRET).latest(1)
         assert recording.tokens_of(chat) == NO_TOKENS
 
 
 def test_paths_of_one_model_are_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert Archive("./model").prefix == Archive(str(tmp_path / "model")).prefix != Archive("model-2").prefix
+    assert TalkArchive("./model").prefix == TalkArchive(str(tmp_path / "model")).prefix != TalkArchive("model-2").prefix
 
 
 def test_conversations_of_others_and_of_nothing_stored_are_not_kept(texts: Session) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.assembly.looking import FEWER, Choice, Looks
+from rekindle.assembly.looking import FEWER, Looks, Selection
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.device.programs.executables import Executables
 from rekindle.core.errors import ModelTooLarge, SessionError, WeightsChanged
@@ -52,7 +52,7 @@ class Capturing:
         """
         assert params.capture is not None, "only captures are begun"
         looks, ids = self.looks, prompt + output
-        choice = Choice.of(params.capture, looks.layers)
+        choice = Selection.of(params.capture, looks.layers)
         if not output:
             end(
                 Captured(
@@ -103,7 +103,7 @@ class Capturing:
         captured: Captured = outputs
         return replace(captured, version=version)
 
-    def _take(self, choice: Choice, prompt: int, output: tuple[int, ...], outputs: Any) -> Captured:
+    def _take(self, choice: Selection, prompt: int, output: tuple[int, ...], outputs: Any) -> Captured:
         """Return the activations of an output behind a prompt. Called in a worker thread."""
         states = np.asarray(outputs[0])[: choice.states, prompt : prompt + len(output)].copy()
         return Captured(choice.layers, choice.parts, states, tuple(map(self._text, output)), self.looks.layers)

@@ -22,7 +22,7 @@ MOST_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selection:
     """Checked activations to look at.
 
     Attributes:
@@ -36,7 +36,7 @@ class Choice:
     heads: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def of(cls, capture: Capture, layers: int) -> "Choice":
+    def of(cls, capture: Capture, layers: int) -> "Selection":
         """Return the choice of a capture in a model with a number of layers.
 
         Raises:
@@ -78,7 +78,7 @@ class Looks:
     hidden: int
     picture_width: int = 0
 
-    def shape(self, tokens: int, choice: Choice, remedy: str, *, pictures: bool = False) -> Look:
+    def shape(self, tokens: int, choice: Selection, remedy: str, *, pictures: bool = False) -> Look:
         """Return the smallest shape with a program for a look.
 
         Args:
@@ -102,7 +102,7 @@ class Looks:
     def inputs(
         self,
         ids: Sequence[int],
-        choice: Choice,
+        choice: Selection,
         shape: Look,
         changes: Changes | None,
         embedded: Mapping[int, Any] | None = None,
@@ -141,7 +141,7 @@ class Looks:
             InvalidRequest: the activations may take more than `MOST_BYTES`, or the model has no such layer.
         """
         tokens = self.capacity if most is None else min(self.capacity, prompt + most)
-        self.shape(tokens, Choice.of(capture, self.layers), f"{FEWER}, or shorten the prompt")
+        self.shape(tokens, Selection.of(capture, self.layers), f"{FEWER}, or shorten the prompt")
 
     def check_captures(self, capture: Capture, most: int | None, requests: int) -> None:
         """Check the room for the arrays of all requests of a call.
@@ -150,7 +150,7 @@ class Looks:
             InvalidRequest: the arrays may take more than `MOST_BYTES`, or the model has no such layer.
         """
         tokens = requests * (self.capacity if most is None else min(self.capacity, most))
-        size = 4 * tokens * Choice.of(capture, self.layers).states * self.hidden
+        size = 4 * tokens * Selection.of(capture, self.layers).states * self.hidden
         if size > MOST_BYTES:
             raise InvalidRequest.of(
                 "capture",

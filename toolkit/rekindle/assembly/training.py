@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rekindle.core.errors import InvalidRequest
-from rekindle.core.models.adapters.products import HEAD, Product, linears, products_of
+from rekindle.core.models.adapters.products import HEAD, LinearShard, linears, products_of
 from rekindle.core.models.decoder import Decoder
 from rekindle.core.models.layers import Delta
 from rekindle.core.models.sequence import SequenceMixer, empty_memory
@@ -77,7 +77,7 @@ def adapt(decoder: Decoder, tensors: Mapping[str, jax.Array], scale: float) -> D
 class LowRankDelta:
     """The summand of one product, for all rows. Its attributes are those of `adapt`, and the product."""
 
-    product: Product
+    product: LinearShard
     tensors: Mapping[str, jax.Array]
     scale: float
 

@@ -58,7 +58,7 @@ class ArchivedChat:
     stamp: tuple[int, int]
 
 
-class Archive:
+class TalkArchive:
     """The conversations with a model, the same for notebooks and terminals.
 
     Each is a file of its own, so several processes never write the same one. The names of files tell neither the model
@@ -116,7 +116,7 @@ class Recording:
         archive: as above.
     """
 
-    def __init__(self, archive: Archive, tokenizer: Tokenizer | None = None):
+    def __init__(self, archive: TalkArchive, tokenizer: Tokenizer | None = None):
         self.archive, self._tokenizer = archive, tokenizer
         self._paths: dict[str, Path] = {}
         self._source: ArchivedChat | None = None
@@ -183,7 +183,7 @@ class Recording:
                 source.path.unlink()
 
 
-def archive_of(requests: Requests, options: Mapping[str, Any]) -> Archive | None:
+def archive_of(requests: Requests, options: Mapping[str, Any]) -> TalkArchive | None:
     """Return the archive for the conversations of a session; None if they are not kept.
 
     They are not with `restore="off"` or `disk_cache_bytes=0`, and with a `cache_salt`, which separates users.
@@ -193,7 +193,7 @@ def archive_of(requests: Requests, options: Mapping[str, Any]) -> Archive | None
     """
     settings = requests.engine.facts.settings
     is_private = settings.restore == "off" or not settings.disk_cache_bytes or bool(requests.salt(options))
-    return None if is_private or not requests.name else Archive(requests.name)
+    return None if is_private or not requests.name else TalkArchive(requests.name)
 
 
 def files(directory: Path, prefix: str = "chat-") -> list[Path]:

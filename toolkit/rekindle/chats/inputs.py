@@ -36,7 +36,7 @@ function extend(page) {{
 """The script of the widget's page, for a `Face`."""
 
 
-class Part:
+class UpperPart:
     """An output above the input in the same widget, as HTML.
 
     Args:
@@ -52,7 +52,7 @@ class Part:
         self._changed()
 
 
-class Talk(Protocol):
+class TextReceiver(Protocol):
     """Receiver of texts and presses."""
 
     def send(self, text: str, images: Sequence[ImageFile]) -> bool:
@@ -87,22 +87,22 @@ class Inputs:
         ImportError: anywidget is not installed.
     """
 
-    def __init__(self, talk: Talk, *, no_images: str):
+    def __init__(self, talk: TextReceiver, *, no_images: str):
         self._lock = threading.RLock()
         self._talk, self._is_busy = talk, False
         self._above, self._spare = "", ""
         self._place: int | None = None  # of the message in an edit
         self._chooser = "" if no_images else _chooser()
-        self._parts: list[Part] = []
+        self._parts: list[UpperPart] = []
         self._attachments = Attachments(no_images, self._draw)
         self._files = Files(self._attachments.add, self._attachments.refuse)
         self._output: front_end.CellOutput | None = None
         self.face = Face(self._press, SCRIPT, self._take)
         self._draw()
 
-    def part(self) -> Part:
+    def part(self) -> UpperPart:
         """Return a new output above the input, below the former ones."""
-        self._parts.append(Part(self._draw))
+        self._parts.append(UpperPart(self._draw))
         return self._parts[-1]
 
     def show(self) -> None:

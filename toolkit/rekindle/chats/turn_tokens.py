@@ -13,7 +13,7 @@ MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class TurnPrefix:
     """Beginning of a conversation with its tokens.
 
     Attributes:
@@ -44,7 +44,7 @@ class TurnTokens:
         prefixes: the prefixes, oldest first.
     """
 
-    prefixes: tuple[Prefix, ...] = ()
+    prefixes: tuple[TurnPrefix, ...] = ()
 
     def prompt(self, rendered: str, images: tuple[tuple[Any, Any], ...] = ()) -> Prompt | None:
         """Return the prompt of a rendered conversation with the tokens of its longest stored prefix; None without one.
@@ -83,7 +83,7 @@ class TurnTokens:
             case {"text": str(text), "token_ids": [*ids]} if all(
                 type(token) is int and 0 <= token < vocabulary for token in ids
             ):
-                return cls((Prefix(text, (), tuple(ids)),))
+                return cls((TurnPrefix(text, (), tuple(ids)),))
         return NO_TOKENS
 
     def with_turn(
@@ -92,8 +92,8 @@ class TurnTokens:
         """Return the stored prefixes, with a rendered conversation and the same with its answer added."""
         text = rendered + tokenizer.decode(answer.token_ids, skip_special_tokens=False)
         new = (
-            Prefix(rendered, images, answer.prompt_token_ids),
-            Prefix(text, images, answer.prompt_token_ids + answer.token_ids),
+            TurnPrefix(rendered, images, answer.prompt_token_ids),
+            TurnPrefix(text, images, answer.prompt_token_ids + answer.token_ids),
         )
         return TurnTokens((*self.prefixes, *new)[-MOST:])
 

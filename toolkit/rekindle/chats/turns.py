@@ -14,7 +14,7 @@ from rekindle.chats.turn_tokens import NO_TOKENS, TurnTokens
 from rekindle.client.calls.options import GENERATE_DEFAULTS, UNLIMITED, GenerateOptions, PromptOptions
 from rekindle.client.handle import Handle
 from rekindle.client.requests import Requests
-from rekindle.client.window import FULL, REMEDY, WHOLE, Fit, Sizes, WhenFull, Words, fitting
+from rekindle.client.window import FULL, REMEDY, WHOLE, Fit, WhenFull, WindowSizes, Words, fitting
 from rekindle.core.concurrency.waits import Waits
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.messages import NO_PREFIX, Conversation, OutputPrefix, Prompt
@@ -122,7 +122,7 @@ class Turn:
         if fit is None or self.options.get("truncate_prompt_tokens") is not None:
             return
         context = self._prompts.capacity - len(self.opening.token_ids)
-        sizes = Sizes.of(context, self._most, self._count, self._weigh)
+        sizes = WindowSizes.of(context, self._most, self._count, self._weigh)
         self.window = yield from fitting(messages, replace(fit, window=self.window), sizes)
 
     def ask(self, messages: Sequence[Mapping[str, Any]]) -> Handle:

@@ -11,7 +11,7 @@ from rekindle import markup
 from rekindle.chats.actions import STEPS, Press, places, spare
 from rekindle.chats.archive import Recording
 from rekindle.chats.card import content, message_html
-from rekindle.chats.inputs import Inputs, Part
+from rekindle.chats.inputs import Inputs, UpperPart
 from rekindle.chats.resuming import Resuming
 from rekindle.chats.states import Again, Continue, Retry, State, question_of
 from rekindle.chats.turn_tokens import TurnTokens
@@ -43,7 +43,7 @@ NO_MESSAGE = markup.bundle("", "")
 """The message of the user between the answers of a turn with tools."""
 
 
-class Conversation(Protocol):
+class WidgetChat(Protocol):
     """Interface of a `Chat` for its widget."""
 
     @property
@@ -83,15 +83,15 @@ class ChatWidget:
 
     """
 
-    def __init__(self, chat: Conversation, recording: Recording | None = None):
+    def __init__(self, chat: WidgetChat, recording: Recording | None = None):
         self._chat, self._resuming = chat, Resuming(chat, recording)
         self._answers: dict[int, tuple[Mapping[str, Any], Generation]] = {}  # by the identity of their messages
         self._lock = threading.RLock()
         self._handle: Handle | None = None
         self._is_busy = False
         self._inputs: Inputs | None = None
-        self._history: front_end.CellOutput | Part = front_end.CellOutput()
-        self._current: front_end.CellOutput | Part = front_end.CellOutput()
+        self._history: front_end.CellOutput | UpperPart = front_end.CellOutput()
+        self._current: front_end.CellOutput | UpperPart = front_end.CellOutput()
 
     @property
     def answers(self) -> dict[int, Generation]:
@@ -310,7 +310,7 @@ class _Screen:
 
     seconds: float = REDRAW_SECONDS
 
-    def __init__(self, user: markup.Bundle, record: Record, output: front_end.CellOutput | Part):
+    def __init__(self, user: markup.Bundle, record: Record, output: front_end.CellOutput | UpperPart):
         self._user, self._record, self._output = user, record, output
         self._position = 0
         self._reader, self._parts = PartReader(record), GrowingParts()

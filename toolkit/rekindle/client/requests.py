@@ -10,7 +10,7 @@ from weakref import ref
 
 from rekindle.client.batches.batch import Batch, check_errors, check_progress
 from rekindle.client.batches.drawing import Drawer, Report, until_over
-from rekindle.client.batches.loop import AsCompleted, Streams
+from rekindle.client.batches.loop import AsCompleted, BatchStreams
 from rekindle.client.batches.run import Errors, Shape
 from rekindle.client.branches import Branches
 from rekindle.client.calls.checks import TEMPLATE_NOTE, check_captures, check_params, lacks_template
@@ -34,7 +34,7 @@ from rekindle.client.calls.prompts import (
 from rekindle.client.calls.tool_grammar import with_tool_grammar
 from rekindle.client.engine_client import OpenEngine
 from rekindle.client.handle import Handle, Stream
-from rekindle.client.submission import Capturing, Submission, reader_of
+from rekindle.client.submission import AnswerCaptures, Submission, reader_of
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.waits import Waits, until_closed
 from rekindle.core.errors import InvalidRequest, SessionClosed
@@ -43,7 +43,7 @@ from rekindle.core.request.accepted import LONGEST_NAME, check_draws
 from rekindle.core.request.checks import boolean, text
 from rekindle.core.request.params import SamplingOptions, SamplingParams, draws
 from rekindle.core.request.repetition import TEXTS, RepetitionLimit
-from rekindle.core.request.request import States, Turn, check_length
+from rekindle.core.request.request import AssistantTurn, States, check_length
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.results.facts import settings
 from rekindle.results.generation import Generation
@@ -299,10 +299,10 @@ class Requests:
             self._notes.note_once("cut", f"The answer was cut {generation.cut_by}. This note appears once per session.")
         return generation
 
-    def stream(self, prompt: Any, options: GenerateOptions[Any]) -> Stream | Streams:
+    def stream(self, prompt: Any, options: GenerateOptions[Any]) -> Stream | BatchStreams:
         """Return the stream of one request, submitted now, or of a batch, submitted when the loop begins."""
         work = self.call(prompt, options)
-        return Stream(work) if isinstance(work, Handle) else Streams(work)
+        return Stream(work) if isinstance(work, Handle) else BatchStreams(work)
 
     def submit_all(self, prompt: Any, options: GenerateOptions[Any], n: int | None) -> Waits[list[Handle]]:
         """Check a call for generations now; return the operation that submits them. See `Session.submit_all`."""
@@ -412,14 +412,14 @@ class Requests:
             params,
             reader=reader,
             repetition=self._repetition_limit(params),
-            turn=Turn(names_of(tools or ()), one_call) if reader is not None and matters else None,
+            turn=AssistantTurn(names_of(tools or ()), one_call) if reader is not None and matters else None,
             origin=self._origin(prompt, options, tools, self._meanwhile() if meanwhile is None else meanwhile),
             progress=self.draws_progress(progress),
             capturing=None if params.capture is None else self._capturing(),
             label=text_of(prompt),
         )
 
-    def _capturing(self) -> Capturing:
+    def _capturing(self) -> AnswerCaptures:
         engine = self.engine
         return engine.facts.capturing(ask=lambda question: engine.ask(question)[1], error=lambda: engine.thread.error)
 

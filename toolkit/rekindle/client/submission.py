@@ -11,10 +11,10 @@ from rekindle.core.messages import NO_PREFIX, OutputPrefix, Prompt, Submit
 from rekindle.core.request.activations.capture import Captured
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.repetition import RepetitionLimit
-from rekindle.core.request.request import AdapterUse, States, Turn
+from rekindle.core.request.request import AdapterUse, AssistantTurn, States
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.response import Reading
-from rekindle.results.generation import Origin
+from rekindle.results.generation import BranchOrigin
 
 Reader = Callable[[tuple[int, ...]], Reading]
 """Returns a new parser of the answer to a prompt."""
@@ -55,7 +55,7 @@ def reader_of(
     )
 
 
-class Capturing(Protocol):
+class AnswerCaptures(Protocol):
     """Interface for the captures of finished answers; see `rekindle.assembly.capturing`."""
 
     def begin(
@@ -89,13 +89,13 @@ class Submission:
     output_prefix: OutputPrefix = NO_PREFIX
     pooling: States | None = None
     reader: Reader | None = None
-    origin: Origin | None = None
+    origin: BranchOrigin | None = None
     progress: bool = False
     adapter: AdapterUse | None = None
     repetition: RepetitionLimit | None = None
-    turn: Turn | None = None
+    turn: AssistantTurn | None = None
     synthetic: bool = False
-    capturing: Capturing | None = None
+    capturing: AnswerCaptures | None = None
     label: str | None = None
 
     def message(self, request_id: int) -> Submit:

@@ -91,7 +91,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class WindowSizes:
     """Sizes for the window of one turn, in tokens.
 
     Attributes:
@@ -107,7 +107,7 @@ class Sizes:
     weigh: Count
 
     @classmethod
-    def of(cls, context: int, max_tokens: int | None, count: Count, weigh: Count) -> "Sizes":
+    def of(cls, context: int, max_tokens: int | None, count: Count, weigh: Count) -> "WindowSizes":
         """Return the sizes for answers of at most `max_tokens` in a context."""
         room = context // _SHARE if max_tokens is None else min(max_tokens, context // _SHARE)
         longest = context if max_tokens == 0 else context - 1
@@ -136,7 +136,7 @@ def check_when_full(value: Any) -> None:
         )
 
 
-def fitting(messages: Messages, fit: Fit, sizes: Sizes) -> Waits[Window]:
+def fitting(messages: Messages, fit: Fit, sizes: WindowSizes) -> Waits[Window]:
     """Return the window for the next prompt of a conversation: the former one, as long as there is room.
 
     Raises:
@@ -167,7 +167,7 @@ def fitting(messages: Messages, fit: Fit, sizes: Sizes) -> Waits[Window]:
     return Window(tuple(_from(messages, start)), len(messages), start)
 
 
-def _start(messages: Messages, sizes: Sizes) -> int:
+def _start(messages: Messages, sizes: WindowSizes) -> int:
     """Return the index of the first message in a trimmed conversation, system messages aside.
 
     It moves in steps of tokens, counted from the first message on. So it stays for many turns, the prefix cache serves
@@ -202,7 +202,7 @@ def _from(messages: Messages, start: int) -> list[Mapping[str, Any]]:
     return [*(each for each in messages[:start] if each.get("role") in SYSTEM_ROLES), *messages[start:]]
 
 
-def _replaced(keep: Keep, current: Messages, until: int, sizes: Sizes) -> Waits[Window]:
+def _replaced(keep: Keep, current: Messages, until: int, sizes: WindowSizes) -> Waits[Window]:
     """Return the window with the messages of a function.
 
     Args:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rekindle.core.content import content_digest
 from rekindle.core.errors import UnsupportedModel
-from rekindle.core.models.adapters.products import Product
+from rekindle.core.models.adapters.products import LinearShard
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import expected_shapes
 
@@ -52,7 +52,7 @@ class Lora:
         """SHA-256 of the numbers, as 64 hexadecimal digits: equal digests stand for equal adapters."""
         return content_digest(dict(sorted(self.parts.items())))
 
-    def check(self, config: ModelConfig, products: tuple[Product, ...], rank: int) -> None:
+    def check(self, config: ModelConfig, products: tuple[LinearShard, ...], rank: int) -> None:
         """Check the adapter against a model.
 
         Raises:

@@ -18,7 +18,7 @@ from rekindle.mapping.answer_file import AnswerFile
 from rekindle.mapping.deciding import DecisionTask
 from rekindle.mapping.entries import Entry
 from rekindle.mapping.generating import GenerationTask
-from rekindle.mapping.in_flight import EndedItem, Work
+from rekindle.mapping.in_flight import EndedItem, ItemRequests
 from rekindle.mapping.items import Item, read
 from rekindle.mapping.shaping import Shaping, shaping_options
 from rekindle.mapping.template import RowTemplate
@@ -58,7 +58,7 @@ class Task(Protocol):
     def prompt(self, value: Any) -> Prompt:
         """Return the prompt of an item, or of its filled template; raises InvalidRequest for a bad one."""
 
-    def submit(self, prompt: Prompt, ended: Callable[[], None]) -> Work:
+    def submit(self, prompt: Prompt, ended: Callable[[], None]) -> ItemRequests:
         """Submit the requests of a prompt; `ended` is called from any thread as each of them ends."""
 
     def results(self, outcomes: Sequence[Any], prompts: Sequence[PromptLabel], items: Sequence[Any]) -> Any:
@@ -138,7 +138,7 @@ class MapCall:
         if self.file is not None:
             self.file.open(self.shaping.content(self.task.params.adapter))
 
-    def submit(self, prompt: Prompt, ended: Callable[[], None]) -> Work:
+    def submit(self, prompt: Prompt, ended: Callable[[], None]) -> ItemRequests:
         """Submit the requests of a prompt; see `Task.submit`.
 
         Raises:

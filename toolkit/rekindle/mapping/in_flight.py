@@ -27,7 +27,7 @@ class EndedItem:
     weights: Sequence[int] = ()
 
 
-class Work(Protocol):
+class ItemRequests(Protocol):
     """Requests of one item."""
 
     def settle(self) -> bool:
@@ -56,9 +56,9 @@ class InFlight:
         submit: submits the requests of a prompt; the passed function is to be called as each of them ends.
     """
 
-    def __init__(self, submit: Callable[[Prompt, Callable[[], None]], Work]):
+    def __init__(self, submit: Callable[[Prompt, Callable[[], None]], ItemRequests]):
         self._submit = submit
-        self._running: dict[int, tuple[Item, Work]] = {}
+        self._running: dict[int, tuple[Item, ItemRequests]] = {}
         self._ends: Feed[int] = Feed()
         self._position = 0
         self._settled_tokens = 0

@@ -129,7 +129,7 @@ class CellOutput:
 
     def __init__(self) -> None:
         self._display_id = uuid4().hex
-        self._of_marimo = None if marimo_cell.context() is None else marimo_cell.CellOutput()
+        self._of_marimo = None if marimo_cell.context() is None else marimo_cell.MarimoOutput()
         self._content: Mapping[str, object] | None = None
 
     def draw(self, bundle: Mapping[str, object]) -> None:

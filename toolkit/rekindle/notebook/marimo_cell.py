@@ -20,7 +20,7 @@ def context() -> Any:
     return current if is_notebook and current.execution_context is not None else None
 
 
-class CellOutput:
+class MarimoOutput:
     """One of the outputs of the cell running at its first drawing."""
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ class Attachment:
         self.box.put(shift_ids(message, -self.number * SPAN))
 
 
-class Attachments:
+class AttachedSessions:
     """All sessions attached to a replica, by number."""
 
     def __init__(self) -> None:

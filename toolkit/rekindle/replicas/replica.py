@@ -31,7 +31,7 @@ from rekindle.core.scheduler.cache.nodes import Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from rekindle.formats.checkpoints.weights import Weights
 from rekindle.replicas import cluster
-from rekindle.replicas.attachments import SPAN, Attachment, Attachments
+from rekindle.replicas.attachments import SPAN, AttachedSessions, Attachment
 from rekindle.replicas.recipe import Recipe, content_of
 from rekindle.replicas.status import AttachReply, CachedPage, ReplicaFacts, ReplicaStatus
 
@@ -56,7 +56,7 @@ class Replica:
 
     def __init__(self, recipe: Recipe):
         self._recipe = recipe
-        self._attachments = Attachments()
+        self._attachments = AttachedSessions()
         self._weights: dict[int, ReadWeights] = {}
         self._exchanges: dict[int, str] = {}  # digests of weights on their way to the engine, by ticket
         self._weights_version, self._weights_digest = 0, ""

@@ -44,7 +44,7 @@ class Branch(Protocol):
         ...
 
 
-class Origin(Protocol):
+class BranchOrigin(Protocol):
     """Session of a generation, as needed for branches.
 
     Attributes:
@@ -158,7 +158,7 @@ class Generation:
     unparsed: str | None = field(default=None, compare=False)
     response: Response | None = None
     weights_version: tuple[tuple[int, int], ...] = field(default=(), compare=False)
-    origin: "Origin | None" = field(default=None, compare=False, repr=False)
+    origin: "BranchOrigin | None" = field(default=None, compare=False, repr=False)
     prompt: str | None = field(default=None, compare=False)
     repeats_at: int | None = field(default=None, compare=False)
     activations: "Activations | None" = field(default=None, compare=False, repr=False)

@@ -11,7 +11,7 @@ from rekindle.results.scores.decision import Decision, Decisions
 from rekindle.results.scores.questions import Question
 from rekindle.scoring.computing import ScoringBar, compute_all
 from rekindle.scoring.decision_call import DecisionCall, check_questions
-from rekindle.scoring.decision_prompts import Reading
+from rekindle.scoring.decision_prompts import AnswerPlace
 
 
 @overload
@@ -81,7 +81,7 @@ def decide(
     return decisions[0] if isinstance(questions, Question) else decisions
 
 
-def _answers(call: DecisionCall, readings: Sequence[Reading], bar: ScoringBar) -> Waits[list[Generation]]:
+def _answers(call: DecisionCall, readings: Sequence[AnswerPlace], bar: ScoringBar) -> Waits[list[Generation]]:
     """Return the answers to the prompts of all readings. The common beginning of the prompts is computed once."""
     __tracebackhide__ = True
     requests, limits = call.requests, call.requests.engine.facts.limits

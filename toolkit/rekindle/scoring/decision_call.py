@@ -13,7 +13,7 @@ from rekindle.results.facts.settings import SamplingParams
 from rekindle.results.generation import Generation
 from rekindle.results.scores.decision import Decision, Decisions
 from rekindle.results.scores.questions import Question
-from rekindle.scoring.decision_prompts import Reading, readings_of
+from rekindle.scoring.decision_prompts import AnswerPlace, readings_of
 
 LITTLE: Final = 0.5
 """Least probability of all labels together without a note."""
@@ -63,13 +63,13 @@ class DecisionCall:
         requests.engine.check()
         return cls(requests, tuple(questions), dict(chat_template_kwargs or {}), salt, own)
 
-    def readings(self, state: Any) -> list[Reading]:
+    def readings(self, state: Any) -> list[AnswerPlace]:
         """Return the reading of each question about a state; raises as `readings_of` does. Takes milliseconds."""
         engine = self.requests.engine.facts
         form = engine.checkpoint.uses.decisions
         return readings_of(engine.preparer.prompts, form, state, self.questions, self.variables)
 
-    def prompts(self, readings: Sequence[Reading]) -> list[list[ScoredPrompt]]:
+    def prompts(self, readings: Sequence[AnswerPlace]) -> list[list[ScoredPrompt]]:
         """Return the requests of each reading: several where the labels are more than `max_logprobs`."""
         most = self.requests.engine.facts.limits.max_logprobs
         size = max(1, most)
@@ -81,7 +81,7 @@ class DecisionCall:
             for each in readings
         ]
 
-    def decisions(self, readings: Sequence[Reading], answers: Iterator[Generation]) -> Decisions:
+    def decisions(self, readings: Sequence[AnswerPlace], answers: Iterator[Generation]) -> Decisions:
         """Return the decisions from the answers to all `prompts` of the readings, in order."""
         groups = [[next(answers) for _ in group] for group in self.prompts(readings)]
         triples = zip(self.questions, readings, groups, strict=True)
@@ -118,7 +118,7 @@ def check_questions(questions: Any) -> list[Question]:
     return list(several)
 
 
-def _decision(question: Question, reading: Reading, answers: Sequence[Generation]) -> Decision:
+def _decision(question: Question, reading: AnswerPlace, answers: Sequence[Generation]) -> Decision:
     """Return the decision by the model's log-probabilities of the labels, softmax(logprob / temperature)."""
     scores = [score for each in answers for token in each.logprobs or () for score in (token, *token.top)]
     by_token = {score.token_id: score.logprob for score in scores}

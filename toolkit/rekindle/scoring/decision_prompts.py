@@ -25,7 +25,7 @@ _YES, _NO = "true", "false"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AnswerPlace:
     """Place in a prompt where a question is answered.
 
     Attributes:
@@ -102,7 +102,7 @@ def state_text(state: Any) -> str:
 
 def readings_of(
     reader: PromptReader, form: DecisionForm, state: Any, questions: Sequence[Question], variables: Mapping[str, Any]
-) -> list[Reading]:
+) -> list[AnswerPlace]:
     """Return the reading of each question about a state.
 
     Raises:
@@ -127,7 +127,7 @@ def readings_of(
     for prompt, each, question in zip(prompts, forms, questions, strict=True):
         check_length(prompt, reader.capacity)
         labels = each.in_order_of(question, label_ids(tokenizer, prompt, each.labels))
-        readings.append(Reading(prompt, labels, form.temperature.get(each.kind, 1.0)))
+        readings.append(AnswerPlace(prompt, labels, form.temperature.get(each.kind, 1.0)))
     return readings
 
 

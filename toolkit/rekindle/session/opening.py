@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, Unpack, cast
 
 from rekindle.assembly.building import build
 from rekindle.assembly.loaded_engine import LoadedEngine
-from rekindle.assembly.loading.choosing import AUTO, Choice, choose
+from rekindle.assembly.loading.choosing import AUTO, ModelChoice, choose
 from rekindle.assembly.thread import EngineThread
 from rekindle.client.concurrency.eventual import Eventual
 from rekindle.client.concurrency.twins import blocking
@@ -293,7 +293,7 @@ class Opening(Eventual[Session]):
         """Choose a model for this machine, and display the reason."""
         jax_settings = JaxSettings.here()
 
-        def work() -> Choice:
+        def work() -> ModelChoice:
             with jax_settings.apply():
                 return choose(self._settings)
 

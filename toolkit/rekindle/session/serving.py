@@ -38,7 +38,7 @@ ModelOptions = str | PathLike[str] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource:
+class UnopenedModel:
     """A model of a server that is not open.
 
     Attributes:
@@ -154,7 +154,7 @@ def _check_keep_alive(keep_alive: object) -> None:
         raise ConfigError(f"keep_alive must be a number of seconds from 0, got {keep_alive!r:.80}")
 
 
-def _check_names(sources: Mapping[str, ModelSource]) -> None:
+def _check_names(sources: Mapping[str, UnopenedModel]) -> None:
     """Raise ConfigError for an alias or adapter with the name of a model, or of an adapter of another model."""
     names, owners = set(sources), dict[str, str]()
     for base, source in sources.items():
@@ -171,12 +171,12 @@ def _check_names(sources: Mapping[str, ModelSource]) -> None:
             owners[name] = base
 
 
-def _source(name: object, options: object) -> ModelSource:
+def _source(name: object, options: object) -> UnopenedModel:
     """Return a source; raise ConfigError for options of the wrong type."""
     if not isinstance(name, str) or not name:
         raise ConfigError(f"names of models must be non-empty strings, got {name!r:.80}")
     if isinstance(options, str | PathLike):
-        return ModelSource({"model": options})
+        return UnopenedModel({"model": options})
     if not isinstance(options, Mapping) or "model" not in options:
         raise ConfigError(
             f'{name!r} must be a model, or keywords of open() such as {{"model": "owner/name", "dtype": "bfloat16"}}; '
@@ -190,7 +190,7 @@ def _source(name: object, options: object) -> ModelSource:
         opening.open(**options)  # checks the keywords, without opening
     except ConfigError as error:
         raise ConfigError(f"{name!r}: {error}") from error
-    return ModelSource(options, tuple(dict.fromkeys(aliases)))
+    return UnopenedModel(options, tuple(dict.fromkeys(aliases)))
 
 
 def _follow_nothing(stop: Callable[[], None], closed: Feed[None]) -> None:

@@ -12,7 +12,7 @@ import jax
 from rekindle import markup
 from rekindle.assembly.replicas import LaneState
 from rekindle.client.adapters import AdapterInfo
-from rekindle.client.batches.loop import AsCompleted, Streams
+from rekindle.client.batches.loop import AsCompleted, BatchStreams
 from rekindle.client.batches.run import Errors, Outcome
 from rekindle.client.calls.options import (
     GENERATE_DEFAULTS,
@@ -291,7 +291,7 @@ class Session:
     @overload
     def stream(self, prompt: OnePrompt = None, **options: Unpack[OnePromptOptions]) -> Stream: ...
     @overload
-    def stream(self, prompt: Prompts = None, **options: Unpack[ManyPromptsOptions]) -> Streams: ...
+    def stream(self, prompt: Prompts = None, **options: Unpack[ManyPromptsOptions]) -> BatchStreams: ...
     @spelled_out(GenerateOptions, GENERATE_DEFAULTS)
     def stream(self, prompt: Any = None, **options: Unpack[GenerateOptions[Any]]) -> Any:
         """Return the stream of an answer's pieces: `async for piece in session.stream(...)`, or a blocking `for`.

@@ -18,7 +18,6 @@ from rekindle.core.messages import (
     Collect,
     Collected,
     Dispatched,
-    Embedding,
     Gathered,
     Message,
     Offload,
@@ -31,6 +30,7 @@ from rekindle.core.messages import (
     Row,
     SampleRow,
     ScoreRow,
+    SegmentEmbedding,
     Settled,
     StateLost,
     StoredPicture,
@@ -329,7 +329,7 @@ class FakeStepper:
                 self._write(page, position, [*content, *[None] * (QUERY_BLOCK - len(tokens))])
         return slot
 
-    def _embed(self, embedding: Embedding) -> None:
+    def _embed(self, embedding: SegmentEmbedding) -> None:
         assert 0 <= min(embedding.rows) <= max(embedding.rows) < self._limits.picture_rows, "there is no such row"
         if isinstance(embedding.patches, StoredPicture):
             self._embedded.update(zip(embedding.rows.tolist(), embedding.patches.values[:, 0].tolist(), strict=True))

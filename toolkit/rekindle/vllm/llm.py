@@ -13,7 +13,7 @@ from rekindle.session.opening import open_sync
 from rekindle.session.session import Session
 from rekindle.vllm import pooling
 from rekindle.vllm.defaults import default_params, generation_config_of
-from rekindle.vllm.lora.adapters import Adapters
+from rekindle.vllm.lora.adapters import LoadedAdapters
 from rekindle.vllm.lora.request import LoRARequest
 from rekindle.vllm.opening import settings_of, template_of
 from rekindle.vllm.outputs import (
@@ -106,7 +106,7 @@ class LLM:
             speculative_config=speculative_config,
         )
         self.session = open_sync(model, revision=revision, chat_template=template_of(chat_template), **settings)
-        self._adapters, self._salt = Adapters(self.session), ""
+        self._adapters, self._salt = LoadedAdapters(self.session), ""
         self._runner = Runner(self.session, seed or 0, self._adapters, _ends_without_reason(self.session))
         of_model = self.session._engine.facts.checkpoint.generation_config
         entries = generation_config_of(generation_config, of_model)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from rekindle.client.handle import Handle
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
-from rekindle.vllm.lora.adapters import Adapters
+from rekindle.vllm.lora.adapters import LoadedAdapters
 from rekindle.vllm.outputs import RequestOutput, completion, metrics, prompt_logprobs
 from rekindle.vllm.prompts import Job
 
@@ -33,7 +33,7 @@ class Runner:
         ends: the tokens whose stop has no reason in vLLM.
     """
 
-    def __init__(self, session: Session, seed: int, adapters: Adapters, ends: Collection[int]):
+    def __init__(self, session: Session, seed: int, adapters: LoadedAdapters, ends: Collection[int]):
         self._session, self._seed, self._adapters, self._ends = session, seed, adapters, ends
         self._numbers = count()
         self._enqueued: list[_Running] = []

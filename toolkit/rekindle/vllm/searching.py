@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rekindle.client.handle import Handle
 from rekindle.session.session import Session
-from rekindle.vllm.lora.adapters import Adapters
+from rekindle.vllm.lora.adapters import LoadedAdapters
 from rekindle.vllm.lora.request import LoRARequest
 from rekindle.vllm.outputs import BeamSearchOutput, BeamSearchSequence, Logprob, by_token
 from rekindle.vllm.running import Bar, with_bar
@@ -105,7 +105,9 @@ class Search:
         )
 
 
-def search(session: Session, searches: Sequence[Search], steps: int, adapters: Adapters, salt: str, bar: Bar) -> None:
+def search(
+    session: Session, searches: Sequence[Search], steps: int, adapters: LoadedAdapters, salt: str, bar: Bar
+) -> None:
     """Advance searches by at most `steps` tokens, all together. An error cancels the requests.
 
     Args:

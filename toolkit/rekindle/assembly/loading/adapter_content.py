@@ -6,14 +6,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.core.models.adapters.products import AdapterSizes, Product
+from rekindle.core.models.adapters.products import AdapterSizes, LinearShard
 from rekindle.formats.lora import Array, Lora
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
 
 def pack_adapter(
-    lora: Lora, products: Sequence[Product], sizes: AdapterSizes, dtype: jnp.dtype, implementation: Implementation
+    lora: Lora, products: Sequence[LinearShard], sizes: AdapterSizes, dtype: jnp.dtype, implementation: Implementation
 ) -> list[tuple[Array, Array]]:
     """Return the two matrices of each product, packed; zeros for projections without a summand."""
     packed = []
@@ -27,7 +27,7 @@ def pack_adapter(
     return packed
 
 
-def _matrices(lora: Lora, product: Product, sizes: AdapterSizes) -> tuple[Array, Array]:
+def _matrices(lora: Lora, product: LinearShard, sizes: AdapterSizes) -> tuple[Array, Array]:
     """Return the joined matrices (rank, in) and (out, rank): each projection has inner features of its own."""
     rank = product.rank(sizes)
     first: np.ndarray[Any, Any] = np.zeros((rank, product.inputs), np.float32)

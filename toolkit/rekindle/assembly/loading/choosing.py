@@ -29,7 +29,7 @@ HOST_PART: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PublishedModel:
     """A published instruct model.
 
     Attributes:
@@ -50,7 +50,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachinePart:
     """The part of a machine for one model.
 
     Attributes:
@@ -66,7 +66,7 @@ class Machine:
     itemsize: int
 
     @classmethod
-    def of(cls, settings: Settings) -> "Machine":
+    def of(cls, settings: Settings) -> "MachinePart":
         """Return the machine for some settings; raises ConfigError for a device that does not exist."""
         device = device_of(settings.device)
         name = str(device.device_kind)
@@ -77,17 +77,17 @@ class Machine:
         devices = settings.tensor or 1
         return cls(_devices_text(name, devices), memory and devices * (memory - memory // KEPT_FREE), None, itemsize)
 
-    def fits(self, candidate: Candidate) -> bool:
+    def fits(self, candidate: PublishedModel) -> bool:
         """Return True if the memory suffices for a candidate."""
         return self.memory is not None and candidate.bytes_with(TOKENS, self.itemsize) <= self.memory
 
-    def runs(self, candidate: Candidate) -> bool:
+    def runs(self, candidate: PublishedModel) -> bool:
         """Return True if the cores suffice for a candidate."""
         return self.cores is None or candidate.cores <= self.cores
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModelChoice:
     """A chosen model.
 
     Attributes:
@@ -99,7 +99,7 @@ class Choice:
     reason: str
 
 
-def choose(settings: Settings) -> Choice:
+def choose(settings: Settings) -> ModelChoice:
     """Choose a model for this machine; it is downloaded when it is opened.
 
     Without a connection to the hub, the largest suitable model in the hub's cache is the choice.
@@ -108,15 +108,17 @@ def choose(settings: Settings) -> Choice:
         ModelNotFound: the hub is unreachable, and its cache has no suitable model.
         ConfigError: the device does not exist.
     """
-    machine = Machine.of(settings)
+    machine = MachinePart.of(settings)
     suitable, reason = suitable_models(candidates(cpu=machine.cores is not None), machine)
     names = [(each, _on_hub(each)) for each in reversed(suitable)]
     best, model = names[0]
     if is_cached(model) or is_reachable(model):
-        return Choice(best.model, f"auto: {_sizes(best, machine)}, {reason}")
+        return ModelChoice(best.model, f"auto: {_sizes(best, machine)}, {reason}")
     for each, cached in names:
         if is_cached(cached):
-            return Choice(each.model, f"auto: {_sizes(each, machine)}, from the hub's cache, as the hub is unreachable")
+            return ModelChoice(
+                each.model, f"auto: {_sizes(each, machine)}, from the hub's cache, as the hub is unreachable"
+            )
     raise ModelNotFound(
         "the Hugging Face hub is unreachable, and its cache has no suitable model.\n"
         f"auto chose {_sizes(best, machine)}, {reason}.\n"
@@ -125,19 +127,19 @@ def choose(settings: Settings) -> Choice:
     )
 
 
-def candidates(*, cpu: bool) -> tuple[Candidate, ...]:
+def candidates(*, cpu: bool) -> tuple[PublishedModel, ...]:
     """Return the candidates for a CPU or for an accelerator, smallest first."""
-    return tuple(Candidate(**entry) for entry in _table()["cpu" if cpu else "accelerator"])
+    return tuple(PublishedModel(**entry) for entry in _table()["cpu" if cpu else "accelerator"])
 
 
-def suitable_models(models: Sequence[Candidate], machine: Machine) -> tuple[Sequence[Candidate], str]:
+def suitable_models(models: Sequence[PublishedModel], machine: MachinePart) -> tuple[Sequence[PublishedModel], str]:
     """Return the candidates that suit a machine, at least the smallest, and why there is no larger one."""
     suitable = [each for each in models if machine.fits(each) and machine.runs(each)] or [models[0]]
     larger = models[models.index(suitable[-1]) + 1 :]
     return suitable, ", and ".join(_limits(machine, larger[0])) if larger else "the largest of the list"
 
 
-def _limits(machine: Machine, larger: Candidate) -> Iterator[str]:
+def _limits(machine: MachinePart, larger: PublishedModel) -> Iterator[str]:
     """Yield the reasons against the next larger candidate."""
     name = _on_hub(larger).name.partition("/")[2].removesuffix("-GGUF")
     if machine.memory is None:
@@ -150,12 +152,12 @@ def _limits(machine: Machine, larger: Candidate) -> Iterator[str]:
         yield f"as {name} is for {larger.cores} cores and {machine.name} has {quantity(machine.cores, 'core')}"
 
 
-def _sizes(candidate: Candidate, machine: Machine) -> str:
+def _sizes(candidate: PublishedModel, machine: MachinePart) -> str:
     size = size_text(candidate.bytes_with(TOKENS, machine.itemsize))
     return f"{candidate.model}, {size} with {TOKENS:,} tokens of context"
 
 
-def _on_hub(candidate: Candidate) -> HubModel:
+def _on_hub(candidate: PublishedModel) -> HubModel:
     model = HubModel.of(candidate.model)
     assert model is not None, "candidates are on the hub"
     return model

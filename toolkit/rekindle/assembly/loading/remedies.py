@@ -9,7 +9,7 @@ from typing import Any, Final
 from rekindle.assembly.devices import shares_memory
 from rekindle.assembly.limits.accelerators import holding
 from rekindle.assembly.loading.blueprint import Blueprint
-from rekindle.assembly.loading.choosing import Machine, candidates
+from rekindle.assembly.loading.choosing import MachinePart, candidates
 from rekindle.core.device.place import Place
 from rekindle.core.errors import RekindleError
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
@@ -47,7 +47,7 @@ def _remedies(settings: Settings, place: Place, needed: int, fits: Callable[[Set
         yield "No setting makes it fit here"
     else:
         yield "Open it with " + ", ".join(f"{name}={json.dumps(value)}" for name, value in change.items())
-    machine = Machine.of(settings)
+    machine = MachinePart.of(settings)
     if suitable := [each for each in candidates(cpu=machine.cores is not None) if machine.fits(each)]:
         yield f'or open {suitable[-1].model!r}, the largest that `rekindle.open("auto")` knows to fit here'
     if not shares_memory(place.first):

@@ -35,7 +35,7 @@ NO_ROOM = "the session takes no images: it was opened with image_bytes=0, which 
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _PromptLayout:
     """A prompt with images.
 
     Attributes:
@@ -221,15 +221,15 @@ class PromptReader:
         self._check_sizes(pictures)
         return PicturedTokens(check_token_ids(layout.name, tokens, self.vocab_size), pictures)
 
-    def _layout_of(self, prompt: Conversation | Illustrated) -> "_Layout":
+    def _layout_of(self, prompt: Conversation | Illustrated) -> "_PromptLayout":
         """Return the text of a prompt, cut at the places of its images."""
         assert self.images is not None, "the model takes images"
         if isinstance(prompt, Conversation):
-            return _Layout(self._cut_text(prompt), tuple(images_in(prompt.messages)), "messages", False)
+            return _PromptLayout(self._cut_text(prompt), tuple(images_in(prompt.messages)), "messages", False)
         text = self.images.cut_at_places(prompt.text, len(prompt.images))
-        return _Layout(text, prompt.images, "prompt", not isinstance(prompt.text, Verbatim))
+        return _PromptLayout(text, prompt.images, "prompt", not isinstance(prompt.text, Verbatim))
 
-    def _encoder(self, layout: "_Layout", params: SamplingParams | None) -> "Encode":
+    def _encoder(self, layout: "_PromptLayout", params: SamplingParams | None) -> "Encode":
         return lambda tokenizer, whole: self._encoded(whole, layout.adds_special, params, tokenizer)
 
     def _span(self, picture: Picture) -> tuple[int, int]:

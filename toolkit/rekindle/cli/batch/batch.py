@@ -22,7 +22,7 @@ from rekindle.session.session import Session
 
 if TYPE_CHECKING:
     from rekindle.cli.batch.answers import BatchAnswers
-    from rekindle.cli.batch.running import BatchRun
+    from rekindle.cli.batch.running import FileRun
 
 MOST_IN_FLIGHT: Final = 10_000
 """Most lines in flight: each has a request of the engine, or waits for one."""
@@ -85,7 +85,7 @@ def _answer(
     count: int,
 ) -> int:
     """Answer the lines in an open session, and write the output."""
-    from rekindle.cli.batch.running import BatchRun
+    from rekindle.cli.batch.running import FileRun
     from rekindle.cli.serve import log_to_stderr
     from rekindle.server.application import app
 
@@ -93,12 +93,12 @@ def _answer(
     shaping, began = Shaping(session._engine), perf_counter()
     adapters = {f"adapter {name}": shaping.adapter(name) for name, _ in arguments.adapter}
     window = arguments.window or default_window(session._engine.facts.limits)
-    run: BatchRun | None = None
+    run: FileRun | None = None
     try:
         answers.open(shaping.content(None) | adapters)
         # All lines are compared with the answers of earlier runs before one is asked.
         stored = {line.place: answer for line in read_lines(source) if (answer := answers.status(line)) is not None}
-        run = BatchRun(session, app(session, name=names), answers, shaping.weights, stored.values(), count)
+        run = FileRun(session, app(session, name=names), answers, shaping.weights, stored.values(), count)
         lines = (line for line in read_lines(source) if line.place not in stored)
         asyncio.run(run.run(lines, window, progress=not arguments.quiet))
     except BaseException:
@@ -119,7 +119,7 @@ def _answer(
     return int(any(status >= 400 for status in run.statuses))
 
 
-def _summary(run: "BatchRun", seconds: float, output: str) -> str:
+def _summary(run: "FileRun", seconds: float, output: str) -> str:
     """Return a line about a complete batch: lines by status, and those of earlier runs."""
     errors = {status: count for status, count in sorted(run.statuses.items()) if status >= 400}
     by_status = ", ".join(f"{count:,} with status {status}" for status, count in errors.items())

@@ -15,7 +15,7 @@ from rekindle.notebook.progress.batch_progress import BatchProgress, LateBar
 from rekindle.session.session import Session
 
 
-class BatchRun:
+class FileRun:
     """Run of a batch.
 
     Args:

@@ -14,7 +14,7 @@ SHORT: Final = 60
 """The maximum number of characters of a message in a line about it."""
 
 
-class Branch:
+class TalkBranch:
     """One line of a conversation.
 
     Attributes:
@@ -47,7 +47,7 @@ class Branch:
             self.chats.pop()
 
 
-class Branches:
+class TalkBranches:
     """All branches of a conversation, by number from 1 on.
 
     Attributes:
@@ -55,17 +55,17 @@ class Branches:
     """
 
     def __init__(self, chat: Chat):
-        self._branches = [Branch(chat)]
+        self._branches = [TalkBranch(chat)]
         self.number = 1
 
     @property
-    def now(self) -> Branch:
+    def now(self) -> TalkBranch:
         """The current branch."""
         return self._branches[self.number - 1]
 
     def add(self) -> None:
         """Begin a branch with a copy of the conversation."""
-        self._branches.append(Branch(self.now.now.fork()))
+        self._branches.append(TalkBranch(self.now.now.fork()))
         self.number = len(self._branches)
 
     def drop(self, number: int) -> None:

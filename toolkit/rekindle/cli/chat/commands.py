@@ -224,7 +224,7 @@ def _image(talk: Talk, argument: str) -> None:
     talk.screen.note(f"{path.name} comes with the next message")
 
 
-class Command(NamedTuple):
+class ChatCommand(NamedTuple):
     """A command.
 
     Attributes:
@@ -238,24 +238,24 @@ class Command(NamedTuple):
     summary: str
 
 
-COMMANDS: Final[Mapping[str, Command]] = {
-    "help": Command(_help, "", "list the commands and keys"),
-    "system": Command(_system, "[TEXT]", "show or set the system message"),
-    "undo": Command(_undo, "", "drop the last turn, or undo /edit, /clear, /load, /resume and /system"),
-    "image": Command(_image, "FILE", "send an image with the next message"),
-    "edit": Command(_edit, "[TEXT]", "change the last message, and answer it anew"),
-    "retry": Command(_retry, "", "answer the last message anew; a branch keeps the former answer"),
-    "continue": Command(_continue, "", "go on with an answer that was cut or stopped"),
-    "branch": Command(_branch, "[N]", "continue in a copy of the conversation, or in branch N"),
-    "branches": Command(_branches, "", "list the branches"),
-    "show": Command(_show, "", "print the conversation"),
-    "clear": Command(_clear, "", "begin a new conversation"),
-    "save": Command(_save, "FILE", "write the conversation to a JSON file"),
-    "load": Command(_load, "FILE", "continue the conversation of a file"),
-    "resume": Command(_resume, "[N]", "continue the last conversation of an earlier start, or the last but N - 1"),
-    "stats": Command(_stats, "", "print the figures of the last answer"),
-    "tools": Command(_tools, "", "list the tools of the MCP servers"),
-    "exit": Command(_exit, "", "leave"),
+COMMANDS: Final[Mapping[str, ChatCommand]] = {
+    "help": ChatCommand(_help, "", "list the commands and keys"),
+    "system": ChatCommand(_system, "[TEXT]", "show or set the system message"),
+    "undo": ChatCommand(_undo, "", "drop the last turn, or undo /edit, /clear, /load, /resume and /system"),
+    "image": ChatCommand(_image, "FILE", "send an image with the next message"),
+    "edit": ChatCommand(_edit, "[TEXT]", "change the last message, and answer it anew"),
+    "retry": ChatCommand(_retry, "", "answer the last message anew; a branch keeps the former answer"),
+    "continue": ChatCommand(_continue, "", "go on with an answer that was cut or stopped"),
+    "branch": ChatCommand(_branch, "[N]", "continue in a copy of the conversation, or in branch N"),
+    "branches": ChatCommand(_branches, "", "list the branches"),
+    "show": ChatCommand(_show, "", "print the conversation"),
+    "clear": ChatCommand(_clear, "", "begin a new conversation"),
+    "save": ChatCommand(_save, "FILE", "write the conversation to a JSON file"),
+    "load": ChatCommand(_load, "FILE", "continue the conversation of a file"),
+    "resume": ChatCommand(_resume, "[N]", "continue the last conversation of an earlier start, or the last but N - 1"),
+    "stats": ChatCommand(_stats, "", "print the figures of the last answer"),
+    "tools": ChatCommand(_tools, "", "list the tools of the MCP servers"),
+    "exit": ChatCommand(_exit, "", "leave"),
 }
 ALIASES: Final = {"": "help", "bye": "exit", "quit": "exit", "q": "exit", "h": "help"}
 

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from contextlib import ExitStack, suppress
 
-from rekindle.chats.archive import Archive
+from rekindle.chats.archive import TalkArchive
 from rekindle.cli import requirements, sampling
 from rekindle.cli.chat import commands
 from rekindle.cli.chat.branches import messages_text
@@ -40,7 +40,7 @@ def chat(arguments: Namespace) -> int:
             session = stack.enter_context(sampling.open_session(arguments, model, "background"))
         if session.tokenizer is None or session.tokenizer.chat_template is None:
             raise _no_template(session.name)
-        archive = Archive(session.name) if keeps and lines.interactive else None
+        archive = TalkArchive(session.name) if keeps and lines.interactive else None
         talk = Talk(session, lines, screen, options, archive, sources, arguments.when_full)
         if lines.interactive:
             screen.show(_ready(session))

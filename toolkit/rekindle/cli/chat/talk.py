@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from rekindle.chats.archive import Archive, ArchivedChat, Recording
+from rekindle.chats.archive import ArchivedChat, Recording, TalkArchive
 from rekindle.chats.chat import ROUNDS, Chat
 from rekindle.chats.states import Again
 from rekindle.chats.turns import SayOptions
-from rekindle.cli.chat.branches import Branches
+from rekindle.cli.chat.branches import TalkBranches
 from rekindle.cli.chat.keys import hidden_keys
 from rekindle.cli.chat.lines import Lines
 from rekindle.cli.chat.screen import Screen
@@ -57,7 +57,7 @@ class Talk:
         lines: Lines,
         screen: Screen,
         options: SamplingOptions,
-        archive: Archive | None = None,
+        archive: TalkArchive | None = None,
         sources: Sequence[ToolSource] = (),
         when_full: Literal["trim", "stop"] = "trim",
     ):
@@ -67,7 +67,7 @@ class Talk:
         self.earlier, damages = ([], []) if archive is None else archive.latest(OFFERED)
         for damage in damages:
             screen.note(damage)
-        self.branches = Branches(self.chat_of([]))
+        self.branches = TalkBranches(self.chat_of([]))
         self.answer: Generation | None = None
         self._images: list[ImageSource] = []
 

@@ -12,7 +12,7 @@ from rekindle.assembly import fitting as machines
 from rekindle.assembly.fitting import Machine
 from rekindle.assembly.loading.choosing import AUTO
 from rekindle.cli.models.local import print_local
-from rekindle.cli.models.table import Row, Size, count_text, rows
+from rekindle.cli.models.table import FamilyRow, PublishedSize, count_text, rows
 from rekindle.cli.units import columns
 from rekindle.core.errors import ConfigError
 from rekindle.core.words import size_text
@@ -45,7 +45,7 @@ def models(arguments: Namespace) -> int:
     return 0
 
 
-def _matching(name: str | None) -> tuple[Row, ...]:
+def _matching(name: str | None) -> tuple[FamilyRow, ...]:
     """Return the families with this part in a name: of the family, its files or its sizes.
 
     Raises:
@@ -67,7 +67,7 @@ def _matching(name: str | None) -> tuple[Row, ...]:
     return matches
 
 
-def _names(row: Row) -> tuple[str, ...]:
+def _names(row: FamilyRow) -> tuple[str, ...]:
     return row.family, row.name, row.architecture, *row.gguf, *(size.name for size in row.sizes)
 
 
@@ -75,7 +75,7 @@ def _plain(name: str) -> str:
     return "".join(filter(str.isalnum, name)).lower()
 
 
-def _summary(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator[str]:
+def _summary(families: Sequence[FamilyRow], machine: Machine, tokens: int) -> Iterator[str]:
     """Yield the families, with the largest fitting size of each in brackets."""
     yield from _text(
         f"{_memory(machine)} In brackets: the largest size that fits, and its memory, for weights in {machine.dtype} "
@@ -91,7 +91,7 @@ def _summary(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator
     yield from _note(machine)
 
 
-def _line(row: Row, machine: Machine, tokens: int) -> tuple[str, str, str]:
+def _line(row: FamilyRow, machine: Machine, tokens: int) -> tuple[str, str, str]:
     largest = machine.largest(row.sizes, tokens)
     labels = " ".join(f"[{size.label}]" if size is largest else size.label for size in row.sizes)
     if largest is not None:
@@ -100,7 +100,7 @@ def _line(row: Row, machine: Machine, tokens: int) -> tuple[str, str, str]:
     return row.name, labels, "" if smallest is None else f"from {size_text(smallest)}"
 
 
-def _details(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator[str]:
+def _details(families: Sequence[FamilyRow], machine: Machine, tokens: int) -> Iterator[str]:
     """Yield each family, with a line for each size."""
     yield from _text(
         f"{_memory(machine)} Memory is for weights in {machine.dtype}, without and with {tokens:,} tokens of context: "
@@ -117,7 +117,7 @@ def _details(families: Sequence[Row], machine: Machine, tokens: int) -> Iterator
     yield from _note(machine)
 
 
-def _cells(row: Row, machine: Machine, tokens: int) -> list[tuple[str, ...]]:
+def _cells(row: FamilyRow, machine: Machine, tokens: int) -> list[tuple[str, ...]]:
     """Return a table of a family's sizes. Active parameters are only there for experts."""
     largest, has_experts = machine.largest(row.sizes, tokens), any(size.active < size.parameters for size in row.sizes)
     table: list[tuple[str, ...]] = [("  size", "params", "active", "weights", f"+{tokens:,}")]
@@ -158,7 +158,7 @@ def _text(text: str, indent: str = "") -> list[str]:
     )
 
 
-def _report(families: Sequence[Row], machine: Machine, tokens: int) -> dict[str, Any]:
+def _report(families: Sequence[FamilyRow], machine: Machine, tokens: int) -> dict[str, Any]:
     reports = [
         {
             "family": row.family,
@@ -180,7 +180,7 @@ def _report(families: Sequence[Row], machine: Machine, tokens: int) -> dict[str,
     }
 
 
-def _size_report(size: Size, machine: Machine, tokens: int) -> dict[str, Any]:
+def _size_report(size: PublishedSize, machine: Machine, tokens: int) -> dict[str, Any]:
     return {
         "model": size.name,
         "parameters": size.parameters,

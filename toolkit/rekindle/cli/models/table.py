@@ -29,7 +29,7 @@ _SIZE_IN_NAME: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class PublishedSize:
     """A published size of a family.
 
     Attributes:
@@ -62,7 +62,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FamilyRow:
     """A family of the table.
 
     Attributes:
@@ -80,7 +80,7 @@ class Row:
     tested: str
     architecture: str
     gguf: tuple[str, ...]
-    sizes: tuple[Size, ...]
+    sizes: tuple[PublishedSize, ...]
     tower: str | None = None
 
     @property
@@ -90,7 +90,7 @@ class Row:
 
 
 @cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[FamilyRow, ...]:
     """Return the table, in the order of the file."""
     return tuple(_row(family, entry) for family, entry in entries().items())
 
@@ -108,7 +108,7 @@ def count_text(count: int) -> str:
     return f"{value:.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"
 
 
-def _row(family: str, entry: Mapping[str, Any]) -> Row:
+def _row(family: str, entry: Mapping[str, Any]) -> FamilyRow:
     common = {"model_type": family, "max_position_embeddings": _CONTEXT} | entry.get("config", {})
     wrapper = entry.get("wrapper")
     configs = {name: _wrapped(wrapper, common | config) for name, config in entry["sizes"].items()}
@@ -116,7 +116,7 @@ def _row(family: str, entry: Mapping[str, Any]) -> Row:
     ordered = tuple(sorted(sizes, key=lambda size: size.parameters))
     architecture = entry.get("architecture") or FAMILIES[family].architecture
     tower = next(filter(None, map(tower_kind, configs.values())), None)
-    return Row(family, entry["name"], entry["tested"], architecture, tuple(entry["gguf"]), ordered, tower)
+    return FamilyRow(family, entry["name"], entry["tested"], architecture, tuple(entry["gguf"]), ordered, tower)
 
 
 def _wrapped(wrapper: str | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -127,10 +127,10 @@ def _wrapped(wrapper: str | None, settings: Mapping[str, Any]) -> Mapping[str, A
     return {"model_type": wrapper, "text_config": text, "vision_config": settings["vision_config"]}
 
 
-def _size(name: str, settings: Mapping[str, Any]) -> Size:
+def _size(name: str, settings: Mapping[str, Any]) -> PublishedSize:
     config = parse_config(settings, name)
     tower = tower_config(settings, config.hidden_size, name)
     count = parameters(config)
     active = active_parameters(config, count)
     of_tower = 0 if tower is None else sum(map(math.prod, tower_shapes(tower).values()))
-    return Size(name, count + of_tower, active + of_tower, config.numbers_per_token, config.state_bytes)
+    return PublishedSize(name, count + of_tower, active + of_tower, config.numbers_per_token, config.state_bytes)

@@ -86,7 +86,7 @@ class AsCompleted(BatchLoop[tuple[int, Ended]], Generic[Ended]):
         return place, cast(Ended, run.outcome(place))
 
 
-class Streams(BatchLoop[tuple[int, Piece]]):
+class BatchStreams(BatchLoop[tuple[int, Piece]]):
     """Pieces of a batch as they arrive, each with the index of its prompt."""
 
     def __init__(self, batch: Batch):

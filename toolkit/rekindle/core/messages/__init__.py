@@ -42,10 +42,10 @@ from rekindle.core.messages.pages import (
 )
 from rekindle.core.messages.pictures import (
     CutPicture,
-    Embedding,
     PictureCut,
     PictureRead,
     ReadPicture,
+    SegmentEmbedding,
     StoredPicture,
 )
 from rekindle.core.messages.replicas import (
@@ -127,7 +127,6 @@ __all__ = [
     "CutPicture",
     "Dispatched",
     "Drop",
-    "Embedding",
     "Fetch",
     "Fetched",
     "FromLane",
@@ -170,6 +169,7 @@ __all__ = [
     "SaveCache",
     "ScoreRow",
     "Scoring",
+    "SegmentEmbedding",
     "SendPages",
     "Settled",
     "StagePages",

@@ -90,7 +90,7 @@ class PictureRead(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
+class SegmentEmbedding:
     """A segment of an image for the tower to embed before the tick; a part of `Plan`.
 
     Attributes:

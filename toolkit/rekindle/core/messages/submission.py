@@ -9,7 +9,7 @@ from rekindle.core.messages.words import describe_error, join_items, quote
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.picture import Picture
 from rekindle.core.request.repetition import RepetitionLimit
-from rekindle.core.request.request import AdapterUse, Request, States, Turn
+from rekindle.core.request.request import AdapterUse, AssistantTurn, Request, States
 from rekindle.core.request.tokens import TokenLogprob
 from rekindle.core.words import quantity
 
@@ -152,7 +152,7 @@ class Submit(OfRequest):
     started: bool = False
     adapter: AdapterUse | None = None
     repetition: RepetitionLimit | None = None
-    turn: Turn | None = None
+    turn: AssistantTurn | None = None
     synthetic: bool = False
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rekindle.core.errors import RekindleError
 from rekindle.core.messages.message import Message, part
-from rekindle.core.messages.pictures import Embedding
+from rekindle.core.messages.pictures import SegmentEmbedding
 from rekindle.core.messages.words import describe_error, first_of, join_items
 from rekindle.core.page import NULL_PAGE
 from rekindle.core.request.activations.changes import Changes
@@ -173,7 +173,7 @@ class Plan(Message):
     preempted: tuple[int, ...] = ()
     losses: int = 0
     steps: int = 1
-    embeddings: tuple[Embedding, ...] = ()
+    embeddings: tuple[SegmentEmbedding, ...] = ()
 
     @property
     def pictured(self) -> bool:

@@ -29,7 +29,7 @@ from rekindle_kernels.api import Implementation
 from rekindle_kernels.storage import Weight
 
 if TYPE_CHECKING:  # modules of few families are imported where they are built
-    from rekindle.core.models.distances import Distances
+    from rekindle.core.models.distances import Distances, LinearDistances
     from rekindle.core.models.draft_head import DraftHead
     from rekindle.core.models.streams.altup import Streams
     from rekindle.core.models.streams.features import FeatureTable
@@ -226,12 +226,12 @@ class Decoder(nnx.Module, pytree=False):
         return weight(), self.embedding.rows
 
 
-def _distances_of(config: ModelConfig, weights: WeightSource) -> "Distances | None":
+def _distances_of(config: ModelConfig, weights: WeightSource) -> "Distances | LinearDistances | None":
     if config.distances is None:
         return None
-    from rekindle.core.models.distances import Distances
+    from rekindle.core.models.distances import distances_of
 
-    return Distances(config.distances, config, weights)
+    return distances_of(config.distances, config, weights)
 
 
 def _features_of(config: ModelConfig, weights: WeightSource) -> "FeatureTable | None":

@@ -73,11 +73,9 @@ def check_undivided(weights: WeightSource) -> None:
 
 
 def distances_of(
-    config: DistanceBias | LinearBias | None, model: ModelConfig, weights: WeightSource
-) -> Distances | LinearDistances | None:
-    """Return the summands of a model, or None."""
-    if config is None:
-        return None
+    config: DistanceBias | LinearBias, model: ModelConfig, weights: WeightSource
+) -> Distances | LinearDistances:
+    """Return the summands of a model."""
     return (
         Distances(config, model, weights)
         if isinstance(config, DistanceBias)

@@ -50,7 +50,7 @@ def namespace_of(salt: str, adapter: AdapterUse | None, changes: "Changes | None
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class AssistantTurn:
     """A turn of the assistant, whose end depends on its parts.
 
     Attributes:
@@ -105,7 +105,7 @@ class Request:
     changes: "Changes | None" = None
     repetition: RepetitionLimit | None = None
     thoughts: ThoughtLimit | None = None
-    turn: Turn | None = None
+    turn: AssistantTurn | None = None
     synthetic: bool = False
     pictures: tuple[Picture, ...] = ()
 

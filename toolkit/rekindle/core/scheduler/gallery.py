@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.core.messages import CutPicture, Embedding, Message, PictureCut, ReadPicture, StoredPicture
+from rekindle.core.messages import CutPicture, Message, PictureCut, ReadPicture, SegmentEmbedding, StoredPicture
 from rekindle.core.request.picture import Picture
 from rekindle.core.scheduler.stats import Counts
 
@@ -84,7 +84,7 @@ class Gallery:
 
     def next_embedding(
         self, request_id: int, picture: Picture, keep: Collection[bytes], losses: int
-    ) -> Embedding | None:
+    ) -> SegmentEmbedding | None:
         """Return the next segment of an image to embed, or None without patches or without room.
 
         Args:
@@ -101,7 +101,7 @@ class Gallery:
         if isinstance(waiting.patches, StoredPicture):
             self._rows[picture.digest] = waiting.rows
             del self._waiting[picture.digest]
-            return Embedding(request_id, waiting.rows, waiting.patches)
+            return SegmentEmbedding(request_id, waiting.rows, waiting.patches)
         patches, segment = waiting.patches, waiting.segments
         waiting.segments += 1
         if waiting.segments == len(patches.values):
@@ -167,7 +167,7 @@ class Gallery:
             self._free += waiting.rows.tolist()
 
 
-def segment_of(patches: Any, segment: int, rows: Any, padding: int, request_id: int = 0) -> Embedding:
+def segment_of(patches: Any, segment: int, rows: Any, padding: int, request_id: int = 0) -> SegmentEmbedding:
     """Return a segment of an image to embed.
 
     Args:
@@ -175,7 +175,7 @@ def segment_of(patches: Any, segment: int, rows: Any, padding: int, request_id: 
         segment: the index of the segment.
         rows: the rows of the buffer for the tokens of the image, (tokens,) int32.
         padding: the row for embeddings of padding.
-        request_id: see `Embedding`.
+        request_id: see `SegmentEmbedding`.
     """
     part = slice(segment, segment + 1)
     if patches.order is not None:
@@ -187,4 +187,4 @@ def segment_of(patches: Any, segment: int, rows: Any, padding: int, request_id: 
         own = np.full(length, padding, np.int32)
         own[: valid[segment]] = rows[start : start + valid[segment]]
     one = type(patches)(patches.values[part], patches.positions[part], patches.valid[part])
-    return Embedding(request_id, own, one)
+    return SegmentEmbedding(request_id, own, one)

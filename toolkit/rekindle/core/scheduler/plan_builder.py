@@ -1,7 +1,7 @@
 """Builder of the plan for the next tick."""
 
 from rekindle.core.buckets import QUERY_BLOCK
-from rekindle.core.messages import Chunk, Embedding, Message, Onload, Plan, Row
+from rekindle.core.messages import Chunk, Message, Onload, Plan, Row, SegmentEmbedding
 from rekindle.core.scheduler.cache.tree import NextPage
 from rekindle.core.scheduler.requests.state import RequestState
 
@@ -29,7 +29,7 @@ class PlanBuilder:
         self.chunks: list[Chunk] = []
         self.rows: list[Row] = []
         self.onloads: list[Onload] = []
-        self.embeddings: list[Embedding] = []
+        self.embeddings: list[SegmentEmbedding] = []
         self.kept_images: set[bytes] = set()
         self.prefilling: list[RequestState] = []
         self.decoding: list[RequestState] = []

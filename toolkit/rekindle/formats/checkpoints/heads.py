@@ -40,7 +40,7 @@ HEAD_ACTIVATIONS: Final[Mapping[str, Callable[[Floats], Floats]]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeadNorm:
+class RowNorm:
     """LayerNorm of rows.
 
     Attributes:
@@ -74,7 +74,7 @@ class HeadLayer:
     weight: Weights
     bias: Weights | None
     activation: str
-    norm: HeadNorm | None = None
+    norm: RowNorm | None = None
 
     def __call__(self, rows: Floats) -> Floats:
         """Map rows (rows, in) to (rows, out)."""

@@ -13,7 +13,7 @@ from rekindle.core.models.config import (
     Norm,
     Rope,
 )
-from rekindle.core.models.vision.config import Activate, Merge, Product, Scaling, Step, Tap, VisionConfig
+from rekindle.core.models.vision.config import Activate, Merge, Product, Scaling, Step, VisionConfig, VisionTap
 from rekindle.formats.families.keys import Keys
 from rekindle.formats.families.reading import activation_of
 from rekindle.formats.images.processors.qwen import FRAMES
@@ -68,7 +68,7 @@ def read_qwen3(outer: Keys, keys: Keys, output_size: int) -> VisionConfig:
     return replace(
         tower,
         stretched="corners",
-        taps=tuple(Tap(at, steps(f"deepstack_merger_list.{i}", joined=True)) for i, at in enumerate(taps)),
+        taps=tuple(VisionTap(at, steps(f"deepstack_merger_list.{i}", joined=True)) for i, at in enumerate(taps)),
     )
 
 

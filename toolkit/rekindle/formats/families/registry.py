@@ -100,7 +100,7 @@ _READERS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _FamilyReader:
     """Reader of a family's config, whose module is imported at its first use."""
 
     place: str
@@ -112,7 +112,7 @@ class _Reader:
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    name: Family(architecture, _Reader(place), name) for name, (architecture, place) in _READERS.items()
+    name: Family(architecture, _FamilyReader(place), name) for name, (architecture, place) in _READERS.items()
 }
 """The supported families by "model_type"."""
 NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {

@@ -10,7 +10,7 @@ import numpy as np
 from rekindle.core.errors import ConfigError, InvalidRequest, RekindleError, not_installed
 from rekindle.formats.images.containers import gif, jpeg, png, webp
 from rekindle.formats.images.containers.orientation import turn_of, turned
-from rekindle.formats.images.containers.plain import Check, Damaged, Plain
+from rekindle.formats.images.containers.plain import Check, DamagedImage, Plain
 from rekindle.formats.images.room import Ended, check_ended, never
 
 MOST_PIXELS: Final = 50_000_000
@@ -77,7 +77,7 @@ def plain_of(data: bytes) -> Plain:
     _, reader, _, _ = _format_of(data)
     try:
         plain = reader(data, check_size)
-    except Damaged as error:
+    except DamagedImage as error:
         raise _damaged(error) from error
     if plain.steps > MOST_STEPS:
         height, width = plain.size
@@ -108,7 +108,7 @@ def decode(data: bytes, ended: Ended = never) -> np.ndarray:
     try:
         with getattr(import_module(module), name)(_Steps(plain.join(), ended)) as image:
             if (image.height, image.width) != plain.size:
-                raise Damaged("its parts tell of two sizes")
+                raise DamagedImage("its parts tell of two sizes")
             image.load()
             return pixels_of(image, turn_of(plain.exif, plain.xmp), ended)
     except RekindleError:

@@ -22,7 +22,7 @@ _TYPES: Final = {b"\x89P": "png", b"\xff\xd8": "jpeg", b"RI": "webp", b"GI": "gi
 """The type by the first bytes of a file."""
 
 
-class _Copies:
+class _Thumbnails:
     """The latest thumbnails by the digests of their images, since widgets draw conversations again and again."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class _Copies:
         return url
 
 
-_COPIES: Final = _Copies()
+_COPIES: Final = _Thumbnails()
 
 
 def thumbnails(images: Sequence[ImageSource | Video], longest: int = LONGEST) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from rekindle.formats.checkpoints.gguf.kinds import CODES
 from rekindle.formats.checkpoints.gguf.places import AnyPlace, TensorPlace, find_places
 from rekindle.formats.checkpoints.gguf.split import open_gguf_files
 from rekindle.formats.saving.codes import BLOCK, BLOCK_BYTES, CodeRows, ggml_blocks, ggml_kind
-from rekindle.formats.saving.gguf_file import Field, NewFile, field_of, write_gguf
+from rekindle.formats.saving.gguf_file import MetadataValue, NewFile, field_of, write_gguf
 from rekindle.formats.saving.gguf_metadata import architecture_of, check_limits, differences, metadata_of, rope_tensors
 from rekindle.formats.saving.gguf_names import new_places, stored_numbers
 from rekindle.formats.saving.gguf_vocabulary import check_tokens, vocabulary_of
@@ -115,7 +115,7 @@ def _from_directory(checkpoint: Checkpoint, kinds: Mapping[str, str], title: str
     return NewFile(architecture.name, fields | _facts(stored), tensors)
 
 
-def _facts(stored: Mapping[str, str]) -> dict[str, Field]:
+def _facts(stored: Mapping[str, str]) -> dict[str, MetadataValue]:
     """Return the metadata of quantization; `rekindle.kinds` has the groups with one scale, by tensor."""
     forms = [ggml_kind(kind) for kind in stored.values()]
     if not forms:
@@ -127,7 +127,7 @@ def _facts(stored: Mapping[str, str]) -> dict[str, Field]:
     }
 
 
-def _fields_of(file: GGUFFile) -> Iterator[tuple[str, Field]]:
+def _fields_of(file: GGUFFile) -> Iterator[tuple[str, MetadataValue]]:
     """Yield the metadata of a file with their types, by the gguf library's reader."""
     import gguf
 
@@ -135,7 +135,7 @@ def _fields_of(file: GGUFFile) -> Iterator[tuple[str, Field]]:
         if key != "general.architecture" and not key.startswith(_REPLACED):
             value: Any = field.contents()
             if value != []:
-                yield key, Field(value, field.types[-1].name)
+                yield key, MetadataValue(value, field.types[-1].name)
 
 
 def _stored_kinds(places: Mapping[str, AnyPlace], kinds: Mapping[str, str], source: str) -> Iterator[tuple[str, str]]:

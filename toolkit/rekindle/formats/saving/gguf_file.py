@@ -16,7 +16,7 @@ _ALIGNMENT: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class MetadataValue:
     """A value of the metadata.
 
     Attributes:
@@ -39,18 +39,18 @@ class NewFile:
     """
 
     architecture: str
-    fields: Mapping[str, Field]
+    fields: Mapping[str, MetadataValue]
     tensors: Sequence[NewTensor]
 
 
-def field_of(value: Any) -> Field:
+def field_of(value: Any) -> MetadataValue:
     """Return a value as metadata: integers as uint32, or int32 in lists; floats as float32."""
     first = value[0] if isinstance(value, list) else value
     if isinstance(first, bool):
-        return Field(value, "BOOL")
+        return MetadataValue(value, "BOOL")
     if isinstance(first, int):
-        return Field(value, "INT32" if isinstance(value, list) else "UINT32")
-    return Field(value, "FLOAT32" if isinstance(first, float) else "STRING")
+        return MetadataValue(value, "INT32" if isinstance(value, list) else "UINT32")
+    return MetadataValue(value, "FLOAT32" if isinstance(first, float) else "STRING")
 
 
 def write_gguf(path: Path, new: NewFile, stage: str, report: Report, check: Callable[[Path], None]) -> int:

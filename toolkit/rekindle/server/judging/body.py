@@ -9,7 +9,7 @@ from rekindle.formats.response import MessageForm
 from rekindle.results.scores.ranking import Content
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.pictures import check_count, content_in
-from rekindle.server.judging.encoding_body import NEUTRAL, Inputs, encoding_in, inputs_in
+from rekindle.server.judging.encoding_body import NEUTRAL, EncodingInputs, encoding_in, inputs_in
 
 MAX_TOP = 2**31 - 1
 PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
@@ -88,7 +88,7 @@ class PoolRequest:
         cache_salt: as in `SamplingParams`.
     """
 
-    inputs: Inputs
+    inputs: EncodingInputs
     task: Literal["classify", "embed"] | None
     activation: bool | None
     dimensions: int | None

@@ -27,7 +27,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class EncodingInputs:
     """Prompts without generation.
 
     Attributes:
@@ -68,7 +68,7 @@ class EmbeddingRequest:
         cache_salt: as in `SamplingParams`.
     """
 
-    inputs: Inputs
+    inputs: EncodingInputs
     dimensions: int | None
     encoding: Literal["float", "base64"]
     cache_salt: str
@@ -112,7 +112,7 @@ def encoding_in(body: Fields) -> Literal["float", "base64"]:
     return "base64" if encoding == "base64" else "float"
 
 
-def inputs_in(body: Fields, most: int, form: MessageForm, *, images: bool = False) -> Inputs:
+def inputs_in(body: Fields, most: int, form: MessageForm, *, images: bool = False) -> EncodingInputs:
     """Take the texts, token ids or conversation of a body with at most `most` texts.
 
     Args:
@@ -136,7 +136,7 @@ def inputs_in(body: Fields, most: int, form: MessageForm, *, images: bool = Fals
     side = body.take("truncation_side", str) or "right"
     if side not in ("left", "right"):
         body.refuse("truncation_side", f"must be left or right, got {preview(side)}")
-    return Inputs(prompts, special, count, side == "left", template)
+    return EncodingInputs(prompts, special, count, side == "left", template)
 
 
 def read_tokenize(body: Fields, form: MessageForm) -> TokenizeRequest:

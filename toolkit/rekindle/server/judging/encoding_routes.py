@@ -16,7 +16,7 @@ from rekindle.server.judging.body import PoolRequest
 from rekindle.server.judging.encoding_answer import embeddings, pieces_object, tokens_object
 from rekindle.server.judging.encoding_body import (
     EmbeddingRequest,
-    Inputs,
+    EncodingInputs,
     TokenizeRequest,
     read_detokenize,
     read_embedding,
@@ -79,7 +79,7 @@ async def vectors_of(
 
 
 async def without_answers(
-    exchange: Exchange, inputs: Inputs, compute: Callable[..., Awaitable[T]], *, embeds: bool = False
+    exchange: Exchange, inputs: EncodingInputs, compute: Callable[..., Awaitable[T]], *, embeds: bool = False
 ) -> tuple[T, int]:
     """Return the result of a session call for the prompts of a body, and the number of their tokens.
 
@@ -99,7 +99,7 @@ async def without_answers(
         raise api_error_of(error, inputs.fields) from error
 
 
-def prompts_of(exchange: Exchange, inputs: Inputs, *, embeds: bool) -> tuple[dict[str, Any], int]:
+def prompts_of(exchange: Exchange, inputs: EncodingInputs, *, embeds: bool) -> tuple[dict[str, Any], int]:
     """Return the keywords of a session call for several prompts, and the number of their tokens.
 
     Conversations without images become token ids. If texts and token ids are mixed, or the tokens of texts are not
@@ -125,7 +125,7 @@ def prompts_of(exchange: Exchange, inputs: Inputs, *, embeds: bool) -> tuple[dic
     return {"token_ids": ids, **({"instruction": ""} if prefix and are_texts else {})}, sum(map(len, ids))
 
 
-def _in_conversations(session: ServedSession, inputs: Inputs) -> Inputs:
+def _in_conversations(session: ServedSession, inputs: EncodingInputs) -> EncodingInputs:
     """Return prompts as conversations in the form of the model's files; token ids stay."""
     chats, variables = list[Any](), dict[str, Any]()
     for prompt in inputs.prompts:
@@ -155,7 +155,7 @@ def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and isinstance(value[0], int)
 
 
-def _shortened(model: ServedModel, inputs: Inputs, prompt: Any) -> list[int]:
+def _shortened(model: ServedModel, inputs: EncodingInputs, prompt: Any) -> list[int]:
     """Return the token ids of a prompt, cut if it is too long; the special tokens around a text stay."""
     if model.session.tokenizer is None and isinstance(prompt, str):
         raise invalid_field("input", "input has texts, and the model has no tokenizer: give token ids alone")
@@ -169,7 +169,7 @@ def _shortened(model: ServedModel, inputs: Inputs, prompt: Any) -> list[int]:
     return [*before, *inner, *after]
 
 
-def _parts(session: ServedSession, prompt: Any, inputs: Inputs) -> tuple[list[int], list[int], list[int]]:
+def _parts(session: ServedSession, prompt: Any, inputs: EncodingInputs) -> tuple[list[int], list[int], list[int]]:
     """Return the special tokens before a prompt, its own tokens, and the special tokens after it."""
     if _is_ids(prompt):
         return [], prompt, []

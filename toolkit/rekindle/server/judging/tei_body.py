@@ -7,7 +7,7 @@ from typing import Any
 from rekindle.core.request.checks import preview
 from rekindle.server.common.fields import Fields
 from rekindle.server.common.prompts import texts
-from rekindle.server.judging.encoding_body import Inputs
+from rekindle.server.judging.encoding_body import EncodingInputs
 
 _SIDES: Mapping[str, bool] = {"right": False, "left": True}
 """Whether the end of a cut text stays, by the direction of the cut."""
@@ -24,7 +24,7 @@ class EmbedRequest:
         prompt_name: the name of the model's prompt before each text; None for its default.
     """
 
-    inputs: Inputs
+    inputs: EncodingInputs
     normalize: bool
     dimensions: int | None
     prompt_name: str | None
@@ -54,14 +54,16 @@ def read_embed(body: Fields, most: int) -> EmbedRequest:
         body.refuse("truncation_direction", f"must be right or left, got {preview(side)}")
     is_cut = body.flag("truncate")
     request = EmbedRequest(
-        Inputs(prompts, most_tokens=-1 if is_cut else None, keeps_end=_SIDES[side.lower()], name="inputs"),
+        EncodingInputs(prompts, most_tokens=-1 if is_cut else None, keeps_end=_SIDES[side.lower()], name="inputs"),
         body.flag("normalize", True),
         body.take("dimensions", int),
         body.take("prompt_name", str),
     )
     body.finish({})
     if is_cut and request.prompt_name is not None:
-        return EmbedRequest(Inputs(prompts, name="inputs"), request.normalize, request.dimensions, request.prompt_name)
+        return EmbedRequest(
+            EncodingInputs(prompts, name="inputs"), request.normalize, request.dimensions, request.prompt_name
+        )
     return request
 
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from rekindle.client.window import WHOLE, Fit, Messages, Sizes, Words, fitting
+from rekindle.client.window import WHOLE, Fit, Messages, WindowSizes, Words, fitting
 from rekindle.core.concurrency.waits import blocked
 from rekindle.core.errors import RekindleError
 from rekindle.core.request.checks import preview
@@ -133,7 +133,7 @@ def _fitting(exchange: Exchange, call: Call) -> Call:
         return session.count_tokens(own, **template) if own else 0
 
     most = options.get("max_tokens")
-    sizes = Sizes.of(longest, most if type(most) is int else None, count, weigh)  # which is checked with the call
+    sizes = WindowSizes.of(longest, most if type(most) is int else None, count, weigh)  # which is checked with the call
     try:
         window = blocked(fitting(messages, Fit("trim", WHOLE, Words(lambda: None, "")), sizes))
     except RekindleError as error:

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Protocol, Unpack
 
-from rekindle.assembly.looking import Choice
+from rekindle.assembly.looking import Selection
 from rekindle.client.calls.images import has_images
 from rekindle.client.calls.options import GENERATE_DEFAULTS, GenerateOptions, OnePrompt, OnePromptOptions
 from rekindle.client.requests import Requests
@@ -66,7 +66,7 @@ def explain(session: Explained, prompt: OnePrompt = None, **options: Unpack[OneP
             handle.cancel()
     ids = (*generation.prompt_token_ids, *generation.token_ids)
     # The last token predicts nothing here, and prompt and answer may fill the whole context.
-    requested, choice = session._requests.prompt(prompt, options), Choice(tuple(layers), ("residual",))
+    requested, choice = session._requests.prompt(prompt, options), Selection(tuple(layers), ("residual",))
     whole, output = (requested, generation.token_ids[:-1]) if has_images(requested) else (ids[:-1] or ids, ())
     look = yield from session._inspections.look_at(whole, choice, output=output)
     assert look.residual is not None, "it was asked for"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.assembly.looking import Choice
+from rekindle.assembly.looking import Selection
 from rekindle.client.calls.options import PromptOptions
 from rekindle.client.engine_client import OpenEngine
 from rekindle.client.requests import Requests
@@ -70,7 +70,7 @@ class Inspections:
     def look_at(
         self,
         prompt: Prompt,
-        choice: Choice,
+        choice: Selection,
         steer: Sequence[Steering] = (),
         patch: Sequence[Patch] = (),
         output: tuple[int, ...] = (),
@@ -144,7 +144,7 @@ class Inspections:
         self._engine.facts.check_looks("look")
         self._requests.engine.check()
 
-    def _choice(self, layers: Any, parts: Any, heads: Any) -> Choice:
+    def _choice(self, layers: Any, parts: Any, heads: Any) -> Selection:
         count = len(self._engine.facts.model.layers)
         choices = range(count) if layers is None else layers if isinstance(layers, Sequence | range) else [layers]
         if isinstance(choices, str):
@@ -156,7 +156,7 @@ class Inspections:
         checked = tuple(dict.fromkeys(part_of("parts", part) for part in every))
         if not numbers or not checked:
             raise InvalidRequest("layers and parts must each name at least one")
-        return Choice(numbers, checked, self._heads(heads))
+        return Selection(numbers, checked, self._heads(heads))
 
     def _heads(self, heads: Any) -> tuple[tuple[int, int], ...]:
         model = self._engine.facts.model

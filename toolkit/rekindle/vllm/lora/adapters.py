@@ -28,7 +28,7 @@ class _Loaded:
     stamp: Stamp
 
 
-class Adapters:
+class LoadedAdapters:
     """The adapters of an LLM in its session, from the least to the most recently used.
 
     An adapter is known by its directory and the files in it: files saved anew there are another adapter. vLLM knows it

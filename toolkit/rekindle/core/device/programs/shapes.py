@@ -14,7 +14,7 @@ from rekindle.core.device.page_form import PageForm, StateForm
 from rekindle.core.device.place import PAGE, PAGES, ROWS, SAME, STATES, WEIGHTS, Place
 from rekindle.core.device.programs.vision_shapes import VisionShapes, VisionSizes
 from rekindle.core.device.state import Pages, Sizes, Slots, empty_state
-from rekindle.core.models.adapters.products import AdapterSizes, Product, products_of
+from rekindle.core.models.adapters.products import AdapterSizes, LinearShard, products_of
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.decoder import AbstractDecoder, abstract_decoder
 from rekindle.core.models.shard import Shard
@@ -47,7 +47,7 @@ class AdapterRoom:
     place: Place
 
     @property
-    def products(self) -> Sequence[Product]:
+    def products(self) -> Sequence[LinearShard]:
         """The products with room for adapters, in the order of the programs' arguments; of the first device."""
         return products_of(self.config, self.place.shards[0])
 

@@ -43,7 +43,7 @@ NO_ROOM = AdapterSizes(0, 0)
 
 
 @dataclass(frozen=True)
-class Product:
+class LinearShard:
     """A linear layer of one device.
 
     Attributes:
@@ -75,14 +75,14 @@ class Product:
 
 
 @lru_cache(maxsize=8)
-def products_of(config: ModelConfig, shard: Shard = WHOLE) -> tuple[Product, ...]:
+def products_of(config: ModelConfig, shard: Shard = WHOLE) -> tuple[LinearShard, ...]:
     """Return the linear layers of a device with room for adapters, in a fixed order."""
     weights = _Shapes(shard)
     decoder = Decoder(config, weights)
     products = [_product(path, linear, weights) for path, linear in linears(decoder) if path not in WITHOUT]
     own, size = shard.units(config.vocab_size), config.embedding_size or config.hidden_size
     rows = None if shard.of == 1 else rows_of((own, 1, 0))
-    head = Product(HEAD, {config.names.head: config.vocab_size}, size, len(own), rows, None)
+    head = LinearShard(HEAD, {config.names.head: config.vocab_size}, size, len(own), rows, None)
     return (*sorted(products, key=lambda product: product.path), head)
 
 
@@ -95,13 +95,13 @@ def linears(module: nnx.Module, path: Path = ()) -> Iterator[tuple[Path, Linear]
             yield from linears(value, (*path, name))
 
 
-def _product(path: Path, linear: Linear, weights: "_Shapes") -> Product:
+def _product(path: Path, linear: Linear, weights: "_Shapes") -> LinearShard:
     forms = jax.tree.leaves(nnx.split(linear)[1])
     request = next(weights.matrices[id(form)] for form in forms if id(form) in weights.matrices)
     axis = 1 if request.transposed else 0
     parts = {name.removesuffix(".weight"): shape[axis] for name, shape in request.shapes.items()}
     inputs = next(iter(request.shapes.values()))[1 - axis]
-    return Product(path, parts, inputs, linear.outputs, request.order, request.inputs)
+    return LinearShard(path, parts, inputs, linear.outputs, request.order, request.inputs)
 
 
 class _Shapes:

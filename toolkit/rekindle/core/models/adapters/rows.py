@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
-from rekindle.core.models.adapters.products import HEAD, AdapterSizes, Product, linears
+from rekindle.core.models.adapters.products import HEAD, AdapterSizes, LinearShard, linears
 from rekindle.core.models.decoder import Decoder
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
@@ -64,7 +64,7 @@ class Adapters:
         sizes: the room for adapters.
     """
 
-    products: Sequence[Product]
+    products: Sequence[LinearShard]
     stacks: Stacks
     sizes: AdapterSizes
 

@@ -92,7 +92,7 @@ Step: TypeAlias = Merge | Pool | Scaling | Product | Activate | Multiply | Stand
 
 
 @dataclass(frozen=True, slots=True)
-class Tap:
+class VisionTap:
     """Summands for the tokens of an image behind one of the decoder's first layers (Meng et al., 2024).
 
     Attributes:
@@ -144,7 +144,7 @@ class VisionConfig:
     columns_first: bool = False
     tables: int = 1
     stretched: Literal["corners", "means"] | None = None
-    taps: tuple[Tap, ...] = ()
+    taps: tuple[VisionTap, ...] = ()
     window: int = 1
     windowed: frozenset[int] = frozenset()
     class_token: str | None = None

@@ -11,7 +11,7 @@ from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.request.request import Pooling
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.checkpoints.heads import HeadLayer, HeadNorm, WordHead
+from rekindle.formats.checkpoints.heads import HeadLayer, RowNorm, WordHead
 from rekindle.formats.checkpoints.huggingface.classifier import activation_of, labels_of, read_activation
 from rekindle.formats.checkpoints.uses import Activation, Classifier
 from rekindle.formats.families.reading import ACTIVATIONS
@@ -150,7 +150,7 @@ class _Files:
         norm = None
         if layer.norm:
             eps = self.config.norm.eps
-            norm = HeadNorm(self.tensor(f"{layer.norm}.weight"), self.either(f"{layer.norm}.bias"), eps)
+            norm = RowNorm(self.tensor(f"{layer.norm}.weight"), self.either(f"{layer.norm}.bias"), eps)
         return HeadLayer(self.tensor(f"{layer.name}.weight"), self.either(f"{layer.name}.bias"), activation, norm)
 
     def classifier(self, layers: tuple[_Layer, ...], out: str, activation: Activation) -> Classifier:

@@ -1,6 +1,6 @@
 """GIF: the palette, the clear colour and the pixels of the first frame."""
 
-from rekindle.formats.images.containers.plain import Check, Counter, Damaged, Plain, joined
+from rekindle.formats.images.containers.plain import Check, Counter, DamagedImage, Plain, joined
 
 _EXTENSION, _FRAME, _END = 0x21, 0x2C, 0x3B
 _CONTROL = 0xF9
@@ -15,10 +15,10 @@ def read(data: bytes, check: Check) -> Plain:
         check: checks the size; may raise any error.
 
     Raises:
-        Damaged: the file is damaged, or has too many parts.
+        DamagedImage: the file is damaged, or has too many parts.
     """
     if len(data) < 13:
-        raise Damaged("it is cut")
+        raise DamagedImage("it is cut")
     size = _pair(data, 6)
     check((max(1, size[1]), max(1, size[0])))  # a frame may be larger
     place = 13 + _palette(data[10])
@@ -37,12 +37,12 @@ def read(data: bytes, check: Check) -> Plain:
             return _framed(data, place, check, head, clear, counter)
         else:
             place += 1  # as other readers do
-    raise Damaged("it has no frame")
+    raise DamagedImage("it has no frame")
 
 
 def _framed(data: bytes, place: int, check: Check, head: tuple[int, int], clear: bytes, counter: Counter) -> Plain:
     if place + 11 > len(data):
-        raise Damaged("it is cut")
+        raise DamagedImage("it is cut")
     size, (x, y), (wide, high) = _pair(data, 6), _pair(data, place + 1), _pair(data, place + 5)
     width, height = max(size[0], x + wide), max(size[1], y + high)
     check((height, width))

@@ -7,7 +7,7 @@ scans.
 import re
 from typing import Final
 
-from rekindle.formats.images.containers.plain import MOST_NOTE, Check, Counter, Damaged, Plain, joined
+from rekindle.formats.images.containers.plain import MOST_NOTE, Check, Counter, DamagedImage, Plain, joined
 
 MOST_SCANS: Final = 100
 """Most scans; encoders write about ten."""
@@ -38,7 +38,7 @@ def read(data: bytes, check: Check) -> Plain:
         check: checks the size; may raise any error.
 
     Raises:
-        Damaged: the file is damaged, or has too many parts.
+        DamagedImage: the file is damaged, or has too many parts.
     """
     pieces: list[tuple[int, int]] = [(0, 2)]
     frame, notes = None, {_EXIF: b"", _XMP: b""}
@@ -57,10 +57,10 @@ def read(data: bytes, check: Check) -> Plain:
         if end < start + 4 or end > len(data):
             if scans:
                 break  # the scans before may have all pixels
-            raise Damaged("a segment is cut")
+            raise DamagedImage("a segment is cut")
         if marker in _FRAMES:
             if frame is not None:
-                raise Damaged("it has several frames")
+                raise DamagedImage("it has several frames")
             frame = data[start:end]
             check(_size(frame))
         elif marker in _TABLES:
@@ -70,13 +70,13 @@ def read(data: bytes, check: Check) -> Plain:
             match = _MARKER.search(data, end)
             end = len(data) if match is None else match.start()
         elif marker not in _NOTES:
-            raise Damaged(f"it has the unknown marker {marker:#x}")
+            raise DamagedImage(f"it has the unknown marker {marker:#x}")
         else:
             for name in notes:
                 if marker == 0xE1 and not notes[name] and data.startswith(name, start + 4):
                     notes[name] = data[start + 4 + len(name) : min(end, start + MOST_NOTE)]
         if scans > MOST_SCANS or tables > MOST_TABLES:
-            raise Damaged(f"it has more than {MOST_SCANS} scans or {MOST_TABLES:,} tables")
+            raise DamagedImage(f"it has more than {MOST_SCANS} scans or {MOST_TABLES:,} tables")
         is_colour = marker in (_JFIF, _ADOBE) and marker not in colours
         if is_colour:
             colours.add(marker)
@@ -84,7 +84,7 @@ def read(data: bytes, check: Check) -> Plain:
             pieces.append((start, end))
         place = end
     if frame is None or not scans:
-        raise Damaged("it has no pixels")
+        raise DamagedImage("it has no pixels")
     (height, width), planes = _size(frame), frame[9]
     pixels = height * width
     has_all = scans > 1 or frame[1] not in (0xC0, 0xC1)  # the coefficients of the whole image are in memory
@@ -97,7 +97,7 @@ def read(data: bytes, check: Check) -> Plain:
 def _size(frame: bytes) -> tuple[int, int]:
     """Return (height, width) in the segment of a frame."""
     if len(frame) < 10:
-        raise Damaged("its size is cut")
+        raise DamagedImage("its size is cut")
     return int.from_bytes(frame[5:7], "big"), int.from_bytes(frame[7:9], "big")
 
 

@@ -14,7 +14,7 @@ Check: TypeAlias = Callable[[tuple[int, int]], None]
 """Function with an error for a (height, width) out of bounds, before the rest of a file is read."""
 
 
-class Damaged(Exception):
+class DamagedImage(Exception):
     """A file breaks the rules of the format, or has more parts than any picture."""
 
 
@@ -48,11 +48,11 @@ class Counter:
         """Count a part.
 
         Raises:
-            Damaged: there are more than `MOST_BLOCKS`.
+            DamagedImage: there are more than `MOST_BLOCKS`.
         """
         self.count += 1
         if self.count > MOST_BLOCKS:
-            raise Damaged(f"it has more than {MOST_BLOCKS:,} parts")
+            raise DamagedImage(f"it has more than {MOST_BLOCKS:,} parts")
 
 
 def joined(data: bytes, pieces: Sequence[tuple[int, int]]) -> bytes:

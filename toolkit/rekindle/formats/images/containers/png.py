@@ -4,7 +4,7 @@ import re
 import zlib
 from typing import Final
 
-from rekindle.formats.images.containers.plain import MOST_NOTE, Check, Counter, Damaged, Plain, joined
+from rekindle.formats.images.containers.plain import MOST_NOTE, Check, Counter, DamagedImage, Plain, joined
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _KEPT: Final = frozenset({b"PLTE", b"tRNS"})
@@ -24,15 +24,15 @@ def read(data: bytes, check: Check) -> Plain:
         check: checks the size; may raise any error.
 
     Raises:
-        Damaged: the file is damaged, or has too many parts.
+        DamagedImage: the file is damaged, or has too many parts.
     """
     header, sum_of_header = data[16:29], data[29:33]
     if data[8:16] != b"\0\0\0\x0dIHDR" or sum_of_header != zlib.crc32(b"IHDR" + header).to_bytes(4, "big"):
-        raise Damaged("it has no header")
+        raise DamagedImage("it has no header")
     width, height = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big")
     check((height, width))
     if header[9] not in _BYTES:
-        raise Damaged("its colours are of no known type")
+        raise DamagedImage("its colours are of no known type")
     pieces, pixels = [(0, 33)], list[tuple[int, int]]()
     exif, xmp = b"", b""
     counter, place, is_over = Counter(), 33, False
@@ -55,9 +55,9 @@ def read(data: bytes, check: Check) -> Plain:
         elif kind in (b"iTXt", b"tEXt", b"zTXt"):
             exif, xmp = _noted(kind, data[start : min(end, start + MOST_NOTE)], exif, xmp)
     if not pixels:
-        raise Damaged("it has no pixels")
+        raise DamagedImage("it has no pixels")
     if len(pieces) > 3:
-        raise Damaged("it has several palettes")
+        raise DamagedImage("it has several palettes")
 
     def join() -> bytes:
         whole = joined(data, pixels)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rekindle.formats.images.containers.plain import MOST_NOTE, Check, Counter, Damaged, Plain, joined
+from rekindle.formats.images.containers.plain import MOST_NOTE, Check, Counter, DamagedImage, Plain, joined
 
 _TABLE: Final = 21 << 10
 """Bytes of the codes of one group in a file without loss. libwebp makes room for all groups at first."""
@@ -23,7 +23,7 @@ def read(data: bytes, check: Check) -> Plain:
         check: checks the size; may raise any error.
 
     Raises:
-        Damaged: the file is damaged, or has too many parts.
+        DamagedImage: the file is damaged, or has too many parts.
     """
     header, size, notes = b"", None, {b"EXIF": b"", b"XMP ": b""}
     pieces: list[tuple[int, int]] = []
@@ -33,11 +33,11 @@ def read(data: bytes, check: Check) -> Plain:
         kind, length = data[place : place + 4], int.from_bytes(data[place + 4 : place + 8], "little")
         start, end = place + 8, place + 8 + length + length % 2
         if kind in (b"VP8X", b"ANIM", b"ALPH", b"VP8 ", b"VP8L", b"ANMF") and end > len(data) + length % 2:
-            raise Damaged("it is cut")
+            raise DamagedImage("it is cut")
         if kind == b"VP8X" and not header and not pieces:
             header = data[start : start + 10]
             if len(header) < 10 or length < 10:
-                raise Damaged("its header is cut")
+                raise DamagedImage("its header is cut")
             size = 1 + int.from_bytes(header[7:10], "little"), 1 + int.from_bytes(header[4:7], "little")
             check(size)
         elif kind in (b"ANIM", b"ALPH", b"VP8 ", b"VP8L", b"ANMF") and not is_over:
@@ -53,7 +53,7 @@ def read(data: bytes, check: Check) -> Plain:
             notes[kind] = data[start : min(start + length, start + MOST_NOTE)]
         place = end
     if size is None or not is_over:
-        raise Damaged("it has no frame")
+        raise DamagedImage("it has no frame")
     pixels = size[0] * size[1]
 
     def join() -> bytes:
@@ -74,7 +74,7 @@ def _bitstream(data: bytes, place: int, end: int, counter: Counter) -> tuple[byt
         if kind in (b"VP8 ", b"VP8L"):
             return kind, place + 8
         place += 8 + length + length % 2
-    raise Damaged("its frame has no pixels")
+    raise DamagedImage("its frame has no pixels")
 
 
 def _size(data: bytes, kind: bytes, start: int) -> tuple[int, int]:
@@ -82,11 +82,11 @@ def _size(data: bytes, kind: bytes, start: int) -> tuple[int, int]:
     head = data[start : start + 10]
     if kind == b"VP8L":
         if len(head) < 5 or head[0] != 0x2F:
-            raise Damaged("its frame has no header")
+            raise DamagedImage("its frame has no header")
         bits = int.from_bytes(head[1:5], "little")
         return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
     if len(head) < 10 or head[3:6] != b"\x9d\x01\x2a":
-        raise Damaged("its frame has no header")
+        raise DamagedImage("its frame has no header")
     width, height = int.from_bytes(head[6:8], "little") & 0x3FFF, int.from_bytes(head[8:10], "little") & 0x3FFF
     return height, width
 

@@ -14,7 +14,7 @@ from rekindle.formats.images.processors.pixtral import read_pixtral
 from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.images.processors.qwen import QwenImages
 from rekindle.formats.images.processors.qwen_videos import read_qwen2, read_qwen3
-from rekindle.formats.images.processors.settings import Settings
+from rekindle.formats.images.processors.settings import ProcessorSettings
 from rekindle.formats.images.processors.tiled.idefics3 import read_idefics3
 from rekindle.formats.images.processors.tiled.internvl import read_internvl
 from rekindle.formats.images.processors.tiled.lfm2_vl import read_lfm2_vl
@@ -23,7 +23,7 @@ from rekindle.formats.images.sizing import PIXELS, Sizing
 
 IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_config", "video_preprocessor_config")
 """Names of the JSON files with settings of images."""
-PROCESSORS: Final[Mapping[str, Callable[[Settings], ImageProcessor]]] = {
+PROCESSORS: Final[Mapping[str, Callable[[ProcessorSettings], ImageProcessor]]] = {
     "gemma3": read_gemma3,
     "gemma4": read_gemma4,
     "idefics3": read_idefics3,
@@ -66,7 +66,7 @@ def image_processor(
         own or (inner if isinstance(inner := processor.get(name), Mapping) else {})
         for name, own in (("image_processor", preprocessor), ("video_processor", video_preprocessor))
     )
-    return PROCESSORS[kind](Settings(source, config, image, processor, tokens, video, tokenizer))
+    return PROCESSORS[kind](ProcessorSettings(source, config, image, processor, tokens, video, tokenizer))
 
 
 def sized(processor: ImageProcessor, sizing: Sizing) -> ImageProcessor:

@@ -9,7 +9,7 @@ import numpy as np
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize, resize_to_cells
 from rekindle.formats.images.processors.processor import ImageWords
-from rekindle.formats.images.processors.settings import Settings
+from rekindle.formats.images.processors.settings import ProcessorSettings
 
 LOW_TOKENS: Final = 70
 """Most tokens of an image of Gemma 4 with low detail."""
@@ -201,7 +201,7 @@ class Gemma4Images:
         return full_patches(numbers[None], self.patch, self.merge)
 
 
-def read_gemma3(settings: Settings) -> Gemma3Images:
+def read_gemma3(settings: ProcessorSettings) -> Gemma3Images:
     """Read the rules of a Gemma 3. Missing settings have the values of transformers' class.
 
     Raises:
@@ -234,7 +234,7 @@ def read_gemma3(settings: Settings) -> Gemma3Images:
     )
 
 
-def read_gemma4(settings: Settings) -> Gemma4Images:
+def read_gemma4(settings: ProcessorSettings) -> Gemma4Images:
     """Read the rules of a Gemma 4. Missing settings have the values of transformers' class.
 
     Raises:

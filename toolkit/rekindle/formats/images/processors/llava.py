@@ -3,14 +3,14 @@
 from typing import Final
 
 from rekindle.core.errors import UnsupportedModel
-from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, HALF, Settings
+from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, HALF, ProcessorSettings
 from rekindle.formats.images.processors.squares import SquareImages
 
 UNKNOWN: Final = "<unk>"
 """The unknown token of a Llama."""
 
 
-def read_squares(settings: Settings) -> SquareImages:
+def read_squares(settings: ProcessorSettings) -> SquareImages:
     """Read the rules of a checkpoint. Missing settings have the values of transformers' classes.
 
     Raises:
@@ -36,7 +36,7 @@ def read_squares(settings: Settings) -> SquareImages:
     )
 
 
-def image_tokens(settings: Settings) -> tuple[str, str]:
+def image_tokens(settings: ProcessorSettings) -> tuple[str, str]:
     """Return the texts of the token of an embedding and of an image's place.
 
     The vocabularies of the first LLaVAs have no token of images: the unknown token stands for the embeddings.
@@ -55,7 +55,7 @@ def image_tokens(settings: Settings) -> tuple[str, str]:
     return token, place
 
 
-def square_size(settings: Settings) -> int:
+def square_size(settings: ProcessorSettings) -> int:
     """Return the pixels of the side of the tower's squares, which the image processor's sizes must be.
 
     Raises:

@@ -3,11 +3,11 @@
 from typing import Any
 
 from rekindle.core.errors import CheckpointError
-from rekindle.formats.images.processors.settings import HALF, Settings
+from rekindle.formats.images.processors.settings import HALF, ProcessorSettings
 from rekindle.formats.images.processors.squares import SquareImages
 
 
-def read_paligemma(settings: Settings) -> SquareImages:
+def read_paligemma(settings: ProcessorSettings) -> SquareImages:
     """Read the rules of a checkpoint. Missing settings have the values of transformers' class.
 
     Raises:

@@ -16,7 +16,7 @@ from rekindle.formats.images.processors.arrays import (
     resize_to_cells,
 )
 from rekindle.formats.images.processors.processor import ImageWords
-from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
+from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, ProcessorSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class PixtralImages:
         return full_patches(self.normalization.apply(image)[None], self.patch, self.merge)
 
 
-def read_pixtral(settings: Settings) -> PixtralImages:
+def read_pixtral(settings: ProcessorSettings) -> PixtralImages:
     """Read the rules of a checkpoint. Missing settings have the values of transformers' class.
 
     Raises:
@@ -113,7 +113,7 @@ def read_pixtral(settings: Settings) -> PixtralImages:
     return images
 
 
-def _check_cell(settings: Settings, images: PixtralImages) -> None:
+def _check_cell(settings: ProcessorSettings, images: PixtralImages) -> None:
     """Check the size of a token in the processor's settings against that of the tower.
 
     Raises:

@@ -18,7 +18,7 @@ from rekindle.formats.images.processors.arrays import (
     resize_to_cells,
 )
 from rekindle.formats.images.processors.processor import ImageWords
-from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
+from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, ProcessorSettings
 from rekindle.formats.images.sizing import Sizing
 
 MOST_ASPECT: Final = 200
@@ -175,7 +175,7 @@ def down(cell: int, side: float) -> int:
     return max(cell, math.floor(side / cell) * cell)
 
 
-def read_images(settings: Settings) -> QwenImages:
+def read_images(settings: ProcessorSettings) -> QwenImages:
     """Read the rules of a checkpoint. Missing settings have the values of transformers' class.
 
     Raises:

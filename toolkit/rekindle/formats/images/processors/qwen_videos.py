@@ -9,7 +9,7 @@ from rekindle.core.errors import UnsupportedModel
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, full_patches, resize_as_torch
 from rekindle.formats.images.processors.qwen import FRAMES, QwenImages, check_aspect, down, read_images, size_within
-from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, HALF, Settings
+from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, HALF, ProcessorSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _patches(
     return full_patches(both.reshape(1, height, width, -1), rules.patch, rules.merge)
 
 
-def read_qwen3(settings: Settings) -> QwenImages:
+def read_qwen3(settings: ProcessorSettings) -> QwenImages:
     """Read the rules of a Qwen3-VL or Qwen3.5, with those for videos; see `read_images`."""
     images, video = read_images(settings), settings.video
     size = video.get("size") or {}
@@ -185,7 +185,7 @@ def read_qwen3(settings: Settings) -> QwenImages:
     return replace(images, videos=videos)
 
 
-def read_qwen2(settings: Settings) -> QwenImages:
+def read_qwen2(settings: ProcessorSettings) -> QwenImages:
     """Read the rules of a Qwen2-VL or Qwen2.5-VL, with those for videos; see `read_images`.
 
     Without settings for videos, those for images count, as in transformers.
@@ -210,6 +210,6 @@ def read_qwen2(settings: Settings) -> QwenImages:
     return replace(images, videos=videos)
 
 
-def _check_frames(settings: Settings) -> None:
+def _check_frames(settings: ProcessorSettings) -> None:
     if settings.integer(settings.video, "temporal_patch_size", FRAMES) != FRAMES:
         raise UnsupportedModel(f"{settings.source}: a video processor with a temporal_patch_size other than {FRAMES}")

@@ -21,7 +21,7 @@ _PLACES: Final = ("extra_special_tokens", "model_specific_special_tokens")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProcessorSettings:
     """The settings of a checkpoint's image processor.
 
     Attributes:

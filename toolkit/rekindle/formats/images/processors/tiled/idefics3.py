@@ -12,7 +12,7 @@ from rekindle.core.errors import CheckpointError
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
 from rekindle.formats.images.processors.processor import ImageWords
-from rekindle.formats.images.processors.settings import HALF, Settings
+from rekindle.formats.images.processors.settings import HALF, ProcessorSettings
 from rekindle.formats.images.processors.tiled.tiles import cut, tiled_order
 
 LONGEST: Final = 4096
@@ -187,7 +187,7 @@ def _table_rows(count: int, side: int) -> np.ndarray:
     return rows
 
 
-def read_idefics3(settings: Settings) -> Idefics3Images:
+def read_idefics3(settings: ProcessorSettings) -> Idefics3Images:
     """Read the rules of a checkpoint. Missing settings have the values of transformers' class.
 
     Raises:

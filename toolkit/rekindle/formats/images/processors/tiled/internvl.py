@@ -9,7 +9,7 @@ from rekindle.core.errors import CheckpointError, UnsupportedModel
 from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
 from rekindle.formats.images.processors.processor import ImageWords
-from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
+from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, ProcessorSettings
 from rekindle.formats.images.processors.tiled.tiles import cut, grids_between, nearest_grid, tiled_order
 
 CHAT: Final = "internvl_chat"
@@ -107,7 +107,7 @@ class InternVLImages:
         return full_patches(self.normalization.apply(self.tiles(pixels)), self.patch, self.merge)
 
 
-def read_internvl(settings: Settings) -> InternVLImages:
+def read_internvl(settings: ProcessorSettings) -> InternVLImages:
     """Read the rules of a checkpoint. Missing settings have the values of transformers' class.
 
     Images are always cut: transformers' processor of the family says so, whatever the setting of its image processor.
@@ -149,7 +149,7 @@ def read_internvl(settings: Settings) -> InternVLImages:
     return images
 
 
-def _read_chat(settings: Settings) -> InternVLImages:
+def _read_chat(settings: ProcessorSettings) -> InternVLImages:
     """Read the rules of OpenGVLab's files, whose numbers of tiles are in config.json.
 
     Raises:

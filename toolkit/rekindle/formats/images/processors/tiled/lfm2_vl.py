@@ -15,7 +15,7 @@ from rekindle.formats.images.processors.arrays import (
     resize_as_torch,
 )
 from rekindle.formats.images.processors.processor import ImageWords
-from rekindle.formats.images.processors.settings import HALF, Settings
+from rekindle.formats.images.processors.settings import HALF, ProcessorSettings
 from rekindle.formats.images.processors.tiled.tiles import Grid, cut, nearest_grid, tiled_order
 
 BILINEAR: Final = 2
@@ -185,7 +185,7 @@ def _grids(least: int, most: int) -> list[Grid]:
     )
 
 
-def read_lfm2_vl(settings: Settings) -> Lfm2Images:
+def read_lfm2_vl(settings: ProcessorSettings) -> Lfm2Images:
     """Read the rules of a checkpoint. Missing settings have the values of transformers' class.
 
     Raises:

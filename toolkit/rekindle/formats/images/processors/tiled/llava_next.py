@@ -11,7 +11,7 @@ from rekindle.core.models.vision.patches import Patches
 from rekindle.formats.images.processors.arrays import Normalization, by_row, full_patches, resize
 from rekindle.formats.images.processors.llava import image_tokens, read_squares, square_size
 from rekindle.formats.images.processors.processor import ImageWords
-from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, Settings
+from rekindle.formats.images.processors.settings import CLIP_MEAN, CLIP_STD, ProcessorSettings
 from rekindle.formats.images.processors.squares import SquareImages
 from rekindle.formats.images.processors.tiled.tiles import cut, tiled_order
 
@@ -150,7 +150,7 @@ def _inside(size: Size, outer: Size) -> Size:
     return most_height, min(math.ceil(width * by_height), most_width)
 
 
-def read_llava(settings: Settings) -> SquareImages | LlavaNextImages:
+def read_llava(settings: ProcessorSettings) -> SquareImages | LlavaNextImages:
     """Read the rules of a LLaVA or a LLaVA-NeXT. Missing settings have the values of transformers' classes.
 
     Raises:
@@ -172,7 +172,7 @@ def read_llava(settings: Settings) -> SquareImages | LlavaNextImages:
     )
 
 
-def _sizes(settings: Settings, tile: int) -> tuple[Size, ...]:
+def _sizes(settings: ProcessorSettings, tile: int) -> tuple[Size, ...]:
     """Return the sizes of the grids of tiles, which processor and model must have alike."""
     places = [each.get("image_grid_pinpoints") for each in (settings.image, settings.config)]
     values: Any = next((each for each in places if each), GRIDS)
