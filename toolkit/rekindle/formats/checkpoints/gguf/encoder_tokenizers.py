@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from rekindle.core.errors import CheckpointError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.text.tokenizer import Tokenizer
-from rekindle.formats.checkpoints.gguf.tokenizer import WORDPIECE
 from rekindle.formats.checkpoints.huggingface.unigram import add_special, unigram_backend, wrap_pairs
 from rekindle.formats.checkpoints.huggingface.wordpiece import wordpiece_backend
 
@@ -82,7 +81,9 @@ def encoder_tokenizer(tokenizer: Tokenizer, metadata: Mapping[str, Any], config:
     Raises:
         CheckpointError: the vocabulary lacks a special token.
     """
-    is_wordpiece = metadata.get("tokenizer.ggml.model") == WORDPIECE
+    from tokenizers.models import WordPiece
+
+    is_wordpiece = isinstance(tokenizer.backend.model, WordPiece)
     if not is_wordpiece:
         tokens = metadata["tokenizer.ggml.tokens"]
         first, last = (_special(metadata, tokens, name, source) for name in ("first", "last"))
