@@ -1,6 +1,5 @@
 """`rekindle serve` says where it serves, and ends in order when it is told to."""
 
-import gc
 import json
 import os
 import signal
@@ -19,16 +18,13 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.cli import serve as serving_module
 from rekindle.cli.serve import wait_for_signals
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.threads import WAITING
 from rekindle.core.errors import ConfigError
-from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.session.serving import models_in
 from tests.sentence_models import embedding_model
-from tests.unit.command_line import fake_opening
 from tests.unit.lora import random_parts, saved
 from tests.unit.sockets import ask
 from tests.waiting import PATIENCE
@@ -176,17 +172,6 @@ def test_what_cannot_be_served_is_told_before_a_model_is_opened(
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["serve", "tiny"]) == 1
     assert "pip install 'rekindle-llm[server]'" in capsys.readouterr().err
-
-
-def test_a_server_leaves_what_is_there_before_it_out_of_later_collections(
-    byte_tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rekindle, "open_sync", fake_opening(byte_tokenizer))
-    frozen = [gc.get_freeze_count()]
-    monkeypatch.setattr(serving_module, "wait_for_signals", lambda _: frozen.append(gc.get_freeze_count()))
-    objects: list[list[int]] = [[] for _ in range(100)]
-    assert main(["serve", "tiny", "--port", "0", "--quiet"]) == 0
-    assert frozen[1] >= frozen[0] + len(objects)
 
 
 def test_the_tables_of_a_file_are_models_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

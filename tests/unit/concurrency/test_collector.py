@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rekindle.core.concurrency.collector import OldObjects, collector_paused
+from rekindle.core.concurrency.collector import OLD_OBJECTS, OldObjects, collector_paused
+from rekindle.testing import fake_session
 from tests.waiting import PATIENCE
 
 IMPORT = """
@@ -181,3 +182,16 @@ def test_engines_leave_what_a_user_froze() -> None:
         gc.collect()
         assert gc.get_freeze_count()
     assert gc.get_freeze_count()
+
+
+def test_a_session_leaves_old_objects_out_until_it_is_closed() -> None:
+    before = len(OLD_OBJECTS.engines)
+    with fake_session() as session:
+        assert len(OLD_OBJECTS.engines) == before + 1
+        is_busy = OLD_OBJECTS.engines[-1]
+        session.pause_sync()
+        session.submit(token_ids=[1, 2, 3], max_tokens=1)
+        assert is_busy()
+        session.resume()
+        session.generate_sync(token_ids=[1, 2, 3], max_tokens=1)
+    assert len(OLD_OBJECTS.engines) == before

@@ -64,7 +64,8 @@ def open_gguf(path: Path, mmproj: Path | None = None, beside: Path | None = None
     shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)
     check_shapes(shapes, config, source)
     tokenizer = gguf_tokenizer(file.metadata, source)
-    embedding = replace(_embedding(file.metadata.get(f"{name}.pooling_type")), dense=_dense(file))
+    pooling = file.metadata.get(f"{name}.pooling_type")
+    embedding = replace(_embedding(pooling, of_encoder=not config.predicts), dense=_dense(file))
     uses = Uses(config.predicts, embedding, _classifier(file, architecture), both_ways=config.both_ways)
     if tokenizer is not None and not config.predicts:
         tokenizer = encoder_tokenizer(tokenizer, file.metadata, config, source)
@@ -133,14 +134,14 @@ def _dense(file: GGUFFile) -> tuple[Dense, ...]:
     return tuple(Dense(np.asarray(file.read(name)).astype(np.float32)) for name in names)
 
 
-def _embedding(pooling: Any) -> Embedding:
+def _embedding(pooling: Any, *, of_encoder: bool) -> Embedding:
     """Return the embedding method for llama.cpp's pooling number. 0 and None mean an unspecified method."""
     if pooling in (None, 0):
         return Embedding()
     supported: dict[Any, Pooling] = {1: "mean", 2: "cls", 3: "last"}
     if pooling in supported:
         return Embedding(supported[pooling])
-    if pooling == _RANK:
+    if of_encoder and pooling == _RANK:
         return Embedding("cls")
     return Embedding(
         unsupported_reason=f"its pooling has the number {pooling}; supported are 1 (mean), 2 (cls) and 3 (last)"
