@@ -69,7 +69,7 @@ def test_an_opening_that_fails_leaves_no_array_behind_though_its_error_is_kept(
     monkeypatch.setattr(place, name, failing)
     with pytest.raises(Exception, match="at this stage") as kept:  # as IPython keeps the last error
         rekindle.open_sync(families / "qwen3", **SMALL, progress=False, precompile="all")
-    assert live() == before
+    assert live() <= before  # arrays of earlier tests may end
     assert kept.value.__traceback__ is not None
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from rekindle.core.policy import Order, Policy
+from rekindle.core.scheduler.cache.outbox import MOST_PAGES
 from rekindle.testing import ByHand
 
 PAGE = 16
@@ -196,3 +197,29 @@ def test_those_who_wait_do_not_take_the_room_from_each_other_in_turns(policy: Po
         one._settle_all()
     assert max(Counter(fetched).values()) <= 2
     assert len(one.ends) == 8
+
+
+def test_rows_that_need_their_next_page_in_one_tick_have_the_evicted_pages_copied_together() -> None:
+    rows = 40
+    one = ByHand(
+        page_size=PAGE,
+        num_pages=1 + 3 * rows,
+        max_running=rows,
+        overlap=False,
+        max_context=4 * PAGE,
+        host_cache_bytes=1024 * PAGE_BYTES,
+    )
+    for number in range(2 * rows):  # the pool is full of what requests left in the cache
+        one.admit(number, document(number, 2), max_tokens=1)
+    one.drain()
+    for number in range(2 * rows, 3 * rows):
+        one.admit(number, document(number, 1)[:-1], max_tokens=2 * PAGE)
+    most, batches = 0, 0
+    while one.in_flight:
+        copied = [len(gathered.entries) for gathered in one.offloading]
+        most, batches = max((most, batches), (sum(copied), len(copied)))
+        while one.offloading:
+            one.settle_offload()
+        one.settle()
+    assert most >= 30
+    assert batches <= -(-most // MOST_PAGES)

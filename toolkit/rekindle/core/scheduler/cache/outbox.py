@@ -2,8 +2,13 @@
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
 
 from rekindle.core.messages import Drop, Message, Offload
+
+MOST_PAGES: Final = 16
+"""Pages in a message. A tick that evicts pages for many rows sends few messages, and its copies need little memory."""
 
 
 class HostTierOutbox:
@@ -21,8 +26,17 @@ class HostTierOutbox:
     def offload(
         self, pages: tuple[int, ...], entries: tuple[int, ...], losses: int, slots: tuple[int, ...] = ()
     ) -> int:
-        """Queue a copy of pages, and of the states of slots, to new entries; return the number of the offload."""
-        self._offloads.append(Offload(next(self._ids), pages, entries, losses, slots))
+        """Queue a copy of pages, and of the states of slots, to new entries; return the number of the offload.
+
+        The last queued offload takes further pages, so several calls may get one number.
+        """
+        match self._offloads:
+            case [*_, Offload(slots=(), losses=before) as last] if (
+                not slots and before == losses and len(last.pages) + len(pages) <= MOST_PAGES
+            ):
+                self._offloads[-1] = replace(last, pages=last.pages + pages, entries=last.entries + entries)
+            case _:
+                self._offloads.append(Offload(next(self._ids), pages, entries, losses, slots))
         return self._offloads[-1].offload_id
 
     def drop(self, entries: Iterable[int]) -> None:

@@ -286,7 +286,8 @@ class PrefixCache:
             nodes_by_entry[entry] = node
         if nodes_by_entry:
             pages = tuple(node.page for node in nodes_by_entry.values() if node is not None and node.page is not None)
-            self._offloading[self._outbox.offload(pages, tuple(nodes_by_entry), self.losses)] = nodes_by_entry
+            number = self._outbox.offload(pages, tuple(nodes_by_entry), self.losses)
+            self._offloading.setdefault(number, {}).update(nodes_by_entry)
 
     def _free(self, evicted: Evicted) -> None:
         self._pool.release(evicted.pages)
