@@ -14,6 +14,7 @@ import importlib.util
 import os
 import re
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -39,6 +40,8 @@ LIMIT = 300
 """The most seconds that one tutorial may take. It takes under 60 on two quiet cores, but CI's cores may be busy."""
 ELSEWHERE = {"18_train_with_tunix": ("tunix", "make test-tunix")}
 """Tutorials that need a library with an environment of its own: its import, and the command that runs them there."""
+ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+"""The model of the hub in tutorials."""
 RESTART = "restart"
 """The tag of the cell that tells the reader to restart the kernel and to run the cells above it again."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -174,6 +177,8 @@ def executed(notebook: NotebookNode, limit: float) -> NotebookNode:
     with tempfile.TemporaryDirectory(prefix="rekindle-tutorial-") as name:
         directory = Path(name).resolve()
         variables = environment(directory)
+        if any(ENCODER in cell.source for cell in code_cells(notebook)):
+            variables = {**variables, "HF_HUB_CACHE": hub_cache(directory / "hub")}
         end = time.monotonic() + limit
         for part in (*above_restart(notebook), notebook):
             _execute(part, directory, variables, end)
@@ -241,6 +246,18 @@ def environment(directory: Path) -> Mapping[str, str]:
         "HF_HUB_OFFLINE": "1",
         "JAX_PLATFORMS": "cpu",  # readers see the outputs of a CPU
     }
+
+
+def hub_cache(directory: Path) -> str:
+    """Make a cache of the hub that has the encoder, as a wheel has it; return its path."""
+    command = [sys.executable, "-m", "tests.real.minilm"]
+    model = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    repository, commit = directory / f"models--{ENCODER.replace('/', '--')}", "0" * 40
+    for folder in ("refs", "snapshots"):
+        (repository / folder).mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit, encoding="utf-8")
+    (repository / "snapshots" / commit).symlink_to(model)
+    return str(directory)
 
 
 def shown(outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
