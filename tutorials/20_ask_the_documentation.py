@@ -206,7 +206,7 @@ pictures.table(rows, head=("question", "answer", "source"))
 #
 # ## What it costs
 #
-# Tokens are what the models computed, with what the prefix cache did not have.
+# Tokens are those that the models computed; the prefix cache had the others.
 
 # %%
 pictures.table(costs, head=("step", "tokens", "seconds"))
