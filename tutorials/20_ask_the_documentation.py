@@ -174,9 +174,8 @@ pictures.table(rows, head=("question", "first passage", "place of a right one, r
 # The model reads the best passage, and its answer is begun for it: with the name of the source, which so cannot be made
 # up. `continue_final_message` has it go on from there.
 
+
 # %%
-
-
 async def answer(question, line):
     """Return an answer out of the best passage, and a link to its source."""
     name, passage = names[line[0]], passages[line[0]]
@@ -207,7 +206,7 @@ pictures.table(rows, head=("question", "answer", "source"))
 #
 # ## What it costs
 #
-# Tokens are what the models computed, with what the prefix cache did not have.
+# Tokens are those that the models computed; the prefix cache had the others.
 
 # %%
 pictures.table(costs, head=("step", "tokens", "seconds"))

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from tests.bench import machine
-from tests.bench.minilm import minilm
 from tests.bench.passages import QUERY, passages
 from tests.bench.peers import ROOT, environment
 from tests.bench.say import say
+from tests.real.minilm import minilm
 
 NAMES = ("ours", "st", "onnx")
 QUERIES = 20

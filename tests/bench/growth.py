@@ -12,8 +12,8 @@ from time import process_time
 from rekindle.client.adapters import AdapterInfo, AdapterTable
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
-from rekindle.core.scheduler.requests.priority_queue import PriorityQueue
 from rekindle.core.scheduler.requests.state import RequestState
+from rekindle.core.scheduler.requests.waiting import PriorityQueue
 from rekindle.testing import fake_limits, fake_session
 
 ACTIONS, ITEMS = 1000, 3000

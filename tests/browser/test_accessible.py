@@ -34,7 +34,7 @@ from rekindle.formats.images.writing import thumbnails
 from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.board_html import board_bundle
 from rekindle.notebook.board.rates import Rate
-from rekindle.notebook.progress.cell_bar import bar_bundle
+from rekindle.notebook.progress.bars import bar_bundle
 from rekindle.results.answers import Answers
 from rekindle.results.comparison import Comparison
 from rekindle.results.facts.restored import RestoreReport

@@ -54,7 +54,7 @@ for running in map(int, sys.argv[4].split(",")):
     session.generate_sync(token_ids=prompts, **options)
     whole = time.perf_counter() - began
     bucket = Bucket(0, running)
-    step = Timed(ready.get(bucket), 0.0)
+    step = Timed(ready.get(bucket))
     ready |= {bucket: step} if bucket in ready else {}
     seen, cpu = [], cpu_seconds(engine)
     with session.watch(lambda record: seen.append(record.message) if isinstance(record.message, Settled) else None):

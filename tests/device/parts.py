@@ -34,6 +34,7 @@ class Part:
 
 
 PARTS: Final = (
+    Part("overlap", "Whether ticks overlap, and what waits", 60),
     Part("limits", "Limits of the device", 20),
     Part("kernels", "Kernels against the reference", 110),
     Part("greedy", "Greedy tokens of twelve families, against transformers on a CPU", 90),

@@ -8,7 +8,7 @@ import pytest
 
 import rekindle
 from rekindle.core.buckets import MAX_STEPS
-from rekindle.core.scheduler.step_counts import StepCounts
+from rekindle.core.scheduler.planner import StepCounts
 from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.engine.pictured import Pictured
 from tests.engine.small import SMALL

@@ -39,7 +39,7 @@ from pydantic import BaseModel
 import rekindle
 from rekindle.formats.response import MessageForm, Response
 from rekindle.formats.response import ToolCall as SessionToolCall
-from rekindle.session.inspect_ai import options, shared
+from rekindle.session.inspect_ai import options, provider
 from rekindle.session.inspect_ai.messages import conversation
 from rekindle.session.inspect_ai.outputs import output_of
 from rekindle.settings.engine import SettingsOptions
@@ -284,7 +284,7 @@ def test_a_wrong_option_of_a_model_is_refused_before_it_is_opened(checkpoint: Pa
     with pytest.raises(PrerequisiteError) as error:
         get_model(f"rekindle/{checkpoint}", config=GenerateConfig(verbosity="low"))
     assert "leave verbosity out" in str(error.value.message)
-    assert not shared._sessions
+    assert not provider._sessions
 
 
 async def test_neutral_options_and_options_for_speed_change_nothing(
@@ -448,7 +448,7 @@ def test_a_model_has_one_session_in_a_process(checkpoint: Path) -> None:
     with second, other:
         pass
     assert isinstance(tiny.error, rekindle.SessionClosed)
-    assert not shared._sessions
+    assert not provider._sessions
     with pytest.raises(rekindle.ConfigError, match="is closed"):
         _ = first.api._session
 

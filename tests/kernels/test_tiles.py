@@ -27,7 +27,7 @@ by_tiles = pytest.mark.skipif(here not in build.TILES, reason="this instruction 
 @pytest.mark.skipif(here != build.BELOW_TILES, reason="the tests of this file run here, or the reference does not")
 def test_the_reference_of_tiles_passes_these_tests() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", __file__],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not deep", __file__],
         env=os.environ | {build.CHOICE: REFERENCE}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

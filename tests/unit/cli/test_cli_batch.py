@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.cli.batch import asking
 from rekindle.cli.batch import running as batch_running
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.server import application
@@ -197,7 +196,7 @@ def test_failures_of_the_server_are_repeated_by_the_same_command_alone(
     source, output, failures, asked = written(tmp_path / "in.jsonl", lines), tmp_path / "out", ["<3>"], list[str]()
     make, part = application.app, tmp_path / "out.part"
     monkeypatch.setattr(application, "app", lambda *given, **named: failing(make(*given, **named), failures))
-    own_ask = asking.ask
+    own_ask = batch_running.ask
 
     async def noted(app: ASGIApp, each: Any) -> Any:
         asked.append(each.custom_id)

@@ -10,7 +10,7 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.cli.generate import prompt
+from rekindle.cli.generate import generating
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.checkpoints.embedded import NAME
 from rekindle.session.session import Session
@@ -36,7 +36,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> list[
 
     monkeypatch.setattr(Session, "submit", noted)
     monkeypatch.setattr(rekindle, "open_sync", noted_model)
-    monkeypatch.setattr(prompt, "_is_redirected", lambda: isinstance(sys.stdin, io.StringIO))
+    monkeypatch.setattr(generating, "_is_redirected", lambda: isinstance(sys.stdin, io.StringIO))
     return prompts
 
 
@@ -173,7 +173,7 @@ def test_a_long_wait_for_standard_input_is_announced(prompts: list[Any], monkeyp
             until_blocking(lambda: "reading standard input to its end" in errors.getvalue(), "the wait is announced")
             return super().read(size)
 
-    monkeypatch.setattr(prompt, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(generating, "PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(sys, "stderr", errors)
     monkeypatch.setattr(sys, "stdin", Late("Hello"))
     assert main(["generate", "--quiet", "--max-tokens", "2"]) == 0

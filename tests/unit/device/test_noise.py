@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.core.device.sampling.keys import keys_of
+from rekindle.core.device.sampling.sample import keys_of
 from rekindle_kernels.xla.noise import gumbel, to_gumbel
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from rekindle.core.device.outputs import NONE_LEFT, NOT_FINITE
 from rekindle.core.device.sampling.adjustments import Adjustments
-from rekindle.core.device.sampling.keys import keys_of
 from rekindle.core.device.sampling.rows import SamplingRows
-from rekindle.core.device.sampling.sample import sample
+from rekindle.core.device.sampling.sample import keys_of, sample
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
 from rekindle_kernels.api import Implementation

@@ -10,8 +10,7 @@ from rekindle.core.errors import InvalidRequest
 from rekindle.core.text.incremental import IncrementalDecoder
 from rekindle.formats.rendering.chat import render
 from rekindle.formats.responses.formats import format_of
-from rekindle.formats.responses.grammars.common import TERMINALS
-from rekindle.formats.responses.grammars.inputs import input_schema, regex_of_grammar
+from rekindle.formats.responses.grammars.inputs import TERMINALS, input_schema, regex_of_grammar
 from rekindle.formats.responses.grammars.terms import json_of, regex_literal
 from rekindle.formats.responses.reading.reader import TemplateReading
 from rekindle.formats.responses.tool_choice import tool_choice_grammar

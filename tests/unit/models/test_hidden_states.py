@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.core.device.sums import sum_states
+from rekindle.core.device.step import sum_states
 from rekindle.core.request.request import Pooling
 from rekindle.testing import VOCAB_SIZE, ByHand, expected_tokens, state_of
 from tests.unit.stages import Stages, shuffled

@@ -12,7 +12,7 @@ from anyio import to_thread
 from rekindle.core.concurrency.feed import Feed
 from rekindle.core.concurrency.progress import Progress, duration_text
 from rekindle.core.errors import InvalidRequest
-from rekindle.mapping.pace import MapPace
+from rekindle.mapping.pending import MapPace
 from rekindle.notebook.progress import batch_progress as paces
 from rekindle.notebook.progress.batch_progress import BatchPace, BatchProgress
 from rekindle.session.session import Session

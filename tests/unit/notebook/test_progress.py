@@ -20,10 +20,8 @@ from rekindle.core.concurrency.waits import Wait
 from rekindle.notebook import front_end
 from rekindle.notebook.log import LOG, tell_restored
 from rekindle.notebook.progress import bars as faces
-from rekindle.notebook.progress import cell_bar, clock
 from rekindle.notebook.progress.awaited_programs import DELAY_SECONDS, POLL_SECONDS, wait_for_look, wait_for_more
-from rekindle.notebook.progress.bars import ProgressBars
-from rekindle.notebook.progress.cell_bar import bar_bundle
+from rekindle.notebook.progress.bars import ProgressBars, bar_bundle
 from tests.unit.cards import Page, as_read
 from tests.waiting import PATIENCE
 
@@ -209,15 +207,15 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[FakeOutput]:
     monkeypatch.setattr(front_end, "CellOutput", FakeOutput)
     monkeypatch.setattr(front_end, "kernel", object)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    monkeypatch.setattr(clock, "SECONDS", 0.01)
+    monkeypatch.setattr(faces, "SECONDS", 0.01)
     return outputs
 
 
 def test_a_cell_keeps_the_last_state_of_each_bar_as_html(
     outputs: list[FakeOutput], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "SECONDS", 3600.0)
-    monkeypatch.setattr(cell_bar, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(faces, "SECONDS", 3600.0)
+    monkeypatch.setattr(faces, "monotonic", lambda: 0.0)
     with ProgressBars(True) as bars:
         for done in range(273):
             bars.show(Progress("loading <b>weights</b>", done, 272, "tensors"))

@@ -9,8 +9,8 @@ from rekindle.core.errors import ConfigError, LogitsNotFinite
 from rekindle.core.messages import Admit, Dispatched, Message, Outputs, Plan, Rejected, Settled
 from rekindle.core.request.params import SamplingParams
 from rekindle.core.request.request import Request
+from rekindle.core.scheduler.planner import StepCounts
 from rekindle.core.scheduler.scheduler import Scheduler
-from rekindle.core.scheduler.step_counts import StepCounts
 from rekindle.settings.engine import Settings
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_session
 from rekindle.testing.by_hand import fake_limits

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rekindle.core.scheduler.cache.lru import OldestFirst
+from rekindle.core.scheduler.cache.ledger import OldestFirst
 
 
 @dataclass(eq=False)

@@ -3,7 +3,7 @@
 import pytest
 
 from rekindle.core.page import NULL_PAGE
-from rekindle.core.scheduler.cache.pool import PagePool
+from rekindle.core.scheduler.cache.prefix_cache import PagePool
 
 
 def test_every_page_but_the_null_page_is_handed_out_once() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rekindle.core.scheduler.cache.lru import OldestFirst
+from rekindle.core.scheduler.cache.ledger import OldestFirst
 from rekindle.core.scheduler.cache.nodes import FORGOTTEN, Evicted, Node
 from rekindle.core.scheduler.cache.tree import PrefixTree
 from tests.unit.letters import Letters, ids

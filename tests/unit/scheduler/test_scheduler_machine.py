@@ -13,7 +13,7 @@ from rekindle.core.messages import NewWeights, Overdue, Plan, Withdraw
 from rekindle.core.request.activations.changes import Changes, changes_of
 from rekindle.core.request.activations.steering import Steering
 from rekindle.core.request.request import AdapterUse
-from rekindle.core.scheduler.step_counts import StepCounts
+from rekindle.core.scheduler.planner import StepCounts
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from rekindle.core.messages import Plan, Settled
-from rekindle.core.scheduler.step_counts import StepCounts
+from rekindle.core.scheduler.planner import StepCounts
 from rekindle.testing import ByHand, expected_tokens
 
 PROMPT = [1, 2, 3]

@@ -98,6 +98,8 @@ def test_a_ranking_is_in_order_and_equal_documents_stay_in_theirs() -> None:
         (Classification(("spam", "ham"), (1.0, -1.0), "softmax"), "<rekindle.Classification: spam 88"),
         (Classification((HOSTILE,), (0.0,), "sigmoid"), "50"),
         (Ranking(HOSTILE, (HOSTILE, "b"), (0.2, 0.9)), "<rekindle.Ranking of 2 documents for"),
+        (Ranking("q", ("a", "b"), (0.2, 0.9)), "   1     90.0%  b"),
+        (Ranking("q", ("a", "b"), (-0.059, 0.796), measure="cosine"), "   1     0.796  b\n   2    -0.059  a"),
     ],
 )
 def test_a_cell_shows_them_as_text_and_as_html_that_runs_nothing(result: Any, plain: str) -> None:

@@ -11,6 +11,7 @@ from rekindle.client.calls.options import GENERATE_DEFAULTS, EachPromptOptions, 
 from rekindle.client.concurrency.loops import Loop
 from rekindle.client.requests import HasRequests
 from rekindle.core.concurrency import interrupts
+from rekindle.core.concurrency.progress import Progress
 from rekindle.core.concurrency.waits import Waits, awaited, blocked, in_a_thread
 from rekindle.core.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError, warn
 from rekindle.core.keywords import spelled_out
@@ -18,12 +19,42 @@ from rekindle.core.words import quantity
 from rekindle.mapping.call import MapCall
 from rekindle.mapping.in_flight import EndedItem, InFlight
 from rekindle.mapping.items import check_items
-from rekindle.mapping.pace import MapPace
 from rekindle.mapping.results import MapResults, Result
-from rekindle.notebook.progress.batch_progress import LateBar
+from rekindle.notebook.progress.batch_progress import BatchProgress, LateBar
 from rekindle.results.generation import Generation
 from rekindle.results.scores.decision import Decisions
 from rekindle.results.scores.questions import Question
+
+
+class MapPace:
+    """Counts of a map's finished items, and their progress report.
+
+    Args:
+        in_flight: the requests of the map.
+        total: the number of items; None if unknown.
+    """
+
+    def __init__(self, in_flight: InFlight, total: int | None):
+        self._in_flight, self._total = in_flight, total
+        self._pace = BatchProgress("mapping")
+        self._done = self._stored = 0
+
+    def count(self, *, stored: bool) -> None:
+        """Count a finished item; `stored` if its answer came from the file of an earlier call."""
+        self._done += 1
+        self._stored += stored
+
+    def complete(self) -> None:
+        """Set the total to the number of finished items, after the last item."""
+        self._total = self._done
+
+    def report(self) -> Progress:
+        """Return the finished items, the current token rate, and the remaining time."""
+        remaining = ""
+        if self._total is not None:
+            remaining = self._pace.remaining(self._total - self._done, self._done - self._stored)
+        return self._pace.report(self._done, self._total, self._in_flight.tokens, remaining)
+
 
 Questions = Question | Sequence[Question] | Mapping[str, Question]
 """Questions of a map: one, several, or several by the names of their columns."""

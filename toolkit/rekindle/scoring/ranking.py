@@ -1,7 +1,7 @@
 """Reranking of documents: by a head, by embeddings, or by the likelihood of "yes"."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from threading import Event
 from typing import Any
@@ -17,7 +17,7 @@ from rekindle.core.request.accepted import LONGEST_SALT
 from rekindle.formats.checkpoints.uses import Activation, Classifier, Embedding
 from rekindle.results.facts.settings import SamplingParams
 from rekindle.results.scores.classes import activated
-from rekindle.results.scores.ranking import Content, Ranking
+from rekindle.results.scores.ranking import Content, Measure, Ranking
 from rekindle.scoring.computing import ScoringBar, compute_all
 from rekindle.scoring.embedding import EmbedOptions, last_states, normalized
 from rekindle.scoring.fitness import note_unfit
@@ -118,15 +118,15 @@ class _RankingCall:
     adapter: str | None
     bar: ScoringBar
 
-    def ranking(self, scores: Iterable[float], tokens: int) -> Ranking:
+    def ranking(self, scores: Iterable[float], tokens: int, measure: Measure) -> Ranking:
         """Return the ranking by scores, for prompts with so many tokens together."""
-        return Ranking(self.query, self.documents, tuple(scores), tokens, self.activation)
+        return Ranking(self.query, self.documents, tuple(scores), tokens, measure)
 
     def ranking_of(self, logits: Sequence[float], activation: Activation, tokens: int) -> Ranking:
         """Return the ranking by logits, as scores by the model's activation unless the call wants logits."""
         if not self.activation or activation == "identity":
-            return replace(self, activation=False).ranking(logits, tokens)
-        return self.ranking([activated((logit,), activation)[0] for logit in logits], tokens)
+            return self.ranking(logits, tokens, "logit")
+        return self.ranking([activated((logit,), activation)[0] for logit in logits], tokens, "probability")
 
 
 def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) -> Waits[Ranking]:
@@ -141,7 +141,7 @@ def _by_similarity(requests: Requests, call: _RankingCall, defaults: Embedding) 
         requests, prompts, True, options.pooling, call.cache_salt, call.adapter, call.bar, _query_or_document
     )
     vectors = normalized(defaults.project(states.rows))
-    return replace(call, activation=True).ranking((vectors[1:] @ vectors[0]).tolist(), states.prompt_tokens)
+    return call.ranking((vectors[1:] @ vectors[0]).tolist(), states.prompt_tokens, "cosine")
 
 
 def _check_texts(call: _RankingCall) -> None:
@@ -232,7 +232,7 @@ def _by_answer(requests: Requests, call: _RankingCall) -> Waits[Ranking]:
         else:
             by_token = {each.token_id: each.logprob for each in answer.logprobs[0].top}
             scores.append(by_token[yes] - by_token[no])
-    return call.ranking(scores, sum(len(each.ids) for each in ids))
+    return call.ranking(scores, sum(len(each.ids) for each in ids), "probability" if activation else "logit")
 
 
 def _query_or_document(index: int) -> str:

@@ -12,9 +12,42 @@ from rekindle.core.concurrency.waits import WaitStep
 from rekindle.core.errors import InvalidRequest
 from rekindle.core.request.checks import preview
 from rekindle.formats.rendering.chat import check_tools
-from rekindle.tools.docstring import docstring_of
 from rekindle.tools.kinds import UnsupportedAnnotation, ValueKind, kind_of, object_schema, parse_object
 from rekindle.tools.mcp.sessions import client_of
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    """Descriptions from a docstring.
+
+    Attributes:
+        summary: the description of the function.
+        parameters: the description of each parameter, by name.
+    """
+
+    summary: str
+    parameters: dict[str, str]
+
+
+def docstring_of(function: Callable[..., Any]) -> Docstring:
+    """Parse a function's docstring in Google, NumPy, reST (":param name:") or plain style."""
+    from docstring_parser import ParseError, parse
+
+    text = inspect.getdoc(function) if getattr(function, "__doc__", None) else None
+    try:
+        parsed = parse(text or "")
+    except ParseError:  # resembles one of these styles, but is malformed
+        return Docstring(_join_lines(text or ""), {})
+    summary = "\n\n".join(filter(None, (parsed.short_description, parsed.long_description)))
+    return Docstring(
+        _join_lines(summary), {each.arg_name.lstrip("*"): _join_lines(each.description or "") for each in parsed.params}
+    )
+
+
+def _join_lines(text: str) -> str:
+    """Join the lines of each paragraph; an empty line separates paragraphs."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
+
 
 AnyTool = Mapping[str, Any] | Callable[..., Any]
 """Tool as passed by the caller: a JSON schema, or an annotated function."""

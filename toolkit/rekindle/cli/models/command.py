@@ -2,21 +2,53 @@
 
 import json
 import shutil
+import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final
 
 from rekindle.assembly import fitting as machines
 from rekindle.assembly.fitting import Machine
 from rekindle.assembly.loading.choosing import AUTO
-from rekindle.cli.models.local import print_local
+from rekindle.cli.chat.wrapping import wrap_for
 from rekindle.cli.models.table import FamilyRow, PublishedSize, count_text, rows
 from rekindle.cli.units import columns
 from rekindle.core.errors import ConfigError
 from rekindle.core.words import size_text
 from rekindle.formats.checkpoints.embedded import NAME
+from rekindle.session.models import list_models
+
+
+def print_local(arguments: Namespace) -> int:
+    """Print the models with a part in the name, or all models without a part, and return the exit status."""
+    models = list_models([Path()], part=arguments.name or "", tokens=arguments.context, dtype=arguments.dtype)
+    if arguments.json:
+        reports = [
+            {
+                "model": each.name,
+                "path": str(each.path),
+                "place": each.place,
+                "bytes": each.size,
+                "format": each.format,
+                "architecture": each.architecture,
+                "memory_bytes": each.needs,
+                "fits": each.fits,
+                "refusal": each.refusal or None,
+            }
+            for each in models
+        ]
+        print(json.dumps({"models": reports, "skipped": models.skipped}))
+    elif models:
+        print(wrap_for(sys.stdout, "\n".join(models.lines(names=True))))
+    else:
+        part = "" if arguments.name is None else f" with {arguments.name!r} in the name"
+        places = f"Ollama, LM Studio, the hub's cache or {Path.cwd()}"
+        print(wrap_for(sys.stdout, "\n".join([f"no models{part} of {places} on this machine", *models.skipped])))
+    return 0
+
 
 _WIDEST: Final = 100
 """Most characters in a line of text."""

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from rekindle import markup
 from rekindle.core.request import checks
@@ -11,6 +11,7 @@ from rekindle.core.words import one_line, percent, quantity
 
 Content: TypeAlias = str | tuple[Mapping[str, Any], ...]
 """A text, or parts of a message with images."""
+Measure: TypeAlias = Literal["probability", "logit", "cosine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +36,17 @@ class Ranking:
     Attributes:
         query: the query, a text or parts of a message with images.
         documents: the documents in the order of the call.
-        scores: the relevance of each document in the same order: a probability from 0 to 1 (or its logit, without the
-            activation), or for an embedding model a cosine from -1 to 1.
+        scores: the relevance of each document in the same order.
         prompt_tokens: the number of tokens computed or found in the cache, for all documents together.
-        activation: whether the scores are probabilities or cosines, not logits.
+        measure: the measure of the scores: a probability from 0 to 1, its logit without the activation, or for an
+            embedding model a cosine from -1 to 1.
     """
 
     query: Content
     documents: tuple[Content, ...]
     scores: tuple[float, ...]
     prompt_tokens: int = 0
-    activation: bool = True
+    measure: Measure = "probability"
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -89,7 +90,7 @@ class Ranking:
         return markup.bundle(repr(self), markup.card("Ranking", in_words(self.query), table))
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        score = _relevance if self.activation else "{:.3f}".format
+        score = percent if self.measure == "probability" else "{:.3f}".format
         ranked = enumerate(self.top(MOST_ROWS), 1)
         return [(str(rank), score(r.score), one_line(in_words(r.document), 80)) for rank, r in ranked]
 
@@ -99,10 +100,6 @@ def in_words(content: Content) -> str:
     if isinstance(content, str):
         return content
     return " ".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in content)
-
-
-def _relevance(score: float) -> str:
-    return percent(score) if score >= 0 else f"{score:.1%}"
 
 
 MOST_ROWS = 50

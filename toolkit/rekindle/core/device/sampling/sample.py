@@ -10,18 +10,39 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.random import threefry_2x32
 
 from rekindle.core.device.outputs import NONE_LEFT, NOT_FINITE
 from rekindle.core.device.sampling.adjustments import Adjustments, adjust
 from rekindle.core.device.sampling.columns import of_tokens
 from rekindle.core.device.sampling.constraints import constrain
 from rekindle.core.device.sampling.distribution import least_logits, sampling_logits
-from rekindle.core.device.sampling.keys import keys_of
 from rekindle.core.device.sampling.processing import LogitsProcessor
 from rekindle.core.device.sampling.rows import CONSTRAINED, OF_ALLOWED, OF_SAMPLED, PROCESSED, SamplingRows
 from rekindle.core.device.sampling.scores import ScoredLogits, score_if
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.sampling import argmax, draw, mass
+
+
+def keys_of(seed_low: jax.Array, seed_high: jax.Array, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Hash each row's seed and position by Threefry-2x32 (Salmon et al., 2011).
+
+    Args:
+        seed_low, seed_high: (rows,) int32, the two words of a 64-bit seed.
+        positions: (rows,) int32.
+
+    Returns:
+        The two words of each row's key, (rows,) uint32.
+    """
+    low, high, position = (lax.bitcast_convert_type(word, jnp.uint32) for word in (seed_low, seed_high, positions))
+
+    def one(low: jax.Array, high: jax.Array, position: jax.Array) -> jax.Array:
+        key: jax.Array = threefry_2x32(jnp.stack([low, high]), jnp.stack([position, jnp.uint32(0)]))
+        return key
+
+    keys = jax.vmap(one, out_axes=1)(low, high, position)
+    return keys[0], keys[1]
+
 
 SMALLEST = 2.0**-126
 """Smallest normal float32: subnormal numbers count as 0."""

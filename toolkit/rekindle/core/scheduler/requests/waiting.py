@@ -1,5 +1,6 @@
 """The waiting queue: admission order, and waits for pages in progress, the host tier and the disk."""
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
@@ -12,9 +13,60 @@ from rekindle.core.scheduler.limits import EngineLimits
 from rekindle.core.scheduler.requests.aspects.queued import Fetching
 from rekindle.core.scheduler.requests.groups import Group, least_loaded
 from rekindle.core.scheduler.requests.lease import Lease
-from rekindle.core.scheduler.requests.priority_queue import PriorityQueue
 from rekindle.core.scheduler.requests.state import RequestState
 from rekindle.core.scheduler.stats import Counts
+
+
+class PriorityQueue:
+    """Queued requests, the lowest priority number first; a part of the `WaitingQueue`."""
+
+    def __init__(self) -> None:
+        # By id, so that each of a hundred thousand requests can leave without a search.
+        self._by_priority: dict[int, OrderedDict[int, RequestState]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_priority.values()))
+
+    def __iter__(self) -> Iterator[RequestState]:
+        for priority in sorted(self._by_priority):
+            yield from self._by_priority[priority].values()
+
+    def append(self, state: RequestState) -> None:
+        """Add a request behind all others of its priority."""
+        self._of(state)[state.request.id] = state
+
+    def appendleft(self, state: RequestState) -> None:
+        """Add a request before all others of its priority."""
+        alike = self._of(state)
+        alike[state.request.id] = state
+        alike.move_to_end(state.request.id, last=False)
+
+    def remove(self, state: RequestState) -> None:
+        """Remove a request."""
+        priority = state.request.params.priority
+        del self._by_priority[priority][state.request.id]
+        if not self._by_priority[priority]:
+            del self._by_priority[priority]
+
+    def overdue(self, since: int, most: int) -> list[RequestState]:
+        """Return the requests queued at tick `since` or before, in the order of joining.
+
+        Args:
+            since: the latest tick of joining.
+            most: the number of requests examined in each priority, to bound the cost for a long queue.
+        """
+        overdue: list[RequestState] = []
+        for waiting in self._by_priority.values():
+            for state in islice(waiting.values(), most):
+                if state.queued.joined <= since:
+                    overdue.append(state)
+                elif not state.started:  # the rest joined later: only preempted requests are ahead of older ones
+                    break
+        return sorted(overdue, key=lambda state: state.queued.joined)
+
+    def _of(self, state: RequestState) -> OrderedDict[int, RequestState]:
+        return self._by_priority.setdefault(state.request.params.priority, OrderedDict())
+
 
 CONSIDERED = 64
 """Queued requests considered in one tick."""

@@ -5,21 +5,48 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from rekindle.core.errors import InvalidRequest
+from rekindle.core.errors import CheckpointError, InvalidRequest
 from rekindle.core.text.tokenizer import Tokenizer
 from rekindle.formats.images.processed import VideoRules
 from rekindle.formats.images.processors.gemma import read_gemma3, read_gemma4
-from rekindle.formats.images.processors.paligemma import read_paligemma
 from rekindle.formats.images.processors.pixtral import read_pixtral
 from rekindle.formats.images.processors.processor import ImageProcessor
 from rekindle.formats.images.processors.qwen import QwenImages
 from rekindle.formats.images.processors.qwen_videos import read_qwen2, read_qwen3
-from rekindle.formats.images.processors.settings import ProcessorSettings
+from rekindle.formats.images.processors.settings import HALF, ProcessorSettings
+from rekindle.formats.images.processors.squares import SquareImages
 from rekindle.formats.images.processors.tiled.idefics3 import read_idefics3
 from rekindle.formats.images.processors.tiled.internvl import read_internvl
 from rekindle.formats.images.processors.tiled.lfm2_vl import read_lfm2_vl
 from rekindle.formats.images.processors.tiled.llava_next import read_llava
 from rekindle.formats.images.sizing import PIXELS, Sizing
+
+
+def read_paligemma(settings: ProcessorSettings) -> SquareImages:
+    """Read the rules of a checkpoint. Missing settings have the values of transformers' class.
+
+    Raises:
+        CheckpointError: a setting is malformed, or settings do not fit together.
+        UnsupportedModel: a setting is not implemented.
+    """
+    settings.require("do_resize", "do_convert_rgb")
+    size: Any = settings.image.get("size") or {"height": 224, "width": 224}
+    sides, trained = {settings.integer(size, name) for name in ("height", "width")}, settings.side("image_size", 224)
+    if sides != {trained}:
+        raise CheckpointError(
+            f"{settings.source}: the image processor's size is {size!r:.80}, and that of the tower {trained} x "
+            f"{trained}. Fetch the model again"
+        )
+    return SquareImages(
+        size=trained,
+        keeps_aspect=False,
+        padding=None,
+        resample=settings.integer(settings.image, "resample", 3),
+        normalization=settings.normalization(HALF, HALF),
+        patch=settings.side("patch_size", 16),
+        image=settings.token("image_token_index", "image_token", "<image>"),
+    )
+
 
 IMAGE_SETTINGS: Final = ("preprocessor_config", "processor_config", "tokenizer_config", "video_preprocessor_config")
 """Names of the JSON files with settings of images."""
