@@ -11,6 +11,12 @@ from rekindle.server.judging.encoding_body import EncodingInputs
 
 _SIDES: Mapping[str, bool] = {"right": False, "left": True}
 """Whether the end of a cut text stays, by the direction of the cut."""
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "parameters": ({},),  # of Inference clients
+    "truncate": (True, False),
+    "truncation_direction": ("right", "Right"),
+}
+"""Field values of classes and similarities that are equivalent to an absent field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ def read_predict(body: Fields, most: int) -> PredictRequest:
     if len(items) > most:
         body.refuse("inputs", f"must have at most {most} texts, got {len(items)}")
     raw = body.flag("raw_scores")
-    body.finish({"truncate": (True, False), "truncation_direction": ("right", "Right")})
+    body.finish(NEUTRAL)
     return PredictRequest(
         [item[0] for item in items], [item[1] for item in items] if lengths == {2} else None, is_list, raw
     )
@@ -118,5 +124,5 @@ def read_similarity(body: Fields, most: int) -> SimilarityRequest:
         case _:
             body.refuse("inputs", f"must have a source_sentence and from 1 to {most} sentences, got {preview(value)}")
     request = SimilarityRequest([source, *others], body.take("prompt_name", str))
-    body.finish({"parameters": ({},), "truncate": (True, False), "truncation_direction": ("right", "Right")})
+    body.finish(NEUTRAL)
     return request
