@@ -20,6 +20,7 @@ from rekindle.formats.checkpoints.gguf.rope_factors import find_scaling
 from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.gguf_models.files import Change, llama3_factors, write_model
 
+OF_LIBRARY = ("Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 FFN_GATE = "blk.0.ffn_gate.weight"
 
 
@@ -69,7 +70,7 @@ def test_blocks_are_dequantized_to_the_bit_as_the_gguf_library_does(kind: str) -
     assert numbers.astype(np.float32).tobytes() == dequantize(blocks, library).tobytes()
 
 
-@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "MXFP4", "NVFP4", "Q6_K"])
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "MXFP4", "NVFP4", *OF_LIBRARY])
 def test_a_kind_has_the_librarys_name_and_sizes(name: str) -> None:
     kind = kind_of(GGMLQuantizationType[name])
     assert (kind.name, (kind.numbers, kind.size)) == (name, GGML_QUANT_SIZES[GGMLQuantizationType[name]])

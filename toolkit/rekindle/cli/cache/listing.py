@@ -128,9 +128,12 @@ def _images(root: Path) -> Iterator[str]:
 
 def _weights(root: Path) -> Iterator[str]:
     entries, code = WeightCatalog(stores.path_of(WEIGHTS)).entries(), SOURCES.digest(identity.CODE)
+    groups: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
-        version = _version(entry, code)
-        yield f"  {_short(root, entry.model)}, {entry.parts.get('numbers', '')}{version}: {_size_and_use([entry])}"
+        numbers = f"{_short(root, entry.model)}, {entry.parts.get('numbers', '')}{_version(entry, code)}"
+        groups[numbers].append(entry)
+    for title, group in groups.items():
+        yield f"  {title}: {quantity(len(group), 'file')}, {_size_and_use(group)}"
     yield from _rest(WEIGHTS, entries)
 
 
