@@ -450,7 +450,7 @@ def test_converted_weights_are_listed_measured_and_removed(filled: Path, capsys:
         store = WeightStore(filled / "weights", key, "/hub/models--owner--tiny/snapshots/0123", 1 << 30)
         assert store.write(shard, [("uint8", (250_000,))], lambda _: numbers, 0, lambda _: False)
     assert "\n  owner/tiny, bfloat16: 2 files, 50" in run_cache(capsys, "ls")
-    assert re.search(r"\nweights  +50\d kB\n", run_cache(capsys, "size"))
+    assert re.search(r"weights +50\d kB\n", run_cache(capsys, "size"))
     assert "weights: 2 entries read, nothing is wrong\n" in run_cache(capsys, "verify")
     assert "weights: 1 entry removed, 25" in run_cache(capsys, "prune", "--weights-bytes", "300k")
     assert "weights: 1 entry removed, 25" in run_cache(capsys, "clear", "weights", "--yes")
