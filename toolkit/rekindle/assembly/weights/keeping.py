@@ -124,21 +124,20 @@ class _Writing:
         self._infinite, self._ready = infinite, ready
         self._size = sum(array.nbytes for _, arrays in shards for array in arrays)
         self._closing, self._stopped = Event(), Event()
-        self._work = Work(self._run, "keep-weights", self._stopped.set)
+        self._work = Work(self._run, "keep-weights", self._closing.set)
 
     def close(self) -> None:
-        """Wait for a small rest, or stop."""
+        """Wait for small weights to be written, or stop."""
         self._closing.set()
-        if self._size <= QUICK_BYTES:
+        if not self._must_stop():
             self._work.join(CLOSING_SECONDS)
         self._stopped.set()
 
     def _run(self) -> None:
         _be_patient()
-        while not self._closing.is_set() and not self._stopped.is_set():
-            if not wait(self._ready, LOOK_SECONDS).not_done:
-                break
-        while self._shards and not self._stopped.is_set() and is_unchanged(self._stamps):
+        while not self._closing.is_set() and wait(self._ready, LOOK_SECONDS).not_done:
+            pass
+        while self._shards and not self._must_stop() and is_unchanged(self._stamps):
             name, arrays = self._shards.pop()
             forms, content = list(map(form_of, arrays)), partial(_bytes_of, arrays)
             try:
@@ -150,8 +149,12 @@ class _Writing:
 
     def _pause(self, seconds: float) -> bool:
         """Wait, unless the session is closing. Return True to stop."""
-        is_closing = self._stopped.is_set() or self._closing.wait(seconds)
-        return self._stopped.is_set() or (is_closing and self._size > QUICK_BYTES)
+        self._closing.wait(seconds)
+        return self._must_stop()
+
+    def _must_stop(self) -> bool:
+        """Return True if the session is closing, and there is too much to write meanwhile."""
+        return self._stopped.is_set() or (self._closing.is_set() and self._size > QUICK_BYTES)
 
 
 def _name(subject: str, shard: Shard) -> str:
