@@ -49,8 +49,8 @@ def kept_of(model: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, pytest.param({"weights": "dequantized"}, marks=pytest.mark.wide)],
-    ids=["packed", "dequantized"],
+    [{}, pytest.param({"weights": "dequantized", "quantize": "int8"}, marks=pytest.mark.wide)],
+    ids=["packed", "int8"],
 )
 def test_a_restart_reads_no_tensor_of_the_file_and_answers_the_same(
     settings: dict[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch

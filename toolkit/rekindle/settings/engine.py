@@ -146,8 +146,8 @@ class Settings:
         disk_cache_bytes: bytes in the cache directory for pages of all models. Default 4 GiB. 0 disables the disk tier.
         weight_cache_bytes: bytes in the cache directory for weights of all models as converted for a device. The next
             session reads them instead of converting the model's files again. Default 32 GiB, and at most half of what
-            is free on the disk. They are kept on accelerators, and on CPUs for models that are or become quantized. 0
-            keeps none.
+            is free on the disk. They are kept on accelerators, and on CPUs if they are packed or quantized. 0 keeps
+            none.
         overlap: plan and dispatch the next tick before the tokens of the current one are read. Default True.
         precompile: programs to compile before `open` returns. "background" (default) compiles enough to serve a first
             request, and the programs of the other buckets meanwhile; "all" compiles all programs; "lazy" compiles each

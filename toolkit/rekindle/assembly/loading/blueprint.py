@@ -302,7 +302,7 @@ def _shapes(
     place: Place,
     vision: VisionSizes | None,
 ) -> ModelShapes:
-    """Return the shapes of the programs alone, as `_programs` makes them."""
+    """Return the shapes of these programs alone."""
     (form, kv_dtype), (sizes, room) = forms, _sizes(limits)
     with _refusals(), JaxSettings.here().apply():
         return ModelShapes.of(config, sizes, form, place, settings.implementation, kv_dtype, room, vision)

@@ -15,7 +15,7 @@ from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.huge_pages import collapse, prefer, spans_of
 from rekindle.assembly.loading.joining import join, share
 from rekindle.assembly.weights.keeping import DECODER, TOWER, Keeper
-from rekindle.assembly.weights.reading import Conversion, Read, ShardWeights
+from rekindle.assembly.weights.reading import Conversion, ShardWeights, Source
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
 from rekindle.core.concurrency.warning import warn
@@ -141,11 +141,12 @@ def load(lanes: Sequence[Blueprint], report: Report, keeper: Keeper) -> list[lis
     return place_weights(keeper.over(conversion, DECODER), [lane.place for lane in lanes])
 
 
-def place_weights(read: Read, places: Sequence[Place], *, of_tower: bool = False) -> list[list[jax.Array]]:
+def place_weights(source: Source, places: Sequence[Place], *, of_tower: bool = False) -> list[list[jax.Array]]:
     """Read weights onto this process's devices, one shard after the other. Each shard is read once.
 
     Args:
-        of_tower: whether they are of a tower, of which each device has the whole.
+        source: reads the weights of a shard.
+        of_tower: whether each device has all weights, as of a tower.
 
     Returns:
         Arrays of each place, in the order of the steps' arguments; the same arrays for the same place.
@@ -163,7 +164,7 @@ def place_weights(read: Read, places: Sequence[Place], *, of_tower: bool = False
             if key in by_shard:
                 arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key].arrays]
             else:
-                by_shard[key] = read(shard, put_on(device))
+                by_shard[key] = source(shard, put_on(device))
                 arrays = by_shard[key].arrays
             shards.append(arrays)
         spec = SAME if of_tower else WEIGHTS
@@ -210,7 +211,7 @@ def distinct(weights: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
 def keep_later(
     keeper: Keeper, lanes: Sequence[Blueprint], states: Sequence[DeviceState], ready: Sequence[Future[None]]
 ) -> Callable[[], None]:
-    """Keep the weights and towers that were converted, as `Keeper.keep_later`; call what it returns before they go."""
+    """Keep new weights and towers on disk, as `Keeper.keep_later` does."""
     weights = [(DECODER, lane.place, state.weights) for lane, state in zip(lanes, states, strict=True)]
     towers = [(TOWER, lane.place, state.tower) for lane, state in zip(lanes, states, strict=True)]
     return keeper.keep_later([*weights, *towers], ready)

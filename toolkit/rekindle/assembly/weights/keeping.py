@@ -1,4 +1,4 @@
-"""Converted weights, kept on disk for the next start: it reads them instead of converting the model's files again."""
+"""Converted weights on disk, for the next start to read instead of converting the model's files again."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ import numpy as np
 from rekindle.assembly.devices import shares_memory
 from rekindle.assembly.weights.copying import ByteBudget
 from rekindle.assembly.weights.load import THREADS, Put, empty, size_of
-from rekindle.assembly.weights.reading import Conversion, Read, ShardWeights
+from rekindle.assembly.weights.reading import Conversion, ShardWeights, Source
 from rekindle.core.concurrency.threads import Work
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.place import Place
@@ -42,22 +42,21 @@ _NICE: Final = 15
 def is_worth_keeping(checkpoint: Checkpoint, form: WeightForm, place: Place) -> bool:
     """Return True if weights are read faster from disk than made from the model's files.
 
-    On CPUs, that is so for quantized blocks, packed or dequantized, and for numbers to be quantized. Plain numbers are
-    copied or cast as fast as kept ones are read. On accelerators, a file in the device's form is sent as it lies.
+    On CPUs, that is so for weights in quantized blocks, of the files or of their numbers. Plain numbers are copied,
+    cast and dequantized as fast as kept ones, which are larger than blocks, are read. On accelerators, a file in the
+    device's form is sent as it lies.
     """
-    if not checkpoint.files:
-        return False
-    return not shares_memory(place.first) or bool(checkpoint.formats) or form.quantize is not None
+    return bool(checkpoint.files) and (bool(form.kinds) or not shares_memory(place.first))
 
 
 @dataclass
 class Keeper:
-    """The weights of one opening: what was read from the store, and what is to be written to it.
+    """The weights of one opening, from the store or to be stored.
 
     Attributes:
         store: the store; None to keep nothing.
         stamps: the stamps of the model's files when they were opened; files changed since are not kept.
-        bytes_read: bytes of the weights that were found in the store.
+        bytes_read: bytes of stored weights put on devices.
     """
 
     store: WeightStore | None
@@ -65,8 +64,8 @@ class Keeper:
     bytes_read: int = 0
     _converted: dict[str, int] = field(default_factory=dict)
 
-    def over(self, conversion: Conversion, subject: str) -> Read:
-        """Return a function that reads kept weights, and converts those that are not kept.
+    def over(self, conversion: Conversion, subject: str) -> Source:
+        """Return a source of stored weights, with conversion of all others.
 
         Args:
             subject: `DECODER` or `TOWER`.
@@ -77,7 +76,7 @@ class Keeper:
 
         def read(shard: Shard, put: Put) -> ShardWeights:
             name, forms = _name(subject, shard), conversion.forms(shard)
-            weights = _kept(store, name, forms, put, conversion.report_bytes)
+            weights = _stored(store, name, forms, put, conversion.report_bytes)
             if weights is None:
                 weights = conversion(shard, put)
                 self._converted[name] = weights.infinite
@@ -90,13 +89,13 @@ class Keeper:
     def keep_later(
         self, placed: Sequence[tuple[str, Place, Sequence[jax.Array]]], ready: Sequence[Future[None]]
     ) -> Callable[[], None]:
-        """Write what was converted in the background, once the programs are ready, with pauses as long as the work.
+        """Write new conversions in the background, once the programs are ready, with pauses as long as the work.
 
         Args:
             placed: the subject, the place and the arrays of weights.
 
         Returns:
-            A function to call before the weights are deleted. It lets a small rest be written, and stops a large one.
+            A function to call before the weights are deleted: small ones are then written, and large ones given up.
         """
         store, shards = self.store, list[tuple[str, list[jax.Array]]]()
         for subject, place, arrays in placed:
@@ -163,23 +162,23 @@ def _name(subject: str, shard: Shard) -> str:
     return f"{subject} {shard.rank} of {shard.of}"
 
 
-def _kept(
+def _stored(
     store: WeightStore,
     name: str,
     forms: Sequence[jax.ShapeDtypeStruct],
     put: Put,
     report_bytes: Callable[[int], None],
 ) -> ShardWeights | None:
-    """Read kept weights onto a device, in several threads, with at most the bytes of the largest array in hand."""
+    """Read stored weights onto a device, in several threads, with at most the largest array in host memory."""
 
-    def load(kept: KeptWeights) -> ShardWeights | Exception:
+    def load(stored: KeptWeights) -> ShardWeights | Exception:
         budget = ByteBudget(max(map(size_of, forms)))
 
         def read(index: int) -> jax.Array:
             form = forms[index]
             with budget.reserve(size_of(form)):
                 array = empty(form.shape, form.dtype)
-                kept.read_into(index, array)
+                stored.read_into(index, array)
                 return put(array).block_until_ready()
 
         arrays, done = list[jax.Array](), 0
@@ -195,7 +194,7 @@ def _kept(
                 if isinstance(error, jax.errors.JaxRuntimeError | MemoryError):  # no fault of the file
                     return error
                 raise
-        return ShardWeights(arrays, kept.infinite)
+        return ShardWeights(arrays, stored.infinite)
 
     weights = store.read(name, list(map(form_of, forms)), load)
     if isinstance(weights, Exception):

@@ -1,4 +1,4 @@
-"""Sources of a shard's weights: conversion of a checkpoint's tensors, or what an earlier session kept of it."""
+"""Sources of a shard's weights, such as the conversion of a checkpoint's tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ class ShardWeights:
 
     Attributes:
         arrays: the arrays, in the programs' order.
-        infinite: the infinities among the float16 numbers, which are beyond its range in the checkpoint.
+        infinite: the number of float16 infinities; these numbers are finite in the checkpoint.
     """
 
     arrays: list[jax.Array]
     infinite: int = 0
 
 
-Read = Callable[[Shard, Put], ShardWeights]
-"""Function that reads the weights of a shard onto a device, by the device's `put`."""
+Source = Callable[[Shard, Put], ShardWeights]
+"""Function for reading the weights of a shard onto a device, given the device's `put`."""
 
 
 @dataclass(frozen=True, slots=True)

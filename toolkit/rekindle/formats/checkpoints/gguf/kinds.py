@@ -207,5 +207,5 @@ _OF_LIBRARY: Final[Mapping[int, tuple[str, int, int]]] = {
     13: ("Q5_K", 256, 176),
     14: ("Q6_K", 256, 210),
 }
-"""Kinds that the gguf library dequantizes: it is imported for that alone, and not to open a file."""
+"""Kinds by code, dequantized by the gguf library, whose import only this needs."""
 _READABLE: Final = {kind.name for kind in _KINDS.values()} | {name for name, *_ in _OF_LIBRARY.values()}
