@@ -123,7 +123,7 @@ class Blueprint:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """The data type of weights that are not packed, and of pages by default."""
+        """The data type of unpacked weights, and of pages by default."""
         return self.form.dtype
 
     @property
@@ -260,7 +260,7 @@ def _pictured(steps: Sequence[Bucket], limits: EngineLimits) -> list[Bucket]:
 
 
 def vision_sizes(checkpoint: Checkpoint, settings: Settings) -> VisionSizes | None:
-    """Return the sizes for images, or None for a model that reads none."""
+    """Return the sizes for images, or None for a text model."""
     if checkpoint.vision is None or checkpoint.images is None or settings.image_bytes == 0:
         return None
     config = checkpoint.vision.config
@@ -302,7 +302,7 @@ def _shapes(
     place: Place,
     vision: VisionSizes | None,
 ) -> ModelShapes:
-    """Return the shapes of these programs alone."""
+    """Return the shapes of the programs of `_programs`."""
     (form, kv_dtype), (sizes, room) = forms, _sizes(limits)
     with _refusals(), JaxSettings.here().apply():
         return ModelShapes.of(config, sizes, form, place, settings.implementation, kv_dtype, room, vision)
