@@ -170,6 +170,25 @@ def test_the_least_recently_used_leave_and_large_ones_stay_out(tmp_path: Path) -
     assert len(names(tmp_path)) == 2
 
 
+def test_weights_of_former_sources_leave_and_no_others(tmp_path: Path) -> None:
+    def key(weights: str, code: str) -> SnapshotKey:
+        return SnapshotKey((("weights", weights), ("code", code)))
+
+    for old in (key("one", "old"), key("two", "old")):
+        assert write(store(tmp_path, old))
+        assert write(store(tmp_path, old), "decoder 0 of 2")
+    assert write(store(tmp_path, key("one", "new")))
+    found = {
+        (each, shard): read(store(tmp_path, each), shard) is not None
+        for each in (key("one", "old"), key("two", "old"), key("one", "new"))
+        for shard in (SHARD, "decoder 0 of 2")
+    }
+    assert [name for name, is_found in found.items() if not is_found] == [
+        (key("one", "old"), SHARD),
+        (key("one", "new"), "decoder 0 of 2"),
+    ]
+
+
 @pytest.mark.parametrize(("free", "is_kept"), [(2 * SIZE - 1, False), (2 * SIZE, True)])
 def test_half_of_what_is_free_on_the_disk_stays_free(
     free: int, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -218,5 +219,7 @@ def _bytes_of(arrays: Sequence[jax.Array], index: int) -> np.ndarray[Any, np.dty
 
 def _be_patient() -> None:
     """Let other threads go first, where a thread has a priority of its own."""
-    if sys.platform == "linux":
+    if sys.platform != "linux":
+        return
+    with suppress(OSError):  # a sandbox may refuse
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

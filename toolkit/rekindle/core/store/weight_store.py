@@ -7,6 +7,7 @@ A file is read by position and never mapped: a cut file under a mapping ends the
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -152,7 +153,10 @@ class WeightStore:
             return False
         header = {"parts": self._key.parts(), "shard": shard, "model": self._model, "infinite": infinite}
         save = partial(_save, forms=forms, array=array, pause=pause, header=header)
-        return bool(self._catalog.write(lambda: self._write(path, size, save)))
+        is_kept = bool(self._catalog.write(lambda: self._write(path, size, save)))
+        if is_kept:
+            self._remove_former(shard)
+        return is_kept
 
     def path_of(self, shard: str) -> Path:
         """Return the path of the entry of a shard, whether it exists or not."""
@@ -172,6 +176,14 @@ class WeightStore:
             return False
         self._catalog.evict(self._capacity, keep=[path])
         return True
+
+    def _remove_former(self, shard: str) -> None:
+        """Remove the weights of the same shard by other sources of Rekindle, such as those before an upgrade."""
+        for other in self._catalog.paths():
+            with suppress(disk.Damaged, OSError):
+                header = disk.header_of(other)
+                if header.get("shard") == shard and set(self._key.explain(header.get("parts", {}))) == {"code"}:
+                    disk.remove(other)
 
 
 def form_of(array: Any) -> Form:
