@@ -63,16 +63,16 @@ def _inputs(body: Fields, most: int) -> list[Any]:
         if body.peek(("images",)):
             body.refuse("images", "cannot be embedded here: give texts, or messages with images to /v1/embeddings")
         return list(texts(body, "texts", most))
-    found = []
+    contents = []
     for item in items:
         match item:
             case {"content": [{"type": "text", "text": str(text)}]}:
-                found.append(text)
+                contents.append(text)
             case _:
                 body.refuse("inputs", f"must be objects with one text as content, got {preview(item)}")
-    if not 0 < len(found) <= most:
-        body.refuse("inputs", f"must have from 1 to {most} texts, got {len(found)}")
-    return found
+    if not 0 < len(contents) <= most:
+        body.refuse("inputs", f"must have from 1 to {most} texts, got {len(contents)}")
+    return contents
 
 
 def _types(body: Fields) -> tuple[VectorType, ...]:

@@ -67,10 +67,10 @@ async def similarity(exchange: Exchange) -> ASGIApp:
 
 async def by_task(exchange: Exchange) -> ASGIApp:
     """Serve POST /: a ranking, similarities, or classes or vectors of texts, by the body and the model."""
-    found = exchange.body.peek(("texts", "inputs"))
-    if "texts" in found:
+    fields = exchange.body.peek(("texts", "inputs"))
+    if "texts" in fields:
         return await rank(exchange)
-    if isinstance(found.get("inputs"), dict):
+    if isinstance(fields.get("inputs"), dict):
         return await similarity(exchange)
     return await (embed if exchange.model.session.labels is None else predict)(exchange)
 
