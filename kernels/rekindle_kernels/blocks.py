@@ -88,6 +88,43 @@ class FileArray:
 
 
 @dataclass(frozen=True, slots=True)
+class ReorderedRows:
+    """Rows of an array in a file in another order. `numpy.asarray` reads them, each time.
+
+    Attributes:
+        stored: the array in the file.
+        order: (rows,), the index of each row there.
+    """
+
+    stored: FileArray
+    order: np.ndarray[Any, np.dtype[np.integer[Any]]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return (len(self.order), *self.stored.shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.stored.ndim
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, rows: int | slice) -> "ReorderedRows | FileArray":
+        """Return a row, or some of the rows, unread."""
+        return replace(self, order=self.order[rows]) if isinstance(rows, slice) else self.stored[int(self.order[rows])]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if not len(self.order):
+            return np.asarray(self.stored[:0], dtype)
+        first, last = int(self.order.min()), int(self.order.max()) + 1
+        some: Array = np.asarray(self.stored[first:last], dtype)[self.order - first]
+        return some
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """A format of quantized blocks.
 
@@ -116,7 +153,7 @@ class Blocks:
         kind: the format of the blocks.
     """
 
-    data: Bytes | FileArray
+    data: Bytes | FileArray | ReorderedRows
     kind: Kind
 
     @property

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle_kernels.blocks import Array, Blocks, Bytes, FileArray, Tensor
+from rekindle_kernels.blocks import Array, Blocks, Bytes, FileArray, ReorderedRows, Tensor
 from rekindle_kernels.quantized import TABLES, Codes, Quantized
 
 Indices = np.ndarray[Any, np.dtype[np.int_]]
@@ -188,7 +188,7 @@ class BlockRows:
     """
 
     kind: str
-    data: Bytes | FileArray
+    data: Bytes | FileArray | ReorderedRows
     order: Indices | None = None
 
     @classmethod

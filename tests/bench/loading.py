@@ -23,6 +23,7 @@ import numpy as np
 
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import load
+from rekindle.assembly.weights.keeping import Keeper
 from rekindle.core.device.place import Place
 from rekindle.formats.checkpoints.open import open_checkpoint
 from rekindle.settings.engine import Dtype, Settings
@@ -90,7 +91,7 @@ def load_here(directory: Path, dtype: Dtype) -> dict[str, float]:
         open_checkpoint(directory), Settings(dtype=dtype, restore="off"), Place((jax.devices()[0],))
     )
     before, began = _memory("VmRSS"), perf_counter()
-    (weights,) = jax.block_until_ready(load([blueprint], lambda _: None))
+    (weights,) = jax.block_until_ready(load([blueprint], lambda _: None, Keeper(None)))
     seconds = perf_counter() - began
     return {
         "seconds": seconds,

@@ -60,7 +60,7 @@ def peer_seconds(python: str, file: Path) -> dict[str, float]:
 def stored_bytes(checkpoint: Checkpoint) -> int:
     """Return the bytes of a model's tensors as its file has them."""
     tensors = [checkpoint.tensors[name] for name in expected_shapes(checkpoint.config)]
-    return sum(each.data.nbytes if isinstance(each, Blocks) else np.asarray(each).nbytes for each in tensors)
+    return sum(np.asarray(each.data if isinstance(each, Blocks) else each).nbytes for each in tensors)
 
 
 def main() -> None:

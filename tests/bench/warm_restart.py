@@ -5,6 +5,7 @@ The time of the first token after `open` is also measured with the pages on disk
 
 The timeline has the parts of each start, which add up: the interpreter, the import of the libraries, the parts of
 `open` as in `session.restored.spent`, what is left of `open`, and the first token. Next to it stands `import jax`.
+"cpu" has the CPU seconds of all threads until `open` returns, and "kept" the MB of weights that were not converted.
 """
 
 import argparse
@@ -33,8 +34,8 @@ began = time.time()
 import rekindle
 rekindle.open_sync  # imports the libraries
 imported = time.time()
-session = rekindle.open_sync(sys.argv[2], dtype="float32", progress=False)
-opened = time.time()
+session = rekindle.open_sync(sys.argv[2], dtype="float32", progress=False, **json.loads(sys.argv[4]))
+opened, spent_cpu = time.time(), time.process_time()
 spent = dict(session.restored.spent)
 prompt = json.loads(sys.argv[3])
 answer = session.generate_sync(token_ids=prompt, max_tokens=1, ignore_eos=True)
@@ -47,7 +48,8 @@ print(json.dumps(dict(
     total=ended - started, imported=imported - started, opened=opened - started, first=first, loads=stats.loads,
     timeline={"python": began - started, "import": imported - began, **spent,
               "rest of open": opened - imported - sum(spent.values()), "first token": first},
-    compilations=stats.compilations, cached=answer.cached_tokens, token=answer.token_ids[0],
+    cpu=spent_cpu, kept=session.restored.weight_bytes / 1e6, compilations=stats.compilations,
+    cached=answer.cached_tokens, token=answer.token_ids[0],
 )))
 """
 JAX = """
@@ -86,12 +88,12 @@ class Starts:
 
     def empty(self) -> None:
         """Empty the stores, to start as after the download of the model."""
-        for name in ("programs", "snapshots"):
+        for name in ("programs", "snapshots", "weights"):
             shutil.rmtree(self._home / name, ignore_errors=True)
 
-    def ours(self, number: int) -> dict[str, Any]:
-        """Start Rekindle and answer a prompt."""
-        return self._run([sys.executable, "-c", OURS], MODEL, number, [])
+    def ours(self, number: int, **options: Any) -> dict[str, Any]:
+        """Start Rekindle with some options of `open`, and answer a prompt."""
+        return self._run([sys.executable, "-c", OURS], MODEL, number, [json.dumps(options)])
 
     def jax(self) -> dict[str, Any]:
         """Start Python and import jax."""
@@ -135,9 +137,14 @@ def measure(rounds: int, tokens: int, *, peer: bool) -> None:
                 subprocess.run(save, cwd=ROOT, check=True, capture_output=True)
         for round_ in range(rounds):
             starts.empty()
-            for name, number in (("cold", round_), ("warm", round_), ("warm programs, new prompt", 100 + round_)):
+            for name, number, options in (
+                ("cold", round_, {}),
+                ("warm", round_, {}),
+                ("warm, weights converted", round_, {"weight_cache_bytes": 0}),
+                ("warm programs, new prompt", 100 + round_, {}),
+            ):
                 with waiting(f"round {round_ + 1} of {rounds}: {name}"):
-                    results[name].append(starts.ours(number))
+                    results[name].append(starts.ours(number, **options))
             results["import jax"].append(starts.jax())
             if peer:
                 with waiting(f"round {round_ + 1} of {rounds}: transformers"):
@@ -147,7 +154,7 @@ def measure(rounds: int, tokens: int, *, peer: bool) -> None:
 
 def _report(results: dict[str, list[dict[str, Any]]], tokens: int) -> None:
     say(f"medians in seconds, prompts of {tokens} tokens, {cores()} cores:")
-    keys = ("imported", "opened", "first", "total", "loads", "compilations", "cached")
+    keys = ("imported", "opened", "cpu", "first", "total", "loads", "compilations", "cached", "kept")
     print(f"{'':28}" + "".join(f"{key:>13}" for key in keys))
     for name, rounds in results.items():
         values = [median(each[key] for each in rounds) if key in rounds[0] else None for key in keys]
@@ -155,6 +162,7 @@ def _report(results: dict[str, list[dict[str, Any]]], tokens: int) -> None:
     for cold, warm in zip(results["cold"], results["warm"], strict=True):
         assert cold["token"] == warm["token"], "a warm start answered something else"
         assert warm["compilations"] == 0, "a warm start compiled"
+        assert warm["kept"], "a warm start converted its weights"
     ratio = median(warm["total"] / cold["total"] for warm, cold in zip(results["warm"], results["cold"], strict=True))
     print(f"warm / cold start: {ratio:.3f} (asked: at most 0.35)")
     parts = list(results["warm"][0]["timeline"])

@@ -204,6 +204,7 @@ def test_a_later_process_compiles_nothing_and_finds_its_prefixes_on_disk(
         "tokens": 2 * CACHED,
         "differences": {},
         "states": 0,
+        "weight_bytes": 0,
         "to_compile": 0,
     }
     assert f"{PROGRAMS} programs loaded, 0 compiled" in report["shown"]["text/plain"]

@@ -67,7 +67,7 @@ def test_blocks_are_packed_as_the_numbers_that_the_gguf_library_reads(
 
 def test_parts_of_blocks_are_parts_of_their_numbers() -> None:
     blocks = blocks_of("Q4_1", 12, 3)
-    stack = Blocks(blocks.data.reshape(3, 4, -1), blocks.kind)
+    stack = Blocks(np.asarray(blocks.data).reshape(3, 4, -1), blocks.kind)
     numbers = np.asarray(stack)
     assert stack.shape == numbers.shape == (3, 4, 96)
     np.testing.assert_array_equal(np.asarray(stack[1]), numbers[1])

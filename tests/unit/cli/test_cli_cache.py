@@ -10,10 +10,12 @@ from argparse import ArgumentParser, ArgumentTypeError
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rekindle
 from rekindle.__main__ import main
+from rekindle.assembly.loading import identity
 from rekindle.chats import archive
 from rekindle.chats.archive import Recording, TalkArchive
 from rekindle.cli import requirements
@@ -24,7 +26,9 @@ from rekindle.cli.units import parse_size
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.device.programs.key import CODE, ProgramKey
 from rekindle.core.device.programs.store import ProgramCatalog
+from rekindle.core.store.snapshot_key import SnapshotKey
 from rekindle.core.store.sources import SOURCES as SOURCE_FILES
+from rekindle.core.store.weight_store import WeightStore
 from rekindle.core.words import ago, size_text
 from tests.two_steps import OPTIONS, SETTINGS
 from tests.unit.stored_programs import MODEL, save_as, serialized, some_key
@@ -257,7 +261,7 @@ def test_clearing_is_refused_where_nobody_can_be_asked(filled: Path, capsys: pyt
 def test_verifying_names_what_is_damaged_and_drops_it_where_asked(
     filled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    counts = {"programs": "3 entries", "snapshots": "2 entries", "images": "0 entries"}
+    counts = {"programs": "3 entries", "snapshots": "2 entries", "images": "0 entries", "weights": "0 entries"}
     right = "".join(f"{name}: {count} read, nothing is wrong\n" for name, count in counts.items())
     assert run_cache(capsys, "verify") == right
     bad = [filled / "programs" / step_key(STEPS[1]).digest, segments(filled)[0]]
@@ -437,3 +441,17 @@ def test_conversations_are_listed_pruned_and_cleared_by_name(cache: Path, capsys
     assert len(list((cache / "history").iterdir())) == 4, "all means what is computed again"
     run_cache(capsys, "clear", "history", "--yes")
     assert list((cache / "history").iterdir()) == []
+
+
+def test_converted_weights_are_listed_measured_and_removed(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = SnapshotKey((("numbers", "bfloat16"), ("code", SOURCE_FILES.digest(identity.CODE))))
+    numbers = np.arange(250_000, dtype=np.uint8)
+    for shard in ("decoder 0 of 2", "decoder 1 of 2"):
+        store = WeightStore(filled / "weights", key, "/hub/models--owner--tiny/snapshots/0123", 1 << 30)
+        assert store.write(shard, [("uint8", (250_000,))], lambda _: numbers, 0, lambda _: False)
+    assert "\n  owner/tiny, bfloat16: 2 files, 50" in run_cache(capsys, "ls")
+    assert re.search(r"weights +50\d kB\n", run_cache(capsys, "size"))
+    assert "weights: 2 entries read, nothing is wrong\n" in run_cache(capsys, "verify")
+    assert "weights: 1 entry removed, 25" in run_cache(capsys, "prune", "--weights-bytes", "300k")
+    assert "weights: 1 entry removed, 25" in run_cache(capsys, "clear", "weights", "--yes")
+    assert not list((filled / "weights").iterdir())

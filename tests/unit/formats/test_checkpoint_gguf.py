@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from rekindle.core.models.config.scaling import Llama3Scaling
 from rekindle.formats.checkpoints.checkpoint import Checkpoint
 from rekindle.formats.checkpoints.gguf.file import open_gguf_file
 from rekindle.formats.checkpoints.gguf.kinds import kind_of
+from rekindle.formats.checkpoints.gguf.places import unpermute
 from rekindle.formats.checkpoints.gguf.rope_factors import find_scaling
 from rekindle.formats.checkpoints.open import open_checkpoint
 from tests.gguf_models.files import Change, llama3_factors, write_model
 
+OF_LIBRARY = ("Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 FFN_GATE = "blk.0.ffn_gate.weight"
 
 
@@ -69,7 +72,7 @@ def test_blocks_are_dequantized_to_the_bit_as_the_gguf_library_does(kind: str) -
     assert numbers.astype(np.float32).tobytes() == dequantize(blocks, library).tobytes()
 
 
-@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "MXFP4", "NVFP4", "Q6_K"])
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "MXFP4", "NVFP4", *OF_LIBRARY])
 def test_a_kind_has_the_librarys_name_and_sizes(name: str) -> None:
     kind = kind_of(GGMLQuantizationType[name])
     assert (kind.name, (kind.numbers, kind.size)) == (name, GGML_QUANT_SIZES[GGMLQuantizationType[name]])
@@ -316,3 +319,22 @@ def test_a_number_that_does_not_fit_the_tensors_is_an_error(tied: Checkpoint, tm
 
     with pytest.raises(CheckpointError, match=r"gate_proj\.weight must have the shape \(161, 64\)"):
         open_checkpoint(write_gguf(tied, tmp_path / "model.gguf", change))
+
+
+def test_blocks_of_reordered_rows_are_read_in_order_and_no_others(tied: Checkpoint, tmp_path: Path) -> None:
+    stored, name = "blk.1.attn_q.weight", "model.layers.1.self_attn.q_proj.weight"
+    path = write_gguf(tied, tmp_path / "model.gguf", kinds={stored: "Q4_1"})
+    (raw,) = (tensor for tensor in GGUFReader(path).tensors if tensor.name == stored)
+    expected = unpermute(dequantize(raw.data, raw.tensor_type), 4)
+    tensor: Any = open_checkpoint(path).tensors[name]
+    np.testing.assert_array_equal(np.asarray(tensor), expected)
+    for rows in (slice(0, 1), slice(5, 40), slice(63, 64), slice(3, 3)):
+        np.testing.assert_array_equal(np.asarray(tensor[rows]), expected[rows])
+    sizes, stored_rows = list[int](), tensor.data.stored
+
+    def read(begin: int, size: int) -> Any:
+        sizes.append(size)
+        return stored_rows.reader(begin, size)
+
+    np.asarray(replace(tensor.data, stored=replace(stored_rows, reader=read))[16:32])
+    assert sizes == [16 * tensor.data.shape[1]], "one head of 16 rows"

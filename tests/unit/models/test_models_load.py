@@ -232,7 +232,7 @@ def test_loading_that_is_left_reads_no_more(families: Path, monkeypatch: pytest.
             called_off.set()
             super().shutdown(wait)
 
-    monkeypatch.setattr(load, "_THREADS", 1)
+    monkeypatch.setattr(load, "THREADS", 1)
     monkeypatch.setattr(load, "ThreadPoolExecutor", Pool)
 
     def read(name: str) -> Tensor:

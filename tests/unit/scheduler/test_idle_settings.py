@@ -71,6 +71,9 @@ OPEN: Entries = {
         ({"disk_cache_bytes": 1 << 20, "restore": "off"}, "disk_cache_bytes=1048576 has no effect: restore="),
         ({"disk_cache_bytes": 1 << 20, "host_cache_bytes": 0}, "disk_cache_bytes=1048576 has no effect: pages reach"),
     ],
+    "weight_cache_bytes": [
+        ({"weight_cache_bytes": 1 << 20, "restore": "off"}, "weight_cache_bytes=1048576 has no effect: restore="),
+    ],
     "overlap": ALWAYS,
     "precompile": ALWAYS,
     "restore": "programs are stored too",

@@ -16,6 +16,8 @@ WRONG_SETTINGS: list[tuple[str, Any, str]] = [
     ("host_cache_bytes", "big", 'must be a number of bytes, or a size such as "500MB" or "1.5GiB"'),
     ("disk_cache_bytes", -1, "must be an integer of at least 0"),
     ("disk_cache_bytes", None, "must be an integer of at least 0"),
+    ("weight_cache_bytes", -1, "must be an integer of at least 0"),
+    ("weight_cache_bytes", "many", 'must be a number of bytes, or a size such as "500MB" or "1.5GiB"'),
     ("page_size", 0, "must be a positive multiple of 16"),
     ("page_size", 10, "must be a positive multiple of 16"),
     ("page_size", "64", "must be a positive multiple of 16"),

@@ -1,6 +1,7 @@
 """The server gives the answers of its session in the form of Ollama's API, whole and in lines."""
 
 import json
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -180,6 +181,8 @@ async def test_a_model_is_described_by_its_files(serve: Serve, monkeypatch: pyte
         "general.parameter_count": 134_515_008,
         "llama.context_length": longest,
     }
+    monkeypatch.setattr(session, "_model_facts", replace(facts, generates=False))
+    assert (await ask(app(session), "/api/show", {"model": NAME})).json["capabilities"][:1] == ["embedding"]
     (running,) = (await ask(server, "/api/ps")).json["models"]
     assert (running["details"], running["expires_at"][:4]) == (details, "9999")
 

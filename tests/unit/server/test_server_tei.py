@@ -61,6 +61,31 @@ async def test_classes_come_with_their_scores_the_likeliest_first(classifier: Se
     assert sorted(each["score"] for each in raw) == sorted(expected.logits)
 
 
+async def test_similarities_are_cosines_and_the_root_does_the_task_of_body_and_model(
+    embedder: Session, classifier: Session
+) -> None:
+    body = {"inputs": {"source_sentence": "The sea", "sentences": ["Oslo", "The sea"]}}
+    found = (await ask(app(embedder), "/similarity", body)).json
+    vectors = await embedder.embed(["The sea", "Oslo", "The sea"])
+    assert found == pytest.approx((vectors[1:] @ vectors[0]).tolist(), abs=1e-6)
+    assert (await ask(app(embedder), "/", body)).json == found
+    for served, path, inputs in (
+        (embedder, "/embed", {"inputs": ["The sea"]}),
+        (classifier, "/predict", {"inputs": "The sea"}),
+        (embedder, "/rerank", {"query": "The sea", "texts": ["Oslo", "The sea"]}),
+    ):
+        assert (await ask(app(served), "/", inputs)).json == (await ask(app(served), path, inputs)).json
+
+
+async def test_the_model_and_its_task_are_told(embedder: Session, classifier: Session) -> None:
+    told = (await ask(app(embedder), "/info")).json
+    assert (told["model_id"], told["model_type"], told["max_input_length"]) == (embedder.name, {"embedding": {}}, 512)
+    names = (await ask(app(classifier), "/info")).json["model_type"]["classifier"]
+    assert names == {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+    with serving(Uses(classifier=Classifier(np.zeros((1, 1), np.float32), ("relevance",), "sigmoid"))) as ranker:
+        assert list((await ask(app(ranker), "/info")).json["model_type"]) == ["reranker"]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "reason"),
     [
@@ -71,6 +96,8 @@ async def test_classes_come_with_their_scores_the_likeliest_first(classifier: Se
         ("/predict", {"inputs": [["a"], ["b", "c"]]}, "all of one text or all of two"),
         ("/predict", {"inputs": ["a", "b"]}, "second= is for encoders"),
         ("/predict", {"inputs": 5}, "must be a text"),
+        ("/similarity", {"inputs": "a"}, "must have a source_sentence and from 1 to"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "must have a source_sentence"),
     ],
 )
 async def test_a_bad_body_is_refused_with_its_reason(classifier: Session, path: str, body: Any, reason: str) -> None:

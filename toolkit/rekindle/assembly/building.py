@@ -14,10 +14,10 @@ from rekindle.assembly.followers import FollowerHosts, Followers
 from rekindle.assembly.limits.machine import cores
 from rekindle.assembly.loaded_engine import Lane, LoadedEngine
 from rekindle.assembly.loading.blueprint import Blueprint
-from rekindle.assembly.loading.filling import collapse_later, distinct, fill
+from rekindle.assembly.loading.filling import collapse_later, distinct, fill, keep_later
 from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.loading.planning import fewest, plan
-from rekindle.assembly.loading.stores import Stores, open_stores, store_directory
+from rekindle.assembly.loading.stores import Stores, open_keeper, open_stores, store_directory
 from rekindle.assembly.preparing.preparer import TOKENIZED_AT_ONCE, Preparer
 from rekindle.assembly.programs.engine_programs import EnginePrograms
 from rekindle.assembly.programs.laps import Laps
@@ -99,11 +99,12 @@ def build(
         first, later, wait = blueprint.in_turn(settings.precompile, stores[0].program_keys, stored)
         if followers is not None:
             followers.open_model(model, revision, blueprint.resolve(settings), blueprint)
+        keeper = open_keeper(directory, blueprint, identity, settings)
         executables = _executables(lanes, stores, settings, resources)
         preparing = [ready for each in executables.values() for ready in each.prepare(first)]
         places = [(executables[lane.place], lane) for lane in lanes]
         laps.end("plan")
-        states = fill(places, report, reads_weights=settings.weights is not None)
+        states = fill(places, report, keeper, reads_weights=settings.weights is not None)
         steppers = _steppers(lanes, executables, states, followers, resources)
         laps.end("weights")
         if wait:
@@ -112,6 +113,7 @@ def build(
         preparing += [ready for each in executables.values() for ready in each.prepare(later, patient=True)]
         pools = [layer for state in states for layer in state.pages]
         resources.callback(collapse_later(distinct([state.weights for state in states]), pools, preparing))
+        resources.callback(keep_later(keeper, lanes, states, preparing))
         if followers is not None:
             followers.wait(report)
         preparer = Preparer.of(checkpoint, limits.max_context, limits.picture_rows)
@@ -131,7 +133,7 @@ def build(
             unserved=unserved,
             preparer=preparer,
             lanes=tuple(parts),
-            programs=_programs(lanes, stores, executables, preparing, laps, cold_seconds),
+            programs=_programs(lanes, stores, executables, preparing, laps, cold_seconds, keeper.bytes_read),
             resources=ExitStack(),
             followers=followers,
             identity=identity,
@@ -234,10 +236,11 @@ def _programs(
     preparing: list[Future[None]],
     laps: Laps,
     cold_seconds: float | None,
+    weight_bytes: int,
 ) -> EnginePrograms:
-    """Return the programs of an engine, given the parts of its opening and the seconds of a cold start."""
+    """Return the programs of an engine, given the parts of its opening, the cold start's seconds, and kept bytes."""
     by_place = dict(zip((lane.place for lane in lanes), stores, strict=True))
-    report = _restore_report(by_place, lanes[0].limits, laps, cold_seconds)
+    report = replace(_restore_report(by_place, lanes[0].limits, laps, cold_seconds), weight_bytes=weight_bytes)
     workspace = sum(place.data * lanes[0].budget.workspace for place in executables)
     return EnginePrograms(tuple(executables.values()), preparing, report, workspace)
 

@@ -13,6 +13,7 @@ from rekindle.assembly.devices import places_over
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.filling import collapse_later, fill, place_new_weights
 from rekindle.assembly.loading.stores import open_programs, require_all, store_directory
+from rekindle.assembly.weights.keeping import Keeper
 from rekindle.core.concurrency.progress import silent
 from rekindle.core.device.jax_settings import JaxSettings, overrides
 from rekindle.core.device.orders import DeviceState
@@ -148,7 +149,7 @@ class ModelShard:
             resources.callback(lambda: executables.idle().result())
             resources.callback(executables.free)
             preparing = executables.prepare(first)
-            (state,) = fill([(executables, blueprint)], silent)
+            (state,) = fill([(executables, blueprint)], silent, Keeper(None))
             resources.callback(state.delete)
             if wait:
                 wait_for(preparing, silent)

@@ -15,6 +15,7 @@ from rekindle.server.decisions import routes as decisions
 from rekindle.server.http.access import Access
 from rekindle.server.http.endpoint import Answer, Convention, Endpoint, check_origin
 from rekindle.server.http.exchange import Service
+from rekindle.server.judging import cohere_routes as cohere
 from rekindle.server.judging import encoding_routes
 from rekindle.server.judging import routes as judging
 from rekindle.server.judging import tei_routes as tei
@@ -49,6 +50,10 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "/embeddings": encoding_routes.create_embeddings,
     "/embed": tei.embed,
     "/predict": tei.predict,
+    "/similarity": tei.similarity,
+    "/": tei.by_task,
+    "/v1/embed": cohere.embed,
+    "/v2/embed": cohere.embed_by_type,
 }
 """Answers to POST by path, with bodies in the conventions of OpenAI's API."""
 ANTHROPIC_ANSWERS: Final[Mapping[str, Answer]] = {
@@ -71,7 +76,7 @@ UNLOADS: Final[Mapping[str, bool]] = {"/api/chat": True, "/api/generate": False}
 
 def routes_of(service: Service, access: Access, earlier: KeptResponses) -> list[Route]:
     """Return the routes of a server."""
-    state = StateRoutes(service.models, needs_key=bool(access.api_keys))
+    state = StateRoutes(service.models, needs_key=bool(access.api_keys), most_prompts=service.limits.prompts)
     listings = ollama.OllamaRoutes(service.models)
     dashboard = DashboardRoutes(service.models, service.limits)
     responses = ResponseRoutes(earlier)
@@ -93,6 +98,7 @@ def routes_of(service: Service, access: Access, earlier: KeptResponses) -> list[
         "/dashboard": dashboard.boards,
         "/health": state.health,
         "/version": state.version,
+        "/info": state.info,
         "/openapi.json": state.describe,
         "/metrics": state.metrics,
         "/api/tags": listings.tags,

@@ -122,6 +122,7 @@ def facts_of(loaded_engine: LoadedEngine) -> "ModelFacts":
         sum(size for _, _, size, _ in stamps),
         loaded_engine.weights_digest,
         max((time for *_, time in stamps), default=0) / 1e9,
+        checkpoint.uses.generates and not checkpoint.uses.both_ways,
     )
 
 

@@ -982,6 +982,11 @@ class Session:
 
         return embedding.prompt_prefix(self._engine.facts.checkpoint.uses.embedding, None)
 
+    @property
+    def embedding_prompts(self) -> dict[str, str]:
+        """The texts that `embed(instruction=NAME)` puts before others, by name, from the model's files."""
+        return dict(self._engine.facts.checkpoint.uses.embedding.prompts)
+
     def embedding_chat(
         self, prompt: str | Sequence[Mapping[str, Any]]
     ) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]] | None:

@@ -144,6 +144,10 @@ class Settings:
         host_cache_bytes: bytes of host memory for pages evicted from the device. Default 1 GiB. 0 disables the host
             tier, and with it the disk tier.
         disk_cache_bytes: bytes in the cache directory for pages of all models. Default 4 GiB. 0 disables the disk tier.
+        weight_cache_bytes: bytes in the cache directory for weights of all models as converted for a device. The next
+            session reads them instead of converting the model's files again. Default 32 GiB, and at most half of what
+            is free on the disk. They are kept on accelerators, and on CPUs if they are packed or quantized. 0 keeps
+            none.
         overlap: plan and dispatch the next tick before the tokens of the current one are read. Default True.
         precompile: programs to compile before `open` returns. "background" (default) compiles enough to serve a first
             request, and the programs of the other buckets meanwhile; "all" compiles all programs; "lazy" compiles each
@@ -217,6 +221,7 @@ class Settings:
     image_bytes: int | None = None
     host_cache_bytes: int = 1 << 30
     disk_cache_bytes: int = 4 << 30
+    weight_cache_bytes: int = 32 << 30
     overlap: bool = True
     precompile: Precompile = "background"
     restore: Restore = "auto"
@@ -233,7 +238,7 @@ class Settings:
     draft: DraftSource | None = None
 
     def __post_init__(self) -> None:
-        for name in ("pool_bytes", "image_bytes", "host_cache_bytes", "disk_cache_bytes"):
+        for name in ("pool_bytes", "image_bytes", "host_cache_bytes", "disk_cache_bytes", "weight_cache_bytes"):
             value: Any = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, _bytes(name, value))
@@ -275,7 +280,7 @@ class Settings:
             _integer("replicas", self.replicas, 1, another=", or a rekindle.Ray")
         for name in ("data", "prefill_from", "max_running", "max_waiting", "max_executables", "decode_steps"):
             _integer(name, getattr(self, name), 1)
-        for name in ("image_bytes", "host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
+        for name in ("image_bytes", "host_cache_bytes", "disk_cache_bytes", "weight_cache_bytes", "max_logprobs"):
             if name != "image_bytes" or self.image_bytes is not None:
                 _integer(name, getattr(self, name), 0)
         for name in ("num_pages", "pool_bytes", "max_context"):
@@ -402,6 +407,7 @@ class SettingsOptions(TypedDict, total=False):
     image_bytes: int | str | None
     host_cache_bytes: int | str
     disk_cache_bytes: int | str
+    weight_cache_bytes: int | str
     overlap: bool
     precompile: Precompile
     restore: Restore

@@ -1,6 +1,7 @@
 """The blueprint of an engine, made before any weights are read: its limits, its programs, and its store keys."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
@@ -13,6 +14,7 @@ from rekindle.assembly.limits.resolution import resolve_limits, resolve_settings
 from rekindle.assembly.loading.budget import Budget
 from rekindle.assembly.loading.forms import weight_form
 from rekindle.core.buckets import Bucket
+from rekindle.core.device.jax_settings import JaxSettings
 from rekindle.core.device.place import Place
 from rekindle.core.device.programs.functions import (
     ADAPT,
@@ -33,6 +35,7 @@ from rekindle.core.device.programs.functions import (
 )
 from rekindle.core.device.programs.key import ProgramKey, SharedKey, Target
 from rekindle.core.device.programs.lowering import Programs
+from rekindle.core.device.programs.shapes import ModelShapes
 from rekindle.core.device.programs.vision_shapes import VisionSizes
 from rekindle.core.device.state import Sizes
 from rekindle.core.engine.watchdog import timeout_of
@@ -92,17 +95,17 @@ class Blueprint:
         picture_tokens = 0 if vision is None else vision.segments[-1] // vision.config.merge**2
         limits = resolve_limits(settings, config, kv_dtype.itemsize, picture_tokens=picture_tokens)
         form = weight_form(checkpoint, settings, dtype, place)
-        programs = _programs(config, replace(settings, logits_processor=None), limits, (form, kv_dtype), place, vision)
-        adapters = programs.shapes.adapter_bytes if limits.expects_adapters else 0
-        budget = Budget.of(programs, config, limits, place, workspace, adapters + programs.shapes.vision_bytes)
+        shapes = _shapes(config, settings, limits, (form, kv_dtype), place, vision)
+        adapters = shapes.adapter_bytes if limits.expects_adapters else 0
+        budget = Budget.of(shapes, config, limits, place, workspace, adapters + shapes.vision_bytes)
         limits = resolve_limits(
             settings,
             config,
             kv_dtype.itemsize,
-            rows_apart=is_batch_invariant(programs.shapes.implementation),
+            rows_apart=is_batch_invariant(shapes.implementation),
             shares_cores=place.first.platform == "cpu",
-            page_bytes=programs.shapes.state.page_bytes,
-            state_bytes=programs.shapes.state.state_bytes,
+            page_bytes=shapes.state.page_bytes,
+            state_bytes=shapes.state.state_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),
             picture_rows=0 if vision is None else vision.rows,
             segments=() if vision is None else vision.segments,
@@ -120,7 +123,7 @@ class Blueprint:
 
     @property
     def dtype(self) -> jnp.dtype:
-        """The data type of weights that are not packed, and of pages by default."""
+        """The data type of unpacked weights, and of pages by default."""
         return self.form.dtype
 
     @property
@@ -257,7 +260,7 @@ def _pictured(steps: Sequence[Bucket], limits: EngineLimits) -> list[Bucket]:
 
 
 def vision_sizes(checkpoint: Checkpoint, settings: Settings) -> VisionSizes | None:
-    """Return the sizes for images, or None for a model that reads none."""
+    """Return the sizes for images, or None for a text model."""
     if checkpoint.vision is None or checkpoint.images is None or settings.image_bytes == 0:
         return None
     config = checkpoint.vision.config
@@ -285,14 +288,38 @@ def _programs(
     vision: VisionSizes | None,
 ) -> Programs:
     """Return the programs, given the form of weights and the data type of pages."""
-    pool = limits.pool
-    of_pool, running = (pool.num_pages, pool.page_size, pool.pages_per_request), limits.max_running
-    sizes = Sizes(*of_pool, running, limits.max_logprobs, windows=running * limits.windows)
-    room = AdapterSizes(limits.adapter_slots, limits.max_adapter_rank)
-    try:
-        form, kv_dtype = forms
-        processor, kernels = settings.logits_processor, settings.implementation
+    (form, kv_dtype), (sizes, room) = forms, _sizes(limits)
+    processor, kernels = settings.logits_processor, settings.implementation
+    with _refusals():
         return Programs(config, sizes, form, place, kernels, processor, kv_dtype, room, vision)
+
+
+def _shapes(
+    config: ModelConfig,
+    settings: Settings,
+    limits: EngineLimits,
+    forms: tuple[WeightForm, jnp.dtype],
+    place: Place,
+    vision: VisionSizes | None,
+) -> ModelShapes:
+    """Return the shapes of the programs of `_programs`."""
+    (form, kv_dtype), (sizes, room) = forms, _sizes(limits)
+    with _refusals(), JaxSettings.here().apply():
+        return ModelShapes.of(config, sizes, form, place, settings.implementation, kv_dtype, room, vision)
+
+
+def _sizes(limits: EngineLimits) -> tuple[Sizes, AdapterSizes]:
+    pool, running = limits.pool, limits.max_running
+    of_pool = pool.num_pages, pool.page_size, pool.pages_per_request
+    sizes = Sizes(*of_pool, running, limits.max_logprobs, windows=running * limits.windows)
+    return sizes, AdapterSizes(limits.adapter_slots, limits.max_adapter_rank)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise the ValueError of kernels without support for a model as ConfigError."""
+    try:
+        yield
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

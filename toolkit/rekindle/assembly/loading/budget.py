@@ -7,7 +7,7 @@ from rekindle.assembly.devices import memory_of, shares_memory
 from rekindle.assembly.limits.resolution import DEFAULT_POOL_BYTES
 from rekindle.core.buckets import QUERY_BLOCK
 from rekindle.core.device.place import Place
-from rekindle.core.device.programs.lowering import Programs
+from rekindle.core.device.programs.shapes import ModelShapes
 from rekindle.core.errors import ConfigError, ModelTooLarge
 from rekindle.core.models.config import DualConfig, ExpertsConfig, FeedForwardConfig, ModelConfig
 from rekindle.core.scheduler.limits import EngineLimits
@@ -48,7 +48,7 @@ class Budget:
     @classmethod
     def of(
         cls,
-        programs: Programs,
+        shapes: ModelShapes,
         config: ModelConfig,
         limits: EngineLimits,
         place: Place,
@@ -67,10 +67,10 @@ class Budget:
         return cls(
             place=place,
             memory=memory,
-            weights=programs.shapes.weight_bytes + adapters,
-            slots=devices * programs.shapes.state.slot_bytes,
+            weights=shapes.weight_bytes + adapters,
+            slots=devices * shapes.state.slot_bytes,
             workspace=devices
-            * (workspace_bound(config, limits) + programs.shapes.widened_bytes if workspace is None else workspace),
+            * (workspace_bound(config, limits) + shapes.widened_bytes if workspace is None else workspace),
             measured=workspace is not None,
         )
 

@@ -14,7 +14,8 @@ from rekindle.assembly.devices import put_on
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.huge_pages import collapse, prefer, spans_of
 from rekindle.assembly.loading.joining import join, share
-from rekindle.assembly.weights.load import Join, load_weights
+from rekindle.assembly.weights.keeping import DECODER, TOWER, Keeper
+from rekindle.assembly.weights.reading import Conversion, ShardWeights, Source
 from rekindle.core.concurrency.progress import Progress, Report
 from rekindle.core.concurrency.threads import Work, soon
 from rekindle.core.concurrency.warning import warn
@@ -27,7 +28,6 @@ from rekindle.core.device.programs.functions import EMPTY
 from rekindle.core.errors import ConfigError
 from rekindle.core.models.config import ModelConfig
 from rekindle.core.models.shard import WHOLE
-from rekindle.core.models.vision.config import VisionConfig
 from rekindle.core.models.weights.form import WeightForm
 from rekindle.core.words import quantity, size_text
 from rekindle.formats.checkpoints.checkpoint import TowerFiles
@@ -35,11 +35,12 @@ from rekindle_kernels.api import Implementation
 
 
 def fill(
-    lanes: Sequence[tuple[Executables, Blueprint]], report: Report, *, reads_weights: bool = True
+    lanes: Sequence[tuple[Executables, Blueprint]], report: Report, keeper: Keeper, *, reads_weights: bool = True
 ) -> list[DeviceState]:
     """Read the weights while the pages and slots of each idle lane are allocated.
 
     Args:
+        keeper: see `load`.
         reads_weights: whether there are weights to read; each lane has none otherwise.
 
     Raises:
@@ -49,8 +50,8 @@ def fill(
     states = [soon(partial(with_overrides, empty_state, *lane), "device-state") for lane in lanes]
     blueprints = [blueprint for _, blueprint in lanes]
     try:
-        weights: list[list[jax.Array]] = load(blueprints, report) if reads_weights else [[] for _ in lanes]
-        towers = load_towers(blueprints)
+        weights: list[list[jax.Array]] = load(blueprints, report, keeper) if reads_weights else [[] for _ in lanes]
+        towers = load_towers(blueprints, keeper)
     except BaseException:
         for state in states:  # which come into being now, on other threads
             with suppress(Exception):
@@ -69,8 +70,11 @@ def _delete(arrays: Any) -> None:
         array.delete()
 
 
-def load_towers(lanes: Sequence[Blueprint]) -> list[list[jax.Array]]:
+def load_towers(lanes: Sequence[Blueprint], keeper: Keeper) -> list[list[jax.Array]]:
     """Read the weights of the vision tower onto the devices of all lanes; none for a model without images.
+
+    Args:
+        keeper: see `load`.
 
     Raises:
         ModelError: the process is ending.
@@ -78,8 +82,8 @@ def load_towers(lanes: Sequence[Blueprint]) -> list[list[jax.Array]]:
     shapes, vision = lanes[0].programs.shapes, lanes[0].checkpoint.vision
     if shapes.vision is None or vision is None:
         return [[] for _ in lanes]
-    form, places = shapes.vision.form, [lane.place for lane in lanes]
-    return place_weights(vision.config, vision.tensors, form, shapes.implementation, places)
+    conversion = Conversion(vision.config, vision.tensors, shapes.vision.form, shapes.implementation, join)
+    return place_weights(keeper.over(conversion, TOWER), [lane.place for lane in lanes], of_tower=True)
 
 
 def no_embeddings(blueprint: Blueprint) -> jax.Array | None:
@@ -112,8 +116,11 @@ def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
         ) from error
 
 
-def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
+def load(lanes: Sequence[Blueprint], report: Report, keeper: Keeper) -> list[list[jax.Array]]:
     """Read the weights of a model onto the devices of all lanes, and report the bytes loaded.
+
+    Args:
+        keeper: the weights kept by earlier sessions.
 
     Returns:
         Arrays of each lane. Lanes on the same devices have the same arrays.
@@ -129,31 +136,17 @@ def load(lanes: Sequence[Blueprint], report: Report) -> list[list[jax.Array]]:
         done += size
         report(Progress("loading weights", done, total))
 
-    return place_weights(
-        checkpoint.config,
-        checkpoint.tensors,
-        blueprint.form,
-        blueprint.programs.shapes.implementation,
-        [lane.place for lane in lanes],
-        report_bytes,
-    )
+    implementation = blueprint.programs.shapes.implementation
+    conversion = Conversion(checkpoint.config, checkpoint.tensors, blueprint.form, implementation, join, report_bytes)
+    return place_weights(keeper.over(conversion, DECODER), [lane.place for lane in lanes])
 
 
-def place_weights(
-    config: ModelConfig | VisionConfig,
-    tensors: Mapping[str, Any],
-    form: WeightForm,
-    implementation: Implementation,
-    places: Sequence[Place],
-    report_bytes: Callable[[int], None] = lambda _: None,
-    joining: Join = join,
-) -> list[list[jax.Array]]:
+def place_weights(source: Source, places: Sequence[Place], *, of_tower: bool = False) -> list[list[jax.Array]]:
     """Read weights onto this process's devices, one shard after the other. Each shard is read once.
 
     Args:
-        config: a decoder; or a tower, of which each device has the whole.
-        report_bytes: called with the number of bytes loaded since the last call.
-        joining: makes a weight of arrays on its device: `join`, or `share`.
+        source: reads the weights of a shard.
+        of_tower: whether each device has all weights, as of a tower.
 
     Returns:
         Arrays of each place, in the order of the steps' arguments; the same arrays for the same place.
@@ -161,28 +154,24 @@ def place_weights(
     Raises:
         ModelError: the process is ending.
     """
-    is_tower, infinite = isinstance(config, VisionConfig), list[int]()
-    by_shard: dict[tuple[int, int], list[jax.Array]] = {}
+    by_shard: dict[tuple[int, int], ShardWeights] = {}
     joined: dict[Place, list[jax.Array]] = {}
     for place in dict.fromkeys(places):
         shards = []
         for device, shard in place.local_shards:
-            shard = WHOLE if is_tower else shard
+            shard = WHOLE if of_tower else shard
             key = shard.rank, shard.of
             if key in by_shard:
-                arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key]]
+                arrays = [with_overrides(jax.device_put, array, device) for array in by_shard[key].arrays]
             else:
-                put = put_on(device)
-                arrays = load_weights(
-                    config, tensors, form, report_bytes, put, implementation, shard, joining, infinite.append
-                )
-                by_shard[key] = arrays
+                by_shard[key] = source(shard, put_on(device))
+                arrays = by_shard[key].arrays
             shards.append(arrays)
-        spec = SAME if is_tower else WEIGHTS
+        spec = SAME if of_tower else WEIGHTS
         joined[place] = [place.global_array(list(each), spec) for each in zip(*shards, strict=True)]
-    if count := sum(infinite):
+    if count := sum(each.infinite for each in by_shard.values()):
         warn(
-            f"{quantity(count, 'number')} of the {'tower' if is_tower else 'weights'} left the range of float16, which "
+            f"{quantity(count, 'number')} of the {'tower' if of_tower else 'weights'} left the range of float16, which "
             'ends at 65,504, and became infinite: dtype="float32" has room for them'
         )
     return [joined[place] for place in places]
@@ -205,17 +194,27 @@ def place_new_weights(
         shares: whether weights may share memory with the tensors; see `share`.
     """
     joining = share if shares else join
-    weights = place_weights(config, tensors, form, implementation, places, joining=joining)
+    weights = place_weights(Conversion(config, tensors, form, implementation, joining), places)
     collapse(spans_of(distinct(weights)))
     towers: list[list[jax.Array]] = [[] for _ in places]
     if tower is not None:
-        towers = place_weights(tower.config, tower.tensors, WeightForm(form.dtype), implementation, places)
+        conversion = Conversion(tower.config, tower.tensors, WeightForm(form.dtype), implementation, join)
+        towers = place_weights(conversion, places, of_tower=True)
     return list(map(PlacedWeights, weights, towers))
 
 
 def distinct(weights: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
     """Return the arrays of all lanes, without duplicates."""
     return list({id(array): array for arrays in weights for array in arrays}.values())
+
+
+def keep_later(
+    keeper: Keeper, lanes: Sequence[Blueprint], states: Sequence[DeviceState], ready: Sequence[Future[None]]
+) -> Callable[[], None]:
+    """Keep new weights and towers on disk, as `Keeper.keep_later` does."""
+    weights = [(DECODER, lane.place, state.weights) for lane, state in zip(lanes, states, strict=True)]
+    towers = [(TOWER, lane.place, state.tower) for lane, state in zip(lanes, states, strict=True)]
+    return keeper.keep_later([*weights, *towers], ready)
 
 
 def collapse_later(

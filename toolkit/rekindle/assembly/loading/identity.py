@@ -68,10 +68,13 @@ PARTS: Final[Mapping[Part, str]] = {
     "code": "sources of all imports of an engine",
 }
 
-Survivor = Literal["pages", "images", "programs", "map", "fingerprint", "replicas"]
+Survivor = Literal["pages", "images", "converted", "programs", "map", "fingerprint", "replicas"]
 
+_ONCE: Final = ", once as "
+"""Mark of a text without a second occurrence."""
 _CHOICE: Final = "chooses tokens, and a page is found by its tokens"
 _TOWER: Final = "belongs to the decoder, and an embedding is of the tower alone"
+_ANSWER: Final = "decides answers by the same weights"
 _DIGITS: Final = "changes last digits at most, and a map may go on elsewhere"
 _PLACE: Final = "belongs to the place of a replica, whose own keys have it"
 LEFT_OUT: Final[Mapping[Survivor, Mapping[Part, str]]] = {
@@ -96,6 +99,18 @@ LEFT_OUT: Final[Mapping[Survivor, Mapping[Part, str]]] = {
         "devices": "each device computes the whole tower",
         "rows": _TOWER,
         "shapes": _TOWER,
+    },
+    "converted": {
+        "tokenizer": _ANSWER,
+        "template": _ANSWER,
+        "defaults": _ANSWER,
+        "processor": _ANSWER,
+        "context": "bounds pages, and no weight depends on them",
+        "page_size": "of pages, and no weight depends on them",
+        "page": "of pages, and no weight depends on them",
+        "compiler": "numpy and the library of the kernels convert, and no program",
+        "rows": "a program, which takes the same weights",
+        "shapes": "sizes of programs, which take the same weights",
     },
     "programs": {
         "weights": "argument of a program; its shapes and types are in the key",
@@ -214,6 +229,14 @@ class Identity:
         """Return the key of stored embeddings of images; raises as `taken_by`."""
         return SnapshotKey(tuple(self.taken_by("images").items()))
 
+    def weights_key(self) -> SnapshotKey:
+        """Return the key of converted weights; raises as `taken_by`."""
+        return SnapshotKey(tuple(self.taken_by("converted").items()))
+
+    def is_unrepeated(self, survivor: Survivor) -> bool:
+        """Return True if the key of a survivor is the only one of its kind, so that nothing is found by it again."""
+        return any(_ONCE in text for text in self.taken_by(survivor).values())
+
     def texts(self) -> dict[Part, str]:
         """Return the text of every part, for another process; raises as `taken_by`."""
         return {part: self[part] for part in self._contents}
@@ -243,7 +266,11 @@ def weights_digest_of(checkpoint: Checkpoint) -> str:
     if not checkpoint.files:
         return ""
     digest = content_fingerprint(checkpoint.files)
-    return digest if is_unchanged(checkpoint.stamps) else f"changed since they were opened ({secrets.token_hex(16)})"
+    return digest if is_unchanged(checkpoint.stamps) else _once("changed since they were opened")
+
+
+def _once(text: str) -> str:
+    return f"{text}{_ONCE}{secrets.token_hex(16)}"
 
 
 def _digest_or_unknown(function: Any) -> str:
@@ -251,7 +278,7 @@ def _digest_or_unknown(function: Any) -> str:
     try:
         return content_digest(function)
     except Indigestible:
-        return f"unknown ({secrets.token_hex(16)})"
+        return _once("unknown")
 
 
 def _tokenizer_content(tokenizer: Tokenizer | None) -> object:

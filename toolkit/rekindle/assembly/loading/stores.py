@@ -9,6 +9,7 @@ from typing import Final
 from rekindle.assembly.loading.blueprint import Blueprint
 from rekindle.assembly.loading.identity import Identity
 from rekindle.assembly.programs.restore_report import RestoreReport, difference_text, part_label
+from rekindle.assembly.weights.keeping import Keeper, is_worth_keeping
 from rekindle.core.concurrency.warning import warn
 from rekindle.core.device.programs.functions import Key, program_name
 from rekindle.core.device.programs.store import ProgramStore
@@ -18,11 +19,13 @@ from rekindle.core.store.directory import cache_dir, require_private
 from rekindle.core.store.picture_store import PictureStore
 from rekindle.core.store.snapshot_store import SnapshotStore
 from rekindle.core.store.validity import Difference, shorten
+from rekindle.core.store.weight_store import WeightStore
 from rekindle.settings.engine import Restore, Settings
 
 PROGRAMS: Final = "programs"
 SNAPSHOTS: Final = "snapshots"
 IMAGES: Final = "images"
+WEIGHTS: Final = "weights"
 """Directory names of the stores in the cache directory."""
 IMAGES_SHARE: Final = 8
 """Embeddings of images take at most this part of `disk_cache_bytes`, beside the pages."""
@@ -38,7 +41,7 @@ def store_directory(restore: Restore) -> Path | None:
         return None
     try:
         directory = cache_dir()
-        for name in (PROGRAMS, SNAPSHOTS, IMAGES):
+        for name in (PROGRAMS, SNAPSHOTS, IMAGES, WEIGHTS):
             with suppress(OSError):
                 require_private((directory / name).resolve())
         return directory
@@ -144,6 +147,21 @@ def open_programs(directory: Path | None, blueprint: Blueprint) -> ProgramStore 
     if directory is None:
         return None
     return program_store(directory / PROGRAMS, blueprint)
+
+
+def open_keeper(directory: Path | None, blueprint: Blueprint, identity: Identity, settings: Settings) -> Keeper:
+    """Return the keeper of a model's converted weights; one that keeps nothing if they are not worth it.
+
+    Args:
+        directory: the cache directory, or None.
+    """
+    checkpoint, capacity = blueprint.checkpoint, settings.weight_cache_bytes
+    if directory is None or not capacity or not is_worth_keeping(checkpoint, blueprint.form, blueprint.place):
+        return Keeper(None)
+    if identity.is_unrepeated("converted"):
+        return Keeper(None)
+    store = WeightStore(directory / WEIGHTS, identity.weights_key(), checkpoint.source, capacity)
+    return Keeper(store, checkpoint.stamps)
 
 
 def _open_snapshot(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rekindle.core.words import one_line, quantity, seconds, spelled
+from rekindle.core.words import one_line, quantity, seconds, size_text, spelled
 
 MEANINGS: Final = {
     "code": "the sources of Rekindle",
@@ -51,6 +51,7 @@ class RestoreReport:
         compile_seconds: total recorded compile time of the stored programs, in seconds. Several programs
             may have been compiled concurrently.
         differences: reasons for unused entries: each differing key part, with (its value here, its stored value).
+        weight_bytes: bytes of converted weights that were read instead of the model's files.
         states: number of cached states found in the snapshot, for a model whose layers keep one.
         to_compile: number of programs being compiled in the background, or waiting for it.
         cold_seconds: time of `open` when none of these programs was stored, as measured then; None if it is unknown, or
@@ -68,6 +69,7 @@ class RestoreReport:
     seconds: float
     compile_seconds: float
     differences: dict[str, tuple[str, str]]
+    weight_bytes: int = 0
     states: int = 0
     to_compile: int = 0
     cold_seconds: float | None = None
@@ -92,6 +94,7 @@ class RestoreReport:
             f"{self._programs()}, {self.compiled} compiled"
             + (f", {self.to_compile} still to compile" if self.to_compile else ""),
             *([f"{quantity(self.nodes, 'cached page')} ({tokens}){states} found"] if self.nodes else []),
+            *([f"{size_text(self.weight_bytes)} of weights kept"] if self.weight_bytes else []),
             f"open after {self.seconds:.2f} s" + (f" ({self.cold_seconds:.2f} s cold)" if self.cold_seconds else ""),
             *([f"saved {seconds(self.compile_seconds)} of compiling"] if self.compile_seconds else []),
         ]

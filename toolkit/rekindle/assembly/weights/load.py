@@ -35,7 +35,7 @@ from rekindle_kernels.storage import BlockRows
 Put = Callable[[Array], jax.Array]
 Join = Callable[[JoinedTensors, Sequence[jax.Array], jnp.dtype], jax.Array]
 
-_THREADS: Final = min(4, cores())
+THREADS: Final = min(4, cores())
 _ENCODED_AT_ONCE: Final = 1 << 20
 """Numbers quantized at a time, to keep temporary arrays small."""
 MAX_RUNS: Final = 64
@@ -103,7 +103,7 @@ def load_weights(
         ModelError: the process is exiting.
     """
     abstract = abstract_of(config, form, implementation, shard)
-    with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
+    with ThreadPoolExecutor(THREADS, "rekindle-load") as pool:
         try:
             forms = [request.form(form, implementation) for request in abstract.requests]
             budget = ByteBudget(max(map(size_of, forms)))
@@ -160,7 +160,7 @@ class _Reader:
 
     def _matrix(self, request: JoinedTensors, parts: list[Tensor], form: Any) -> Any:
         """Return the packed form of a matrix or of several, an array or a tree of arrays."""
-        whole = jax.tree.map(lambda each: _empty(each.shape, each.dtype), form)
+        whole = jax.tree.map(lambda each: empty(each.shape, each.dtype), form)
         groups = range(max(1, request.groups)) if request.members is None else request.members
         for place, group in enumerate(groups):
             into = jax.tree.map(lambda each, place=place: each[place], whole) if request.groups else whole
@@ -194,7 +194,7 @@ def size_of(form: Any) -> int:
 
 def _vector(request: JoinedTensors, parts: Sequence[Tensor]) -> Array:
     joined = np.concatenate([np.asarray(part).reshape(-1) for part in parts]).astype(np.float32)
-    whole = _empty((len(joined) if request.order is None else len(request.order),), jnp.dtype(jnp.float32))
+    whole = empty((len(joined) if request.order is None else len(request.order),), jnp.dtype(jnp.float32))
     whole[:] = (joined if request.order is None else joined[request.order]) + np.float32(request.offset)
     return whole
 
@@ -290,7 +290,7 @@ def _of_group(parts: list[Tensor], group: int, groups: int) -> list[Tensor]:
     return [parts[0][group * rows : (group + 1) * rows]]
 
 
-def _empty(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
     """Allocate whole memory pages of zeros, aligned for the CPU backend and returned to the system when freed.
 
     The pages are small. numpy would use huge pages: up to five times slower in a virtual machine, where the host has

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rekindle.assembly.loading import identity
-from rekindle.assembly.loading.stores import IMAGES, PROGRAMS, SNAPSHOTS
+from rekindle.assembly.loading.stores import IMAGES, PROGRAMS, SNAPSHOTS, WEIGHTS
 from rekindle.assembly.programs.starts import STARTS
 from rekindle.chats import archive
 from rekindle.chats.archive import HISTORY, ArchivedChat
@@ -31,6 +31,7 @@ from rekindle.core.store.file_digests import DIGESTS
 from rekindle.core.store.picture_store import PictureCatalog
 from rekindle.core.store.snapshots import SnapshotCatalog, SnapshotEntry
 from rekindle.core.store.sources import SOURCES
+from rekindle.core.store.weight_store import WeightCatalog
 from rekindle.core.words import ago, quantity, size_text
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
@@ -48,6 +49,7 @@ def ls(arguments: Namespace) -> int:
         _section(PROGRAMS, _programs(root, long)),
         _section(SNAPSHOTS, _snapshots(root, long)),
         _section(IMAGES, _images(root)),
+        _section(WEIGHTS, _weights(root)),
         _section(HISTORY, _history(root)),
     ]
     others = [(path.name, size_text(stores.size_of(path))) for path in _others(root)]
@@ -122,6 +124,17 @@ def _images(root: Path) -> Iterator[str]:
         group = [entry for entry in entries if entry.model == model]
         yield f"  {_short(root, model)}: {quantity(len(group), 'image')}, {_size_and_use(group)}"
     yield from _rest(IMAGES, entries)
+
+
+def _weights(root: Path) -> Iterator[str]:
+    entries, code = WeightCatalog(stores.path_of(WEIGHTS)).entries(), SOURCES.digest(identity.CODE)
+    groups: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        numbers = f"{_short(root, entry.model)}, {entry.parts.get('numbers', '')}{_version(entry, code)}"
+        groups[numbers].append(entry)
+    for title, group in groups.items():
+        yield f"  {title}: {quantity(len(group), 'file')}, {_size_and_use(group)}"
+    yield from _rest(WEIGHTS, entries)
 
 
 def _history(root: Path) -> Iterator[str]:

@@ -4,19 +4,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rekindle.assembly.loading.stores import IMAGES, PROGRAMS, SNAPSHOTS
+from rekindle.assembly.loading.stores import IMAGES, PROGRAMS, SNAPSHOTS, WEIGHTS
 from rekindle.core.device.programs.store import ProgramCatalog
 from rekindle.core.store import entries as disk
 from rekindle.core.store.catalog import Catalog
 from rekindle.core.store.directory import cache_dir
 from rekindle.core.store.picture_store import PictureCatalog
 from rekindle.core.store.snapshots import SnapshotCatalog
+from rekindle.core.store.weight_store import WeightCatalog
 
 MODELS: Final = "models"
 STORES: Final[Mapping[str, Callable[[Path], Catalog[Any]]]] = {
     PROGRAMS: ProgramCatalog,
     SNAPSHOTS: SnapshotCatalog,
     IMAGES: PictureCatalog,
+    WEIGHTS: WeightCatalog,
 }
 
 

@@ -293,5 +293,6 @@ def transposed_names(config: ModelConfig) -> frozenset[str]:
     return frozenset(name for request in _plain_requests(config) if request.transposed for name in request.shapes)
 
 
+@lru_cache(maxsize=4)
 def _plain_requests(config: ModelConfig) -> Sequence[JoinedTensors]:
     return requests_of(partial(Decoder, config))

@@ -136,12 +136,13 @@ class Planner:
         drafter = self._table.drafter
         if drafter.drafting and drafter.waits(candidates):
             return
-        reserving = [state for state in candidates if state.has_same_row(steps) or self._reserve_next(state, steps)]
+        same = {state for state in candidates if state.has_same_row(steps)}
+        reserving = [state for state in candidates if state in same or self._reserve_next(state, steps)]
         states = [state for state in reserving if state.lease is not None]  # a later reservation may preempt it
         drafts = drafter.choose(states) if drafter.drafting and not self._adds_chunks else {}
         builder.decoding += sorted(states, key=attrgetter("computed"))
         for state in builder.decoding:
-            if state.has_same_row(steps):
+            if state in same:
                 builder.rows.append(state.same_row())
             else:
                 builder.rows += self._rows_of(state, steps, drafts.get(state))

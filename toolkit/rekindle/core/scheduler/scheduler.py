@@ -313,7 +313,7 @@ class Scheduler:
     def _settle_tokens(self, message: Settled) -> None:
         """Add new tokens to their requests, and output them: those of a request and tick at once."""
         for request_id, pairs in groupby(message.tokens, key=itemgetter(0)):
-            tokens, scores = [token for _, token in pairs], message.logprobs.get(request_id, ())
+            tokens, scores = list(map(itemgetter(1), pairs)), message.logprobs.get(request_id, ())
             while tokens and (state := self.table.get(request_id)) is not None:
                 count = self._settle_request(state, tokens, scores)
                 tokens, scores = tokens[count:], scores[count:]

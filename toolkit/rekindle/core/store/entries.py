@@ -1,4 +1,4 @@
-"""Entries of a store on disk: directories of Orbax arrays, each with a seal that lists the digests of its files.
+"""Entries of a store on disk: directories of files, such as Orbax arrays, each with a seal of the files' digests.
 
 An entry is written under a temporary name and renamed once it is complete. It never changes afterwards. Before an
 entry is read, its files are checked: they must be private to this user and identical to the files as written. Reading
@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -57,39 +57,57 @@ class Damaged(Exception):
 
 @contextmanager
 def new_entry(store: Path, header: Header, arrays: Mapping[str, Array], *, singly: bool = False) -> Iterator[Path]:
-    """Write, seal and flush an entry under a temporary name. Remove it when the block ends, unless it was published.
+    """Write an entry of arrays like `made_entry`.
 
     Do not call this on an event loop's thread, because Orbax would patch the loop.
 
     Args:
         singly: whether the arrays are read one by one. They are then stored uncompressed, and the seal holds only the
             length of large files. The store keeps a digest of each array instead.
+    """
+
+    def save(temporary: Path) -> Header:
+        _save(temporary, arrays, compressed=not singly)
+        return header
+
+    with storing:
+        if ending():
+            raise OSError("the process is shutting down")
+        with made_entry(store, sum(array.nbytes for array in arrays.values()), save, singly=singly) as temporary:
+            yield temporary
+
+
+@contextmanager
+def made_entry(store: Path, size: int, save: Callable[[Path], Header], *, singly: bool = False) -> Iterator[Path]:
+    """Write, seal and flush an entry under a temporary name. Remove it when the block ends, unless it was published.
+
+    Args:
+        size: the bytes to have room for.
+        save: writes the files into the temporary directory, and returns the header.
+        singly: whether the seal holds only the length of large files. The store keeps digests of their parts instead.
 
     Yields:
         The entry's temporary path inside `store`, for `publish`.
 
     Raises:
-        OSError: the disk is full, or the entry cannot be written. Orbax may raise other errors.
+        OSError: the disk is full, or the entry cannot be written. `save` may raise other errors.
     """
-    with storing:
-        if ending():
-            raise OSError("the process is shutting down")
-        _require_room(store, sum(array.nbytes for array in arrays.values()))
-        temporary = Path(tempfile.mkdtemp(dir=store, prefix=MAKING))
-        lock = _lock(temporary)
-        try:
-            temporary = temporary.rename(temporary.with_name(temporary.name.replace(MAKING, WRITING, 1)))
-            _save(temporary, arrays, compressed=not singly)
-            files = _make_private(temporary)
-            seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
-            body = json.dumps({"header": header, "files": seals})
-            with atomic_write(temporary / SEAL) as file:
-                file.write(f"{_digest(body.encode())}\n{body}".encode())
-            yield temporary
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if lock is not None:
-                os.close(lock)
+    _require_room(store, size)
+    temporary = Path(tempfile.mkdtemp(dir=store, prefix=MAKING))
+    lock = _lock(temporary)
+    try:
+        temporary = temporary.rename(temporary.with_name(temporary.name.replace(MAKING, WRITING, 1)))
+        header = save(temporary)
+        files = _make_private(temporary)
+        seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
+        body = json.dumps({"header": header, "files": seals})
+        with atomic_write(temporary / SEAL) as file:
+            file.write(f"{_digest(body.encode())}\n{body}".encode())
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def publish(temporary: Path, entry: Path) -> None:

@@ -15,6 +15,7 @@ class ModelFacts:
         file_bytes: the size of the weight files.
         digest: 64 hexadecimal digits about the content of the weight files, from samples; empty without files.
         modified: the time of the last change of a weight file, in seconds since 1970; 0 without files.
+        generates: whether the model generates text; an encoder does not.
     """
 
     family: str
@@ -24,3 +25,4 @@ class ModelFacts:
     file_bytes: int
     digest: str
     modified: float
+    generates: bool = True

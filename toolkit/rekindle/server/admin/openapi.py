@@ -15,8 +15,9 @@ from rekindle.server.common.messages import ModelTemplate
 from rekindle.server.decisions.body import read_decision, read_systemone
 from rekindle.server.http.endpoint import Endpoint
 from rekindle.server.judging.body import read_classes, read_pooling, read_ranking, read_score
+from rekindle.server.judging.cohere_body import read_cohere
 from rekindle.server.judging.encoding_body import read_detokenize, read_embedding, read_tokenize
-from rekindle.server.judging.tei_body import read_embed, read_predict
+from rekindle.server.judging.tei_body import read_embed, read_predict, read_similarity
 from rekindle.server.ollama.body import read_ollama_chat, read_ollama_embed, read_ollama_embedding, read_ollama_generate
 from rekindle.server.openai.chat.body import read_chat
 from rekindle.server.openai.completions.body import read_completion
@@ -65,6 +66,13 @@ BODIES: Final[Mapping[str, Body]] = {
     "/v1/pooling": Body(lambda body: read_pooling(body, 1, PLAIN.form), {"input": "The sea"}),
     "/embed": Body(lambda body: read_embed(body, 1), {"inputs": "The sea"}),
     "/predict": Body(lambda body: read_predict(body, 1), {"inputs": "The sea"}),
+    "/similarity": Body(
+        lambda body: read_similarity(body, 1), {"inputs": {"source_sentence": "The sea", "sentences": ["Water"]}}
+    ),
+    "/v1/embed": Body(lambda body: read_cohere(body, 1, version=1), {"texts": ["The sea"]}),
+    "/v2/embed": Body(
+        lambda body: read_cohere(body, 1, version=2), {"texts": ["The sea"], "input_type": "search_query"}
+    ),
     "/v1/systemone": Body(
         lambda body: read_systemone(body, 1), {"state": "The sea is calm", "questions": {"calm": {"type": "noul"}}}
     ),

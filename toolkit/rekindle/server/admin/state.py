@@ -1,5 +1,6 @@
 """Endpoints about the server: its models, its health, its metrics."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -25,10 +26,11 @@ class StateRoutes:
     Args:
         models: the models.
         needs_key: whether requests need a key.
+        most_prompts: the most texts of a request.
     """
 
-    def __init__(self, models: Models, *, needs_key: bool):
-        self._models, self._needs_key = models, needs_key
+    def __init__(self, models: Models, *, needs_key: bool, most_prompts: int):
+        self._models, self._needs_key, self._most_prompts = models, needs_key, most_prompts
 
     async def models(self, request: Request) -> Response:
         """Serve GET /v1/models: the models, and their adapters."""
@@ -47,6 +49,29 @@ class StateRoutes:
     async def version(self, request: Request) -> Response:
         """Serve GET /version: the version of the server."""
         return reply({"version": _version()})
+
+    @reads(Query("model"))
+    async def info(self, request: Request) -> Response:
+        """Serve GET /info: the model and its task, in the form of text-embeddings-inference."""
+        name = request.query_params.get("model")
+        async with self._models.use(only_base(self._models) if name is None else name) as model:
+            session, longest = model.session, model.longest
+            if (tokenizer := session.tokenizer) is not None and tokenizer.longest is not None:
+                longest = min(longest, tokenizer.longest)
+            return reply(
+                {
+                    "model_id": model.base,
+                    "model_sha": session.model.digest or None,
+                    "model_dtype": session.model.numbers,
+                    "model_type": _task(session.labels),
+                    "max_concurrent_requests": session.settings.max_running,
+                    "max_input_length": longest,
+                    "max_batch_tokens": session.settings.max_prefill_tokens,
+                    "max_client_batch_size": self._most_prompts,
+                    "auto_truncate": tokenizer is not None and tokenizer.longest is not None,
+                    "version": _version(),
+                }
+            )
 
     async def describe(self, request: Request) -> Response:
         """Serve GET /openapi.json: this description."""
@@ -90,6 +115,15 @@ class StateRoutes:
 def _is_anthropic(request: Request) -> bool:
     """Return True for a client of Anthropic's API, whose list of models has the path of OpenAI's."""
     return "anthropic-version" in request.headers
+
+
+def _task(labels: Sequence[str] | None) -> dict[str, Any]:
+    """Return the task of a model by the classes of its head: one class is a reranker's."""
+    if labels is None:
+        return {"embedding": {}}
+    classes = {str(index): label for index, label in enumerate(labels)}
+    names = {"id2label": classes, "label2id": {label: index for index, label in enumerate(labels)}}
+    return {"reranker" if len(labels) == 1 else "classifier": names}
 
 
 def _version() -> str:

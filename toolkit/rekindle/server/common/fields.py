@@ -144,6 +144,12 @@ class Fields:
             raise invalid_field(self._prefix + name, f"{self._prefix}{name} {rule}, got {preview(value)}")
         return value
 
+    def unwrap_texts(self, name: str) -> None:
+        """Replace a list of objects with a text alone, as in Jina's API, by the list of their texts."""
+        value = self._remaining.get(name)
+        if isinstance(value, list) and all(isinstance(each, dict) and list(each) == ["text"] for each in value):
+            self._remaining[name] = [each["text"] for each in value]
+
     def refuse_missing(self, name: str) -> NoReturn:
         """Reject the body for a missing field."""
         raise invalid_field(self._prefix + name, f"{self._prefix}{name} is missing")

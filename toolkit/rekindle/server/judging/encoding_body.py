@@ -1,7 +1,7 @@
 """Bodies of requests without generation: embeddings, tokenization and detokenization."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rekindle.core.request.checks import preview
@@ -66,12 +66,16 @@ class EmbeddingRequest:
         dimensions: the length of each vector; None for all dimensions.
         encoding: "float" for lists of numbers, "base64" for the base64 of their bytes.
         cache_salt: as in `SamplingParams`.
+        normalize: whether vectors have length 1; None for the model's choice.
+        prompts: the names of the prompt before each text, of which the model may have one.
     """
 
     inputs: EncodingInputs
     dimensions: int | None
     encoding: Literal["float", "base64"]
     cache_salt: str
+    normalize: bool | None = None
+    prompts: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +99,35 @@ class TokenizeRequest:
     with_pieces: bool = False
 
 
+JINA_PROMPTS: Mapping[str, tuple[str, ...]] = {
+    "retrieval.query": ("retrieval.query", "query"),
+    "retrieval.passage": ("retrieval.passage", "passage", "document"),
+}
+"""Names of a model's prompt for a task in Jina's API; other tasks have their own names."""
+
+
 def read_embedding(body: Fields, most: int, form: MessageForm = PLAIN.form) -> EmbeddingRequest:
-    """Return the request for embeddings in a body of at most `most` texts; raise ApiError if the body is invalid."""
+    """Return the request for embeddings in a body of at most `most` texts; raise ApiError if the body is invalid.
+
+    The fields are OpenAI's, vLLM's and Jina's.
+    """
     inputs = inputs_in(body, most, form, images=True)
-    dimensions, encoding = body.take("dimensions", int), encoding_in(body)
+    dimensions = body.take("dimensions", int)
+    encoding = encoding_in(body, "embedding_type" if body.peek(("embedding_type",)) else "encoding_format")
     salt = body.take("cache_salt", str) or ""
-    body.finish(NEUTRAL)
-    return EmbeddingRequest(inputs, dimensions, encoding, salt)
+    task, normalize = body.take("task", str), body.take("normalized", bool)
+    if body.flag("truncate") and inputs.most_tokens is None and task is None:
+        inputs = replace(inputs, most_tokens=-1)
+    body.finish({**NEUTRAL, "late_chunking": (False,)})
+    prompts = () if task is None else JINA_PROMPTS.get(task, (task,))
+    return EmbeddingRequest(inputs, dimensions, encoding, salt, normalize, prompts)
 
 
-def encoding_in(body: Fields) -> Literal["float", "base64"]:
+def encoding_in(body: Fields, name: str = "encoding_format") -> Literal["float", "base64"]:
     """Take the encoding of vectors; raise ApiError if it is unknown."""
-    encoding = body.take("encoding_format", str) or "float"
+    encoding = body.take(name, str) or "float"
     if encoding not in ("float", "base64"):
-        body.refuse("encoding_format", f"must be float or base64, got {preview(encoding)}")
+        body.refuse(name, f"must be float or base64, got {preview(encoding)}")
     return "base64" if encoding == "base64" else "float"
 
 
@@ -120,6 +139,7 @@ def inputs_in(body: Fields, most: int, form: MessageForm, *, images: bool = Fals
     """
     messages, template = body.items("messages", dict), dict[str, Any]()
     if messages is None:
+        body.unwrap_texts("input")
         prompts = list[Any](texts(body, "input", most))
     else:
         if body.peek(("input",)):

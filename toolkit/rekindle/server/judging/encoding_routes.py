@@ -33,7 +33,9 @@ async def create_embeddings(exchange: Exchange) -> ASGIApp:
     """Serve POST /v1/embeddings: vectors of texts."""
     request = await exchange.read(read_embedding, exchange.limits.prompts, exchange.model.form)
     is_pictured = request.inputs.is_pictured
-    vectors, count = await exchange.run(lambda: vectors_of(exchange, request), is_pictured=is_pictured)
+    prompt = named_prompt(exchange.model.session, request.prompts)
+    work = partial(vectors_of, exchange, request, normalize=request.normalize, prompt=prompt)
+    vectors, count = await exchange.run(work, is_pictured=is_pictured)
     return await exchange.reply(lambda: embeddings(vectors, exchange.model.name, count, request.encoding), vectors.size)
 
 
@@ -69,17 +71,33 @@ def _tokens(session: ServedSession, request: TokenizeRequest) -> Sequence[int]:
     return tokens_of(session, text, request.special, "prompt" if request.messages is None else "messages")
 
 
+def named_prompt(session: ServedSession, names: Sequence[str]) -> str | None:
+    """Return the first of these names that the model has a prompt by; None for its default."""
+    return next((name for name in names if name in session.embedding_prompts), None)
+
+
 async def vectors_of(
-    exchange: Exchange, request: EmbeddingRequest | PoolRequest, *, normalize: bool | None = None
+    exchange: Exchange,
+    request: EmbeddingRequest | PoolRequest,
+    *,
+    normalize: bool | None = None,
+    prompt: str | None = None,
 ) -> tuple[Any, int]:
-    """Return the embeddings of the prompts of a request, and the number of their tokens."""
+    """Return the embeddings of the texts of a request, and the number of their tokens; `prompt` as in `prompts_of`."""
     options = {"normalize": normalize, "dimensions": request.dimensions, "cache_salt": request.cache_salt}
     session = exchange.model.session
-    return await without_answers(exchange, request.inputs, partial(session.embed, **options), embeds=True)
+    return await without_answers(
+        exchange, request.inputs, partial(session.embed, **options), embeds=True, prompt=prompt
+    )
 
 
 async def without_answers(
-    exchange: Exchange, inputs: EncodingInputs, compute: Callable[..., Awaitable[T]], *, embeds: bool = False
+    exchange: Exchange,
+    inputs: EncodingInputs,
+    compute: Callable[..., Awaitable[T]],
+    *,
+    embeds: bool = False,
+    prompt: str | None = None,
 ) -> tuple[T, int]:
     """Return the result of a session call for the prompts of a body, and the number of their tokens.
 
@@ -87,35 +105,42 @@ async def without_answers(
         exchange: the exchange with the client.
         inputs: the prompts of the body.
         compute: the call.
-        embeds: whether the call is `embed`, which puts the model's prompt before each text.
+        embeds, prompt: see `prompts_of`.
 
     Raises:
         ApiError: a prompt is invalid; it is named by its place in the body.
     """
     try:
-        prompts, count = await run_sync(partial(prompts_of, exchange, inputs, embeds=embeds))
+        prompts, count = await run_sync(partial(prompts_of, exchange, inputs, embeds=embeds, prompt=prompt))
         return await compute(**prompts, adapter=exchange.model.adapter, progress=False), count
     except RekindleError as error:
         raise api_error_of(error, inputs.fields) from error
 
 
-def prompts_of(exchange: Exchange, inputs: EncodingInputs, *, embeds: bool) -> tuple[dict[str, Any], int]:
+def prompts_of(
+    exchange: Exchange, inputs: EncodingInputs, *, embeds: bool, prompt: str | None = None
+) -> tuple[dict[str, Any], int]:
     """Return the keywords of a session call for several prompts, and the number of their tokens.
+
+    With `embeds`, the call is `embed`, which puts a prompt of the model before each text: the one with the name
+    `prompt`, or the default.
 
     Conversations without images become token ids. If texts and token ids are mixed, or the tokens of texts are not
     those by default, all become token ids, those of texts with their prefix. If the model's files have the form of
     messages, texts and conversations for `embed` are conversations in it.
     """
     session = exchange.model.session
-    if embeds and session.embedding_chat("") is not None:
+    if embeds and prompt is None and session.embedding_chat("") is not None:
         keywords, count = prompts_of(exchange, _in_conversations(session, inputs), embeds=False)
         return {**keywords, "instruction": ""}, count
     model, prompts, prefix = exchange.model, inputs.prompts, session.text_prefix if embeds else ""
+    prefix = prefix if prompt is None else session.embedding_prompts.get(prompt, "")
     are_texts = all(isinstance(each, str) for each in prompts)
     if are_texts:
         prompts = [prefix + each for each in prompts]
     if are_texts and inputs.most_tokens is None and inputs.special:
-        return {"texts": list(inputs.prompts)}, sum(_of_each(model.session.count_tokens, prompts))
+        named = {} if prompt is None else {"instruction": prompt}
+        return {"texts": list(inputs.prompts), **named}, sum(_of_each(model.session.count_tokens, prompts))
     variables = {"add_generation_prompt": False, **(inputs.template.get("chat_template_kwargs") or {})}
     template = {**inputs.template, "chat_template_kwargs": variables} if inputs.template else inputs.template
     template = model.without_unread(template, strict=exchange.body.strict)

@@ -11,6 +11,12 @@ from rekindle.server.judging.encoding_body import EncodingInputs
 
 _SIDES: Mapping[str, bool] = {"right": False, "left": True}
 """Whether the end of a cut text stays, by the direction of the cut."""
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "parameters": ({},),  # of Inference clients
+    "truncate": (True, False),
+    "truncation_direction": ("right", "Right"),
+}
+"""Field values of classes and similarities that are equivalent to an absent field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,35 @@ def read_predict(body: Fields, most: int) -> PredictRequest:
     if len(items) > most:
         body.refuse("inputs", f"must have at most {most} texts, got {len(items)}")
     raw = body.flag("raw_scores")
-    body.finish({"truncate": (True, False), "truncation_direction": ("right", "Right")})
+    body.finish(NEUTRAL)
     return PredictRequest(
         [item[0] for item in items], [item[1] for item in items] if lengths == {2} else None, is_list, raw
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarityRequest:
+    """A request for the similarity of texts to another.
+
+    Attributes:
+        texts: the text that the others are compared with, then the others.
+        prompt_name: the name of the model's prompt before each text; None for its default.
+    """
+
+    texts: Sequence[str]
+    prompt_name: str | None
+
+
+def read_similarity(body: Fields, most: int) -> SimilarityRequest:
+    """Return the request for the similarity of at most `most` texts; raise ApiError if the body is invalid."""
+    value = body.any("inputs")
+    match value:
+        case {"source_sentence": str(source), "sentences": [*others]} if 0 < len(others) <= most and all(
+            isinstance(each, str) for each in others
+        ):
+            pass
+        case _:
+            body.refuse("inputs", f"must have a source_sentence and from 1 to {most} sentences, got {preview(value)}")
+    request = SimilarityRequest([source, *others], body.take("prompt_name", str))
+    body.finish(NEUTRAL)
+    return request

@@ -230,15 +230,16 @@ async def show(exchange: Exchange) -> ASGIApp:
     await exchange.read(finish_model_body)
     model, template = exchange.model, exchange.model.template
     tokenizer = model.session.tokenizer
+    facts = await run_sync(lambda: model.session.model)  # the first time, it reads files
     abilities = {
-        "completion": True,
+        "completion": facts.generates,
+        "embedding": not facts.generates,
         "tools": tokenizer is not None and tokenizer.chat_template is not None,
         "vision": model.session.takes_images,
         "thinking": template.form.reasoning_key is not None or bool({*SWITCHES} & {*template.variables}),
     }
     source = None if tokenizer is None else tokenizer.chat_template
     names = [name for name in abilities if abilities[name]]
-    facts = await run_sync(lambda: model.session.model)  # the first time, it reads files
     return reply(show_object(facts, model.since, model.longest, source, names))
 
 

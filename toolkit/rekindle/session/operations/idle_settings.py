@@ -49,10 +49,17 @@ def _disk_cache(settings: Settings) -> str | None:
     )
 
 
+def _weight_cache(settings: Settings) -> str | None:
+    if not settings.weight_cache_bytes:
+        return None
+    return 'restore="off" keeps nothing on disk' if settings.restore == "off" else None
+
+
 _RULES: Final[Mapping[str, Callable[[Settings], str | None]]] = {
     "route": _route,
     "prefill_from": _prefill_from,
     "policy": _policy,
     "host_cache_bytes": _host_cache,
     "disk_cache_bytes": _disk_cache,
+    "weight_cache_bytes": _weight_cache,
 }

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rekindle.core.errors import CheckpointError, UnsupportedModel
-from rekindle.formats.checkpoints.gguf.kinds import kind_of, multiplied
+from rekindle.formats.checkpoints.gguf.kinds import check_readable, kind_of, multiplied
 from rekindle.formats.weight_file import WeightFile
 from rekindle_kernels.blocks import Array, Blocks, FileArray, Kind
 from rekindle_kernels.quantized import Stack
@@ -88,13 +88,13 @@ class GGUFFile:
         if len(factors):
             kind = multiplied(kind, factors[0 if rows is None or len(factors) == 1 else rows.start])
         try:  # detect unreadable kinds here, where the tensor's name is known
-            numbers = kind.dequantize(np.zeros(kind.size, np.uint8))
+            check_readable(kind)
         except NotImplementedError as error:
             raise UnsupportedModel(
                 f"{self.paths[0]}: {name} is {kind.name}, which the gguf library cannot read"
             ) from error
         if kind.numbers == 1:
-            return file.array(begin, shape, numbers.dtype)
+            return file.array(begin, shape, kind.dequantize(np.zeros(kind.size, np.uint8)).dtype)
         return Blocks(file.array(begin, (*shape[:-1], shape[-1] // kind.numbers * kind.size), _BYTE), kind)
 
     def _factors(self, name: str) -> Array:

@@ -37,10 +37,26 @@ def kind_of(code: int) -> Kind:
     """
     if code in _KINDS:
         return _KINDS[code]
+    if code in _OF_LIBRARY:
+        name, numbers, size = _OF_LIBRARY[code]
+        return Kind(name, numbers, size, partial(_dequantize, code))
     import gguf
 
     kind = gguf.GGMLQuantizationType(code)
     return Kind(kind.name, *gguf.GGML_QUANT_SIZES[kind], partial(gguf.dequantize, qtype=kind))
+
+
+def check_readable(kind: Kind) -> None:
+    """Raise NotImplementedError if nothing can read the numbers of a kind."""
+    if kind.name not in _READABLE:
+        kind.dequantize(np.zeros(kind.size, np.uint8))
+
+
+def _dequantize(code: int, data: Bytes) -> Array:
+    import gguf
+
+    numbers: Array = gguf.dequantize(data, gguf.GGMLQuantizationType(code))
+    return numbers
 
 
 def multiplied(kind: Kind, factor: float) -> Kind:
@@ -182,3 +198,14 @@ _KINDS: Mapping[int, Kind] = {
     39: Kind("MXFP4", 32, 17, _mxfp4),
     40: Kind("NVFP4", 64, 36, _nvfp4),
 }
+_OF_LIBRARY: Final[Mapping[int, tuple[str, int, int]]] = {
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+}
+"""Kinds by code, dequantized by the gguf library, whose import only this needs."""
+_READABLE: Final = {kind.name for kind in _KINDS.values()} | {name for name, *_ in _OF_LIBRARY.values()}

@@ -15,7 +15,7 @@ from rekindle.formats.checkpoints.gguf.architecture import Architecture
 from rekindle.formats.checkpoints.gguf.file import GGUFFile
 from rekindle.formats.checkpoints.gguf.kinds import codes_in, with_codes, with_groups
 from rekindle.formats.checkpoints.gguf.states import StatePlace, state_place
-from rekindle_kernels.blocks import Array, Blocks, FileArray, Tensor
+from rekindle_kernels.blocks import Array, Blocks, FileArray, ReorderedRows, Tensor
 from rekindle_kernels.quantized import Codes, Quantized, Stack, Turned
 
 Stored = Array | FileArray
@@ -61,8 +61,9 @@ class TensorPlace:
             (part,) = parts
             if isinstance(part, FileArray) and self.half is None and not self.heads:
                 return part.reshape(*shape)
-            if isinstance(part, Blocks) and part.shape[-1] == shape[-1]:
-                return replace(part, data=self._arrange(part.data, (*shape[:-1], -1)))
+            stored = part.data if isinstance(part, Blocks) and part.shape[-1] == shape[-1] else None
+            if isinstance(part, Blocks) and stored is not None and not isinstance(stored, ReorderedRows):
+                return replace(part, data=self._arrange(stored, (*shape[:-1], -1)))
             if isinstance(part, Stack) and self.half is None and not self.heads and part.shape == shape:
                 return part
         numbers = [np.asarray(part) for part in parts]
@@ -70,12 +71,16 @@ class TensorPlace:
         whole = np.asarray(self._arrange(joined, shape))
         return whole if not self.shift else whole.astype(np.float32) + np.float32(self.shift)
 
-    def _arrange(self, whole: Stored, shape: tuple[int, ...]) -> Stored:
-        """Return the selected rows in the model's order, unread if they are so in the file."""
+    def _arrange(self, whole: Stored, shape: tuple[int, ...]) -> Stored | ReorderedRows:
+        """Return the selected rows in the model's order, unread if they are whole rows of the file."""
         if self.half is not None:
             whole = np.split(np.asarray(whole), 2, axis=-2)[self.half]
         whole = whole.reshape(*shape)
-        return unpermute(np.asarray(whole), self.heads) if self.heads else whole
+        if not self.heads:
+            return whole
+        if isinstance(whole, FileArray) and whole.ndim == 2:
+            return ReorderedRows(whole, unpermute(np.arange(len(whole)), self.heads))
+        return unpermute(np.asarray(whole), self.heads)
 
 
 @dataclass(frozen=True, slots=True)
