@@ -1,4 +1,4 @@
-"""Compare encoders in turns: 1,000 passages and one query by the published all-MiniLM-L6-v2, in float32.
+"""Compare encoders in turns: 900 passages and one query by the published all-MiniLM-L6-v2, in float32.
 
 Run `python -m tests.bench.encoders`. Seconds of CPU time tell more than those of a clock on a machine with other work.
 """
@@ -69,7 +69,7 @@ class Process:
 def main() -> None:
     """Run the bench as the command line asks."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.encoders", description=__doc__)
-    parser.add_argument("--passages", type=int, default=1000)
+    parser.add_argument("--passages", type=int, default=900)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--names", default=",".join(NAMES), help=f"contenders, of {','.join(NAMES)}")
     args = parser.parse_args()

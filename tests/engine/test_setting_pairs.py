@@ -35,6 +35,7 @@ CHOICES: Final[dict[str, tuple[Any, ...]]] = {
     "image_bytes": (0,),
     "host_cache_bytes": (0,),
     "disk_cache_bytes": (0,),
+    "weight_cache_bytes": (0,),
     "overlap": (False,),
     "precompile": ("all", "background"),
     "restore": ("off",),

@@ -31,7 +31,7 @@ WRONG_LINES = [
     ("generate hi --schema nope.json", "argument --schema: expected a JSON object or a file with one; 'nope.json'"),
     ("generate hi --schema {", "argument --schema: no valid JSON"),
     ("chat --cpu", "no option '--cpu'; jax chooses the device: set JAX_PLATFORMS"),
-    ("cache", "list models, programs, snapshots, images, conversations"),
+    ("cache", "list models, programs, snapshots, images, weights, conversations"),
     ("replicas", "stop replicas, after writing their cached prefixes to disk"),
     ("serve --prot 80", "no option '--prot'; did you mean --port?"),
     ("serve --max-model-len 5", "no option '--max-model-len'; here it is --max-context"),
