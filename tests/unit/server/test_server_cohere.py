@@ -59,6 +59,35 @@ async def test_long_texts_lose_the_side_that_the_client_says(embedder: Session) 
         np.testing.assert_array_equal(np.array(reply["embeddings"][0], np.float32), await embedder.embed(kept))
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v2/embed", {"texts": ["abc" * 400], "input_type": "search_query"}),
+        ("/embed", {"inputs": ["abc" * 400], "prompt_name": "query", "truncate": True}),
+        ("/v1/embeddings", {"input": ["abc" * 400], "task": "retrieval.query", "truncate": True}),
+    ],
+)
+async def test_a_text_behind_a_prompt_is_cut_to_the_context(embedder: Session, path: str, body: Any) -> None:
+    longest = embedder.settings.max_context
+    assert longest is not None
+    reply = (await ask(app(embedder), path, body)).json
+    vector = {
+        "/v2/embed": lambda: reply["embeddings"]["float"][0],
+        "/embed": lambda: reply[0],
+        "/v1/embeddings": lambda: reply["data"][0]["embedding"],
+    }[path]()
+    expected = await embedder.embed(token_ids=embedder.encode("query: " + "abc" * 400)[:longest], instruction="")
+    np.testing.assert_array_equal(np.array(vector, np.float32), expected)
+
+
+async def test_an_empty_prompt_by_name_takes_the_place_of_the_default() -> None:
+    with serving(Uses(embedding=Embedding("mean", True, {"query": "query: ", "document": ""}, "query"))) as session:
+        body = {"texts": TEXTS, "input_type": "search_document"}
+        reply = (await ask(app(session), "/v2/embed", body)).json
+        expected = await session.embed(TEXTS, instruction="document")
+        np.testing.assert_array_equal(np.array(reply["embeddings"]["float"], np.float32), expected)
+
+
 async def test_fields_of_jina(embedder: Session) -> None:
     body = {"input": [{"text": text} for text in TEXTS], "task": "retrieval.passage", "normalized": False}
     reply = (await ask(app(embedder), "/v1/embeddings", {**body, "late_chunking": False})).json
@@ -80,6 +109,7 @@ async def test_fields_of_jina(embedder: Session) -> None:
         ("/v1/embed", {"texts": TEXTS, "truncate": "MIDDLE"}, "truncate must be NONE, START or END"),
         ("/v1/embed", {"texts": TEXTS, "max_tokens": 0}, "max_tokens must be at least 1"),
         ("/v1/embeddings", {"input": TEXTS, "embedding_type": "binary"}, "embedding_type must be float or base64"),
+        ("/v1/embeddings", {"input": [[1, 2]], "task": "retrieval.query"}, "goes before texts only"),
         ("/v1/embeddings", {"input": TEXTS, "late_chunking": True}, "late_chunking cannot be served"),
     ],
 )

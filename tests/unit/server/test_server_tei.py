@@ -91,6 +91,7 @@ async def test_the_model_and_its_task_are_told(embedder: Session, classifier: Se
     [
         ("/embed", {}, "inputs is missing"),
         ("/embed", {"inputs": "a", "truncation_direction": "up"}, "must be right or left, got 'up'"),
+        ("/embed", {"inputs": "a", "prompt_name": "other", "truncate": True}, "no prompt named 'other' (it has: none)"),
         ("/embed", {"inputs": "a", "dimensions": 10**6}, "dimensions must be an integer from 1"),
         ("/predict", {"inputs": []}, "must be a text, a list of two texts for a pair"),
         ("/predict", {"inputs": [["a"], ["b", "c"]]}, "all of one text or all of two"),

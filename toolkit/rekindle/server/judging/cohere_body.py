@@ -51,9 +51,10 @@ def read_cohere(body: Fields, most: int, *, version: int) -> CohereRequest:
     types = _types(body) or (("float",) if version > 1 else ())
     dimensions = body.take("output_dimension", int)
     body.finish({"priority": (0,)})
+    if longest is None and cut != "NONE":
+        longest = -1
+    cuttable = EncodingInputs(inputs, most_tokens=longest, keeps_end=cut == "START", name="texts")
     prompts = () if kind is None else PROMPTS[kind]
-    bound = longest if longest is not None else None if cut == "NONE" or prompts else -1
-    cuttable = EncodingInputs(inputs, most_tokens=bound, keeps_end=cut == "START", name="texts")
     return CohereRequest(EmbeddingRequest(cuttable, dimensions, "float", "", prompts=prompts), types)
 
 

@@ -116,7 +116,7 @@ def read_embedding(body: Fields, most: int, form: MessageForm = PLAIN.form) -> E
     encoding = encoding_in(body, "embedding_type" if body.peek(("embedding_type",)) else "encoding_format")
     salt = body.take("cache_salt", str) or ""
     task, normalize = body.take("task", str), body.take("normalized", bool)
-    if body.flag("truncate") and inputs.most_tokens is None and task is None:
+    if body.flag("truncate") and inputs.most_tokens is None:
         inputs = replace(inputs, most_tokens=-1)
     body.finish({**NEUTRAL, "late_chunking": (False,)})
     prompts = () if task is None else JINA_PROMPTS.get(task, (task,))

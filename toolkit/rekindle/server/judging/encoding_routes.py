@@ -1,6 +1,6 @@
 """Endpoints without generation: embeddings and tokens."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -130,15 +130,20 @@ def prompts_of(
     messages, texts and conversations for `embed` are conversations in it.
     """
     session = exchange.model.session
-    if embeds and prompt is None and session.embedding_chat("") is not None:
+    in_chat = embeds and session.embedding_chat("") is not None
+    if in_chat and prompt is None:
         keywords, count = prompts_of(exchange, _in_conversations(session, inputs), embeds=False)
         return {**keywords, "instruction": ""}, count
     model, prompts, prefix = exchange.model, inputs.prompts, session.text_prefix if embeds else ""
-    prefix = prefix if prompt is None else session.embedding_prompts.get(prompt, "")
     are_texts = all(isinstance(each, str) for each in prompts)
+    if prompt is not None:
+        prefix = _named(session.embedding_prompts, prompt)
+        if not are_texts:
+            raise InvalidRequest(f"the model's prompt {prompt!r} goes before texts only: leave it out for other inputs")
     if are_texts:
         prompts = [prefix + each for each in prompts]
-    if are_texts and inputs.most_tokens is None and inputs.special:
+    # In a conversation, a named prompt is the system message, and texts are not cut.
+    if are_texts and inputs.special and (inputs.most_tokens is None or in_chat):
         named = {} if prompt is None else {"instruction": prompt}
         return {"texts": list(inputs.prompts), **named}, sum(_of_each(model.session.count_tokens, prompts))
     variables = {"add_generation_prompt": False, **(inputs.template.get("chat_template_kwargs") or {})}
@@ -147,7 +152,15 @@ def prompts_of(
     if template and next(images_in(prompts[0]), None) is not None:
         return {"texts": list(prompts), **template}, model.session.count_tokens(prompts[0], **template)
     ids = list(_of_each(partial(_shortened, model, replace(inputs, template=template)), prompts))
-    return {"token_ids": ids, **({"instruction": ""} if prefix and are_texts else {})}, sum(map(len, ids))
+    has_prompt = are_texts and (bool(prefix) or prompt is not None)
+    return {"token_ids": ids, **({"instruction": ""} if has_prompt else {})}, sum(map(len, ids))
+
+
+def _named(prompts: Mapping[str, str], name: str) -> str:
+    """Return a prompt of the model by its name."""
+    if name not in prompts:
+        raise InvalidRequest(f"the model has no prompt named {name!r:.80} (it has: {', '.join(prompts) or 'none'})")
+    return prompts[name]
 
 
 def _in_conversations(session: ServedSession, inputs: EncodingInputs) -> EncodingInputs:

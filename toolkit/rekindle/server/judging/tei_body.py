@@ -58,18 +58,14 @@ def read_embed(body: Fields, most: int) -> EmbedRequest:
     prompts, side = texts(body, "inputs", most), body.take("truncation_direction", str) or "right"
     if side.lower() not in _SIDES:
         body.refuse("truncation_direction", f"must be right or left, got {preview(side)}")
-    is_cut = body.flag("truncate")
+    most_tokens = -1 if body.flag("truncate") else None
     request = EmbedRequest(
-        EncodingInputs(prompts, most_tokens=-1 if is_cut else None, keeps_end=_SIDES[side.lower()], name="inputs"),
+        EncodingInputs(prompts, most_tokens=most_tokens, keeps_end=_SIDES[side.lower()], name="inputs"),
         body.flag("normalize", True),
         body.take("dimensions", int),
         body.take("prompt_name", str),
     )
     body.finish({})
-    if is_cut and request.prompt_name is not None:
-        return EmbedRequest(
-            EncodingInputs(prompts, name="inputs"), request.normalize, request.dimensions, request.prompt_name
-        )
     return request
 
 
